@@ -1,0 +1,30 @@
+import json
+
+import pytest
+import torch
+
+from utils import report
+
+
+def test_numbers_below_rounding_are_said_to_be():
+    assert report.number(3e-20) == "< 1e-12"
+    assert report.number(0.01234) == "0.012"
+    assert report.mean_sd([1e-20, 2e-25]) == "< 1e-12"
+    assert report.mean_sd([1.0, 2.0, 3.0]) == "2 ± 1"
+    assert report.mean_sd([0.5]) == "0.5 ± 0"
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "results.json"
+    report.write_atomically(path, {"a": 1})
+    with pytest.raises(ValueError):
+        report.write_atomically(path, {"a": float("nan")})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_unlisted_names_are_refused(tmp_path):
+    run = report.Run({"RESULTS": str(tmp_path / "results.json")}, torch.device("cpu"), 0.0)
+    with pytest.raises(ValueError, match="bilevel/affine/typo is not listed"):
+        report.save(run, [report.Row("bilevel/affine/typo", 0, 1.0)], "")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,19 @@
+"""Mistakes that a reader can mend, told in one sentence."""
+
+
+class InputError(ValueError):
+    """A wrong parameter, file, shape or device; the message says what to do.
+
+    IPython shows the sentence alone, without a traceback, so that it is also the last line that papermill prints.
+    """
+
+    def _render_traceback_(self):
+        return [f"InputError: {self}"]
+
+
+def choose(name, value, choices):
+    """Return `value` if it is one of `choices`; otherwise say which there are."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise InputError(f"{name} is {value!r}, but it must be one of {listed}.")
+    return value

@@ -1,0 +1,162 @@
+"""What every chapter does with its parameters at the start and with its numbers at the end."""
+
+import ast
+import json
+import math
+import os
+import platform
+import statistics
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from IPython import get_ipython
+from IPython.display import Markdown
+
+from utils.errors import InputError, choose
+
+# Every name that a chapter may write to RESULTS. They do not change; <…> stands for one of the words behind it.
+NAMES = [
+    f"bilevel/affine/{start}/{quantity}"
+    for start in ("random", "ground_truth", "partition")
+    for quantity in ("relative_distance", "mean_square_distance", "nearest_training_l2", "nearest_start_l2")
+] + [f"plant/{what}/relative_distance" for what in ("noise", "photographs", "drawing")]
+
+# Table 1 of the first paper, column "Affine": ‖θ* − θ‖².
+TABLE_1 = {"random": 1.1214e-3, "ground_truth": 1.3888e-3, "partition": 2.9749e-3}
+
+
+class Row(NamedTuple):
+    """One number of a chapter: `value` for one seed, beside the paper's and a baseline where they exist."""
+
+    name: str
+    seed: int
+    value: float
+    paper: float | None = None
+    baseline: float | None = None
+    verdict: str | None = None
+
+
+class Run(NamedTuple):
+    """One run of a chapter."""
+
+    parameters: dict
+    device: torch.device
+    started: float  # seconds, of a monotonic clock
+
+
+def start():
+    """Check the chapter's parameters, choose its device, and see that RESULTS can be written.
+
+    Reads the cell that begins with "# Parameters of", and the one that papermill puts behind it.
+    """
+    shell = get_ipython()
+    cells = shell.user_ns["In"]
+    declared = assignments(next(cell for cell in reversed(cells) if cell.startswith("# Parameters of")))
+    injected = next((cell for cell in reversed(cells) if cell.startswith("# Parameters\n")), "")
+    check_parameters(declared, assignments(injected))
+    parameters = {name: shell.user_ns[name] for name in declared}
+    if parameters["RESULTS"]:
+        check_writable(parameters["RESULTS"])
+    return Run(parameters, choose_device(parameters["DEVICE"]), time.monotonic())
+
+
+def assignments(source):
+    """Return the names and literal values that a cell assigns."""
+    return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(source).body}
+
+
+def check_parameters(declared, given):
+    """Raise InputError if a given parameter has an unknown name, the wrong type, or a number out of range."""
+    for name, value in given.items():
+        if name not in declared:
+            raise InputError(f"There is no parameter {name}; this chapter has {', '.join(declared)}.")
+    for name, value in {**declared, **given}.items():
+        default = declared[name]
+        kinds = (int, float) if isinstance(default, float) else (type(default),)
+        if type(value) not in kinds:
+            raise InputError(f"{name} is {value!r}; it must be of the same kind as its default, {default!r}.")
+        if name == "SEED" and value < 0:
+            raise InputError(f"{name} is {value!r}; it must be 0 or larger.")
+        if name != "SEED" and type(value) in (int, float) and not 0 < value < math.inf:
+            raise InputError(f"{name} is {value!r}; it must be larger than 0.")
+
+
+def choose_device(name):
+    """Return the torch device `cpu` or `cuda`; `auto` is a GPU where there is one."""
+    choose("DEVICE", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("DEVICE is 'cuda', but torch finds no GPU here: use DEVICE='auto' or 'cpu'.")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def check_writable(path):
+    """Raise InputError unless a file can be created at `path`; makes the folder if it is missing."""
+    try:
+        if Path(path).is_dir():
+            raise IsADirectoryError
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=Path(path).parent):
+            pass
+    except OSError as error:
+        raise InputError(f"RESULTS cannot be written to {path}: give the path of a file in a folder of yours.") from error
+
+
+def save(run, rows, sha256):
+    """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty."""
+    for row in rows:
+        if row.name not in NAMES:
+            raise ValueError(f"{row.name} is not listed in report.NAMES")
+    path = run.parameters["RESULTS"]
+    if not path:
+        return
+    provenance = {
+        "versions": {"python": platform.python_version()} | {n: version(n) for n in ("torch", "numpy", "scipy")},
+        "device": str(run.device),
+        "duration_seconds": round(time.monotonic() - run.started, 3),
+        "data_sha256": sha256,
+    }
+    listed = [{key: value for key, value in row._asdict().items() if value is not None} for row in rows]
+    write_atomically(path, {"parameters": run.parameters, "provenance": provenance, "rows": listed})
+
+
+def write_atomically(path, content):
+    """Write JSON beside `path`, then put it in its place in one step."""
+    handle, temporary = tempfile.mkstemp(dir=Path(path).parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(content, file, indent=1, allow_nan=False)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def number(value, floor=1e-12):
+    """Print a number with two digits; what lies below `floor` is rounding, and said to be so."""
+    return f"< {floor:.0e}" if abs(value) < floor else f"{value:.2g}"
+
+
+def mean_sd(values, floor=1e-12):
+    """Print mean ± standard deviation over seeds, two digits each."""
+    values = list(values)
+    if max(abs(value) for value in values) < floor:
+        return f"< {floor:.0e}"
+    mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{mean:.2g} ± {spread if spread > 1e-9 * abs(mean) else 0:.1g}"
+
+
+def table(header, *rows):
+    """Return a Markdown table; cells are strings."""
+    lines = [header, ["---"] * len(header), *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+def verdict(held):
+    """Say `held` or `did not hold`; None is `cannot be checked`."""
+    return "cannot be checked" if held is None else "held" if held else "did not hold"
