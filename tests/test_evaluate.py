@@ -10,7 +10,10 @@ from utils.errors import InputError
 def test_ssim_is_that_of_scikit_image(shape, window):
     generator = torch.Generator().manual_seed(0)
     n = shape[0] * shape[1] * shape[2]
-    x, y = torch.rand(3, n, dtype=torch.float64, generator=generator), torch.rand(4, n, dtype=torch.float64, generator=generator)
+    x, y = (
+        torch.rand(3, n, dtype=torch.float64, generator=generator),
+        torch.rand(4, n, dtype=torch.float64, generator=generator),
+    )
     y[0] = x[0] + 0.05 * y[0]
     table = evaluate.ssim(x, y, shape, window)
     for i in range(3):

@@ -53,7 +53,9 @@ def test_grey_and_eight_bit_images(tmp_path):
 
 
 def test_ten_named_classes_become_vehicles_and_animals(tmp_path):
-    path = save(tmp_path / "ten.npz", images=np.zeros((10, 2, 2)), labels=np.arange(10), label_names=images.CIFAR10_NAMES)
+    path = save(
+        tmp_path / "ten.npz", images=np.zeros((10, 2, 2)), labels=np.arange(10), label_names=images.CIFAR10_NAMES
+    )
     assert images.load(path).labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
 
 
@@ -93,7 +95,9 @@ def test_missing_and_unreadable_files(tmp_path):
 
 def test_too_few_images_and_odd_sizes(toy_npz):
     labelled = images.load(str(toy_npz))
-    with pytest.raises(InputError, match="Class 0 has 30 images, but 50 training and 50 partition images need 50"):
+    with pytest.raises(
+        InputError, match="50 training and 50 partition images need 50 of each class, but one class has only 30"
+    ):
         images.split(labelled, 50, 50)
     with pytest.raises(InputError, match="The training part is to hold 7 images; give an even number"):
         images.split(labelled, 7, 8)

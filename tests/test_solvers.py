@@ -34,7 +34,7 @@ def test_lbfgs_minimises_and_its_memory_obeys_the_secant_equation(small):
 def test_lbfgs_solves_a_curved_valley():
     def rosenbrock(x):
         x = x.detach().requires_grad_()
-        value = (100 * (x[..., 1] - x[..., 0] ** 2) ** 2 + (1 - x[..., 0]) ** 2)
+        value = 100 * (x[..., 1] - x[..., 0] ** 2) ** 2 + (1 - x[..., 0]) ** 2
         (gradient,) = torch.autograd.grad(value.sum(), x)
         return value.detach(), gradient
 

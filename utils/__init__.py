@@ -5,5 +5,5 @@ Data flows one way: `images` → `affine` (the victim) → `starts` → `bilevel
 
 import warnings
 
-# torch.func imports a part of torch that warns about another part of torch; the warning would print a path of the machine.
+# torch.func imports a part of torch that warns about another one; the warning would print a path of the machine.
 warnings.filterwarnings("ignore", message=".*torch.jit.script.*", category=FutureWarning)

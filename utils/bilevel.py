@@ -6,8 +6,9 @@ weights, the labels, the weight decay and a start; nothing here sees the secret 
 """
 
 import os
+from collections.abc import Callable
 from functools import partial
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 import torch
 from tqdm.auto import tqdm

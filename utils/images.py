@@ -158,21 +158,19 @@ def split(labelled, training, partition, seed=0, device="cpu"):
     for name, size in (("training", training), ("partition", partition)):
         if size < 2 or size % 2:
             raise InputError(f"The {name} part is to hold {size} images; give an even number, half for each class.")
-    rows = [[], []]  # of the secret and of the known part
-    for label in (0, 1):
-        members = np.flatnonzero(labelled.labels == label)
-        needed = (training + partition) // 2
-        if len(members) < needed:
-            raise InputError(
-                f"Class {label} has {len(members)} images, but {training} training and {partition} partition images "
-                f"need {needed} of each class: choose at most {2 * len(members)} in all, or a larger data set."
-            )
-        if seed != 0:
-            members = np.random.default_rng([seed, label]).permutation(members)
-        rows[0].extend(members[: training // 2])
-        rows[1].extend(members[training // 2 : needed])
+    half, needed = training // 2, (training + partition) // 2
+    classes = [np.flatnonzero(labelled.labels == label) for label in (0, 1)]
+    smallest = min(map(len, classes))
+    if smallest < needed:
+        raise InputError(
+            f"{training} training and {partition} partition images need {needed} of each class, but one class has only "
+            f"{smallest}: choose at most {smallest // 2 * 2} for each part, or a larger data set."
+        )
+    if seed != 0:
+        classes = [np.random.default_rng([seed, label]).permutation(rows) for label, rows in enumerate(classes)]
+    rows = [np.concatenate([rows[:half] for rows in classes]), np.concatenate([rows[half:needed] for rows in classes])]
     secret, known = (part(labelled, chosen, device) for chosen in rows)
-    return Split(secret, known, labelled.images.shape[1:], fingerprint(labelled.images[rows[0] + rows[1]]))
+    return Split(secret, known, labelled.images.shape[1:], fingerprint(labelled.images[np.concatenate(rows)]))
 
 
 def part(labelled, rows, device):

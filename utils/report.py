@@ -55,8 +55,13 @@ def start():
     """
     shell = get_ipython()
     cells = shell.user_ns["In"]
-    declared = assignments(next(cell for cell in reversed(cells) if cell.startswith("# Parameters of")))
-    injected = next((cell for cell in reversed(cells) if cell.startswith("# Parameters\n")), "")
+    declared, injected = (
+        next((cell for cell in reversed(cells) if cell.startswith(head)), "")
+        for head in ("# Parameters of", "# Parameters\n")
+    )
+    if not declared:
+        raise InputError("The cell that begins with '# Parameters of this chapter' has not been run: run all cells.")
+    declared = assignments(declared)
     check_parameters(declared, assignments(injected))
     parameters = {name: shell.user_ns[name] for name in declared}
     if parameters["RESULTS"]:
@@ -104,7 +109,9 @@ def check_writable(path):
         with tempfile.TemporaryFile(dir=Path(path).parent):
             pass
     except OSError as error:
-        raise InputError(f"RESULTS cannot be written to {path}: give the path of a file in a folder of yours.") from error
+        raise InputError(
+            f"RESULTS cannot be written to {path}: give the path of a file in a folder of yours."
+        ) from error
 
 
 def save(run, rows, sha256):

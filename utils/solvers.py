@@ -1,6 +1,7 @@
 """Two matrix-free solvers that every attack shares. Vectors are (…, n); leading dimensions are independent problems."""
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -113,8 +114,8 @@ def lbfgs(
 def backtrack(objective, x, value, gradient, direction, active, halvings=30):
     """Shorten the step along `direction` until the value falls by 1e-4 of what the slope promises.
 
-    Where the promise of a whole step is lost in rounding, a smaller gradient is enough. Only `active` problems move; one that finds no
-    step stays. Returns which problems are not stuck, and the new x, values and gradients.
+    Where the promise of a whole step is lost in rounding, a smaller gradient is enough. Only `active` problems move;
+    one that finds no step stays. Returns which problems are not stuck, and the new x, values and gradients.
     """
     slope = dot(direction, gradient)[..., 0]
     step = torch.where(active & (slope < 0), 1.0, 0.0).to(value)

@@ -1,4 +1,4 @@
-"""One experiment of section 4.3 from images to numbers: train a victim, attack it from a start, compare with the secret.
+"""One experiment of section 4.3: train a victim, attack it from a start, compare the result with the secret.
 
 The attack gets the weights, the labels and a start. Everything that looks at the secret images afterwards is here and
 in `evaluate`.
