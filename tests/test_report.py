@@ -6,12 +6,17 @@ import torch
 from utils import report
 
 
+def plain(text):
+    return text.replace("\u00a0", " ")
+
+
 def test_numbers_below_rounding_are_said_to_be():
-    assert report.number(3e-20) == "< 1e-12"
-    assert report.number(0.01234) == "0.012"
-    assert report.mean_sd([1e-20, 2e-25]) == "< 1e-12"
-    assert report.mean_sd([1.0, 2.0, 3.0]) == "2 ± 1"
-    assert report.mean_sd([0.5]) == "0.5 ± 0"
+    assert plain(report.number(3e-20)) == "< 10⁻¹²"
+    assert plain(report.number(0.01234)) == "0.012"
+    assert plain(report.number(2.34e-7)) == "2.3·10⁻⁷"
+    assert plain(report.mean_sd([1e-20, 2e-25])) == "< 10⁻¹²"
+    assert plain(report.mean_sd([1.0, 2.0, 3.0])) == "2 ± 1"
+    assert plain(report.mean_sd([0.5])) == "0.5 ± 0"
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):

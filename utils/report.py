@@ -5,6 +5,7 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 import tempfile
 import time
@@ -144,18 +145,25 @@ def write_atomically(path, content):
         raise
 
 
+def typeset(text):
+    """Write 2e-06 as 2·10⁻⁶, and keep the parts of a number on one line."""
+    superscript = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    text = re.sub(r"e([+-]\d+)", lambda power: "·10" + str(int(power[1])).translate(superscript), text)
+    return text.replace("< 1·", "< ").replace(" ", "\u00a0")
+
+
 def number(value, floor=1e-12):
     """Print a number with two digits; what lies below `floor` is rounding, and said to be so."""
-    return f"< {floor:.0e}" if abs(value) < floor else f"{value:.2g}"
+    return typeset(f"< {floor:.0e}" if abs(value) < floor else f"{value:.2g}")
 
 
 def mean_sd(values, floor=1e-12):
-    """Print mean ± standard deviation over seeds, two digits each."""
+    """Print mean ± standard deviation over seeds, two digits and one."""
     values = list(values)
     if max(abs(value) for value in values) < floor:
-        return f"< {floor:.0e}"
+        return number(0, floor)
     mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{mean:.2g} ± {spread if spread > 1e-9 * abs(mean) else 0:.1g}"
+    return typeset(f"{mean:.2g} ± {spread if spread > 1e-9 * abs(mean) else 0:.1g}")
 
 
 def table(header, *rows):

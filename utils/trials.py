@@ -82,7 +82,7 @@ def table_1(trials, start_name):
         lines.append(
             [
                 meaning,
-                f"{report.TABLE_1[start_name]:.2g}" if mine[0].paper else "–",
+                report.number(report.TABLE_1[start_name]) if mine[0].paper else "–",
                 report.mean_sd(row.value for row in mine),
                 report.mean_sd(row.baseline for row in mine),
                 report.mean_sd(values[name] for values in zero) if of_weights else "–",
