@@ -14,12 +14,22 @@ UV_VERSION := 0.13.8
 CHAPTERS := $(shell sed -n 's|.*file: *book/\([0-9][^ ]*\).*|\1|p' _toc.yml)
 CODE := $(wildcard utils/*.py) .venv/ready
 KEY := $(subst /,_,$(DATASET))
+SPACE := $(subst ,, )
+BATCH = _build/batch/$(CHAPTER)/$(KEY)$(subst /,_,$(subst $(SPACE),,$(PARAMETERS:%=,%)))
+ONE_SEED = $(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1)
 GIVEN := $(if $(filter photos,$(DATASET)),,DATASET=$(DATASET))
 RUNS := $(CHAPTERS:%=_build/runs/$(KEY)/%.ipynb)
 BIN := .venv/bin
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
+
+ifneq ($(words $(DATASET)),1)
+$(error DATASET is "$(DATASET)": give one name or one path without spaces)
+endif
+ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
+$(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
+endif
 
 .PHONY: book test bench batch lab outputs lock clean html
 .DELETE_ON_ERROR:
@@ -54,12 +64,12 @@ test: .venv/ready
 bench: .venv/ready
 	@for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
-batch: $(SEEDS:%=_build/batch/$(CHAPTER)/$(KEY)/seed-%.json)
-	@echo "The results are in _build/batch/$(CHAPTER)/$(KEY)/"
+batch: $(SEEDS:%=$(BATCH)/seed-%.json)
+	@echo "The results are in $(BATCH)/"
 
-_build/batch/$(CHAPTER)/$(KEY)/seed-%.json: book/$(CHAPTER).ipynb $(CODE) $(wildcard $(DATASET))
+$(BATCH)/seed-%.json: book/$(CHAPTER).ipynb $(CODE) $(wildcard $(DATASET))
 	@echo "Running $(CHAPTER) on $(DATASET) with seed $* …"
-	@$(BIN)/python scripts/run_chapter.py $< $(@:.json=.ipynb) $(GIVEN) SEED=$* RESULTS=$@ $(PARAMETERS)
+	@$(BIN)/python scripts/run_chapter.py $< $(@:.json=.ipynb) $(GIVEN) SEED=$* $(ONE_SEED) RESULTS=$@ $(PARAMETERS)
 
 lab: .venv/ready
 	@$(BIN)/jupyter lab book

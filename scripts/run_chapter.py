@@ -5,6 +5,7 @@
 With OUTPUT equal to CHAPTER it refreshes the committed outputs, leaving out whatever depends on time.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -52,10 +53,13 @@ def forget_the_run(path):
 
 
 def parse(argument):
-    """Split NAME=VALUE, and read VALUE as YAML reads it: 3 is a number, photos is text."""
+    """Split NAME=VALUE; VALUE is a number where it can be one, and else what YAML makes of it."""
     name, equals, value = argument.partition("=")
     if not equals:
         sys.exit(f"{argument!r} is not of the form NAME=VALUE")
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return name, number(value)
     return name, yaml.safe_load(value) if value else ""
 
 

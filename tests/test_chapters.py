@@ -71,7 +71,7 @@ def test_chapter_is_built_like_the_others(chapter):
 WRONG = [
     ({"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED,"),
     ({"seed": 1}, "There is no parameter seed; this chapter has DATASET, SEED,"),
-    ({"SEED": "one"}, "SEED is 'one'; it must be of the same kind as its default, 0."),
+    ({"SEED": "one"}, "SEED is 'one'; it must be a whole number, like its default 0."),
     ({"SEED": -1}, "SEED is -1; it must be 0 or larger."),
     ({"IMAGES": 0}, "IMAGES is 0; it must be larger than 0."),
     ({"IMAGES": 400}, "one class has only 148: choose at most 148 for each part, or a larger data set."),

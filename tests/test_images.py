@@ -46,20 +46,20 @@ def test_seed_zero_is_file_order_and_others_are_not(toy_npz):
 
 
 def test_grey_and_eight_bit_images(tmp_path):
-    pictures = np.arange(4 * 6 * 5, dtype=np.uint8).reshape(4, 6, 5)
+    pictures = np.arange(4 * 7 * 9, dtype=np.uint8).reshape(4, 7, 9)
     loaded = images.load(save(tmp_path / "grey.npz", images=pictures, labels=[7, 7, 2, 2]))
-    assert loaded.images.shape == (4, 6, 5, 1) and np.allclose(loaded.images[..., 0] * 255, pictures)
+    assert loaded.images.shape == (4, 7, 9, 1) and np.allclose(loaded.images[..., 0] * 255, pictures)
     assert loaded.labels.tolist() == [1, 1, 0, 0]
 
 
 def test_ten_named_classes_become_vehicles_and_animals(tmp_path):
     path = save(
-        tmp_path / "ten.npz", images=np.zeros((10, 2, 2)), labels=np.arange(10), label_names=images.CIFAR10_NAMES
+        tmp_path / "ten.npz", images=np.zeros((10, 8, 8)), labels=np.arange(10), label_names=images.CIFAR10_NAMES
     )
     assert images.load(path).labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
 
 
-FINE = {"images": np.zeros((4, 2, 2)), "labels": [0, 0, 1, 1]}
+FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,12 @@ FINE = {"images": np.zeros((4, 2, 2)), "labels": [0, 0, 1, 1]}
         ({"labels": [0, 0, 0, 0]}, "labels hold 1 class; two are needed"),
         ({"labels": [0, 1, 2, 3]}, "labels hold 4 classes; two are needed"),
         ({"labels": [0, 1, 1]}, r"labels have the shape \(3,\), but 4 images need \(4,\)"),
-        ({"images": np.full((4, 2, 2), np.nan)}, "NaN or infinite"),
-        ({"images": np.full((4, 2, 2), 7.0)}, "pixels reach from 7 to 7; scale them"),
-        ({"images": np.zeros((4, 2, 2), int)}, "images are of type int64"),
+        ({"images": np.full((4, 8, 8), np.nan)}, "NaN or infinite"),
+        ({"images": np.full((4, 8, 8), 7.0)}, "pixels reach from 7 to 7; scale them"),
+        ({"images": np.zeros((4, 8, 8), int)}, "images are of type int64"),
+        ({"images": np.zeros((4, 6, 6))}, "images of 6×6 pixels; similarity needs at least 7×7"),
         ({"images": np.zeros((4, 4))}, "N×H×W or N×H×W×C is needed"),
-        ({"images": np.zeros((0, 2, 2)), "labels": []}, "N×H×W or N×H×W×C is needed"),
+        ({"images": np.zeros((0, 8, 8)), "labels": []}, "N×H×W or N×H×W×C is needed"),
     ],
 )
 def test_wrong_files(tmp_path, wrong, sentence):
@@ -88,7 +89,7 @@ def test_missing_and_unreadable_files(tmp_path):
     with pytest.raises(InputError, match="cannot be read as an .npz file"):
         images.load(str(broken))
     with pytest.raises(InputError, match="has no array 'labels'"):
-        images.load(save(tmp_path / "half.npz", images=np.zeros((4, 2, 2))))
+        images.load(save(tmp_path / "half.npz", images=np.zeros((4, 8, 8))))
     with pytest.raises(InputError, match="must be 'photos', 'cifar10' or the path of an .npz file"):
         images.load("imagenet")
 
@@ -99,7 +100,7 @@ def test_too_few_images_and_odd_sizes(toy_npz):
         InputError, match="50 training and 50 partition images need 50 of each class, but one class has only 30"
     ):
         images.split(labelled, 50, 50)
-    with pytest.raises(InputError, match="The training part is to hold 7 images; give an even number"):
+    with pytest.raises(InputError, match=r"The training part is to hold 7 images \(IMAGES\): give an even number"):
         images.split(labelled, 7, 8)
 
 

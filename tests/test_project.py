@@ -52,7 +52,9 @@ def run_chapter(tmp_path):
     def run(source, *arguments, output="out.ipynb"):
         import nbformat
 
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        cells = [nbformat.v4.new_code_cell(source)]
+        notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
         nbformat.write(notebook, tmp_path / "chapter.ipynb")
         script = [sys.executable, str(ROOT / "scripts" / "run_chapter.py"), "chapter.ipynb", output, *arguments]
         return subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
@@ -70,6 +72,12 @@ def test_a_failing_chapter_says_why_and_leaves_no_output(run_chapter, tmp_path):
     assert ended.returncode != 0 and not (tmp_path / "out.ipynb").exists()
     assert "chapter stopped. InputError: Give more images." in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_numbers_on_the_command_line_are_numbers(run_chapter, tmp_path):
+    assert run_chapter("print(1)", "RATE=1e-3", "SEED=7", "DATASET=photos").returncode == 0
+    text = (tmp_path / "out.ipynb").read_text()
+    assert "RATE = 0.001" in text and "SEED = 7" in text and 'DATASET = \\"photos\\"' in text
 
 
 def test_refreshing_leaves_no_trace_of_time(run_chapter, tmp_path):

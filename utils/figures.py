@@ -49,7 +49,7 @@ def image_rows(rows, shape, labels, frames, scale=0.7):
 
 def pairs(images, neighbours, shape, labels=("reconstruction", "nearest")):
     """Draw reconstructions (black frames) above their nearest neighbours (grey frames), as the first paper does."""
-    return image_rows([images, neighbours], shape, labels, [BLACK, GREY], scale=0.95)
+    return image_rows([images, neighbours], shape, labels, [BLACK, GREY], scale=0.88)
 
 
 def curves(series, xlabel, ylabel, hlines=()):

@@ -120,6 +120,10 @@ def pixels(images, path):
     """Check an array of images and return it as float64 (N, H, W, C) in [0, 1]."""
     if images.ndim not in (3, 4) or 0 in images.shape:
         raise InputError(f"{path}: images have the shape {images.shape}; N×H×W or N×H×W×C is needed.")
+    if min(images.shape[1:3]) < 7:
+        raise InputError(
+            f"{path}: images of {images.shape[1]}×{images.shape[2]} pixels; similarity needs at least 7×7."
+        )
     if images.dtype == np.uint8:
         images = images / 255.0
     elif not np.issubdtype(images.dtype, np.floating):
@@ -157,7 +161,7 @@ def split(labelled, training, partition, seed=0, device="cpu"):
     """
     for name, size in (("training", training), ("partition", partition)):
         if size < 2 or size % 2:
-            raise InputError(f"The {name} part is to hold {size} images; give an even number, half for each class.")
+            raise InputError(f"The {name} part is to hold {size} images (IMAGES): give an even number, half per class.")
     half, needed = training // 2, (training + partition) // 2
     classes = [np.flatnonzero(labelled.labels == label) for label in (0, 1)]
     smallest = min(map(len, classes))

@@ -84,7 +84,8 @@ def check_parameters(declared, given):
         default = declared[name]
         kinds = (int, float) if isinstance(default, float) else (type(default),)
         if type(value) not in kinds:
-            raise InputError(f"{name} is {value!r}; it must be of the same kind as its default, {default!r}.")
+            kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
+            raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
         if name == "SEED" and value < 0:
             raise InputError(f"{name} is {value!r}; it must be 0 or larger.")
         if name != "SEED" and type(value) in (int, float) and not 0 < value < math.inf:
@@ -135,14 +136,12 @@ def save(run, rows, sha256):
 
 def write_atomically(path, content):
     """Write JSON beside `path`, then put it in its place in one step."""
-    handle, temporary = tempfile.mkstemp(dir=Path(path).parent, suffix=".tmp")
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
     try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(content, file, indent=1, allow_nan=False)
+        temporary.write_text(json.dumps(content, indent=1, allow_nan=False))
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def typeset(text):

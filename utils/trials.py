@@ -91,6 +91,12 @@ def table_1(trials, start_name):
     return report.table(["quantity", "paper", "ours", "baseline: the start x₀", "baseline: θ = 0"], *lines)
 
 
+def outside(trial):
+    """Return the share of the reconstructions' pixels that lie outside [0, 1]; figures clip them."""
+    x = trial.attack.images
+    return ((x < 0) | (x > 1)).double().mean().item()
+
+
 COMPARISONS = {
     "reconstruction to training": lambda trial: (trial.attack.images, trial.data.secret.images),
     "start to training": lambda trial: (trial.start, trial.data.secret.images),
