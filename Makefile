@@ -82,7 +82,7 @@ outputs: .venv/ready
 		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 …"; exit 1; }
 	@echo "Setting up .venv with the versions of requirements.lock (PyTorch is large: a few minutes) …"
 	@$(PYTHON) -m venv .venv || { echo "Python's venv module is missing; on Debian: apt install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv==$(UV_VERSION)
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@$(BIN)/python scripts/vendor.py _vendor

@@ -30,6 +30,11 @@ NAMES = [
 TABLE_1 = {"random": 1.1214e-3, "ground_truth": 1.3888e-3, "partition": 2.9749e-3}
 
 
+cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
+if get_ipython():
+    get_ipython().events.register("pre_run_cell", lambda info: cells_run.append(info.raw_cell))
+
+
 class Row(NamedTuple):
     """One number of a chapter: `value` for one seed, beside the paper's and a baseline where they exist."""
 
@@ -54,17 +59,15 @@ def start():
 
     Reads the cell that begins with "# Parameters of", and the one that papermill puts behind it.
     """
-    shell = get_ipython()
-    cells = shell.user_ns["In"]
     declared, injected = (
-        next((cell for cell in reversed(cells) if cell.startswith(head)), "")
+        next((cell for cell in reversed(cells_run) if cell.startswith(head)), "")
         for head in ("# Parameters of", "# Parameters\n")
     )
     if not declared:
         raise InputError("The cell that begins with '# Parameters of this chapter' has not been run: run all cells.")
     declared = assignments(declared)
     check_parameters(declared, assignments(injected))
-    parameters = {name: shell.user_ns[name] for name in declared}
+    parameters = {name: get_ipython().user_ns[name] for name in declared}
     if parameters["RESULTS"]:
         check_writable(parameters["RESULTS"])
     return Run(parameters, choose_device(parameters["DEVICE"]), time.monotonic())
