@@ -48,7 +48,7 @@ def cross(x, y, theta, p):
 
 def fast(x, y, theta, target):
     """What `bilevel.hypergradient` computes after its inner solve; like the plain versions, from x and θ alone."""
-    trained = affine.Trained(theta, affine.logits(x, theta), x @ x.mT + 1, None, 0)
+    trained = affine.Trained(theta, affine.logits(x, theta), x @ x.mT + 1, None, 0, None)
     p = affine.inverse_hessian_product(x, trained, theta - target, WEIGHT_DECAY)
     return -affine.cross_gradient(x, y, trained, p)
 

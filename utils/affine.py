@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from utils import solvers
 from utils.errors import InputError, choose
 
 
@@ -24,6 +25,7 @@ class Trained(NamedTuple):
     gram: torch.Tensor  # X̄X̄ᵀ (…, m, m)
     gradient_norm: torch.Tensor  # ‖∇_θ E‖ (…)
     iterations: int  # Newton steps
+    converged: torch.Tensor  # (…) booleans
 
 
 def dot(a, b):
@@ -122,7 +124,8 @@ def train(x, y, weight_decay, start=None, tolerance=1e-12, iterations=200):
         alpha, s = alpha + step[..., None] * (target - alpha), (1 - step) * s
         z, square = state(alpha, s)
     theta = combine(x, alpha) + s[..., None] * theta0
-    return Trained(theta, z, gram, square.sqrt(), iteration)
+    norm = square.sqrt()
+    return Trained(theta, z, gram, norm, iteration, norm <= 1e-9)
 
 
 def newton_target(gram, z, y, weight_decay):
@@ -148,3 +151,49 @@ def cross_gradient(x, y, trained, p):
     r, h = residuals(trained.logits, y), curvatures(trained.logits)
     s = h * logits(x, p)
     return (r[..., None] * p[..., None, :-1] + s[..., None] * trained.weights[..., None, :-1]) / len(y)
+
+
+def exact(x, y, weight_decay, start, pairs):
+    """Inner solve by Newton steps; the inverse Hessian through the m×m system."""
+    trained = train(x, y, weight_decay, start)
+    return trained, lambda u: (inverse_hessian_product(x, trained, u, weight_decay), trained.converged), []
+
+
+def cg(x, y, weight_decay, start, pairs, tolerance=1e-10):
+    """Inner solve by Newton steps; the inverse Hessian by conjugate gradients on Hessian-vector products."""
+    trained = train(x, y, weight_decay, start)
+
+    def inverse(u):
+        solution = solvers.cg(lambda v: hessian_product(x, trained.weights, v, weight_decay), u, tolerance)
+        return solution.x, trained.converged & solution.converged
+
+    return trained, inverse, []
+
+
+def lbfgs(x, y, weight_decay, start, pairs, tolerance=1e-8, memory=200):
+    """Inner solve by L-BFGS, whose memory then stands for the inverse Hessian: the paper's quasi-Newton H."""
+
+    def objective(theta):
+        return energy(x, y, theta, weight_decay), energy_gradient(x, y, theta, weight_decay)
+
+    theta = start.expand(*x.shape[:-2], x.shape[-1] + 1)
+    found = solvers.lbfgs(objective, theta, gradient_tolerance=tolerance, memory=memory, pairs=pairs)
+    z = logits(x, found.x)
+    trained = Trained(found.x, z, None, found.gradient_norm, found.iterations, found.converged)
+    return trained, lambda u: (solvers.quasi_newton_product(found.pairs, u), found.converged), found.pairs
+
+
+INVERSES = {"exact": exact, "cg": cg, "lbfgs": lbfgs}
+
+
+def difference(trained, target):
+    """θ(x) − θ*: (…, d+1)."""
+    return trained.weights - target
+
+
+def square_norm(weights):
+    """‖θ‖²: (…)."""
+    return dot(weights, weights)
+
+
+square = square_norm

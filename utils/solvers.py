@@ -1,5 +1,6 @@
 """Two matrix-free solvers that every attack shares. Vectors are (…, n); leading dimensions are independent problems."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,10 +8,13 @@ import torch
 
 
 class Solution(NamedTuple):
-    """The answer of a linear solve and what happened: residual norms relative to ‖b‖, one (…) per iteration."""
+    """The answer of a linear solve and what happened."""
 
     x: torch.Tensor
-    residuals: list
+    remainder: torch.Tensor  # b − Ax
+    residuals: list  # ‖b − Ax‖/‖b‖, one (…) per iteration
+    converged: torch.Tensor  # (…) booleans
+    indefinite: torch.Tensor  # (…) booleans: a direction without positive curvature was met
 
 
 class Minimum(NamedTuple):
@@ -21,7 +25,7 @@ class Minimum(NamedTuple):
     gradient_norm: torch.Tensor  # (…), at the last iterate
     iterations: int
     converged: torch.Tensor  # (…) booleans
-    stopped: str  # converged (every problem), stalled (no step decreases a value), iterations (used up) or diverged
+    stopped: str  # converged (every problem), stalled (no step decreases a value), iterations (used up), left, diverged
     pairs: list = []  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
 
 
@@ -30,24 +34,42 @@ def dot(a, b):
     return (a * b).sum(-1, keepdim=True)
 
 
-def cg(product, b, tolerance=1e-12, iterations=1000):
+def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, radius=math.inf):
     """Solve Ax = b by conjugate gradients for a symmetric positive definite A, given `product(v)` = Av.
 
-    Stops when ‖b − Ax‖ ≤ `tolerance`·‖b‖ for every problem, or after `iterations` products.
+    A problem stops when ‖b − Ax‖ ≤ `tolerance`·‖b‖; at a direction p with ⟨p, Ap⟩ ≤ 0, which shows that its A is not
+    positive definite; or where ‖x‖ reaches the `radius` of a trust region, to whose boundary x goes in both of the latter
+    cases. `precondition(r)` approximates A⁻¹r.
     """
-    x, r = torch.zeros_like(b), b
-    p, square, scale = r, dot(r, r), dot(b, b).clamp_min(torch.finfo(b.dtype).tiny)
+    tiny = torch.finfo(b.dtype).tiny
+    x, r, z = torch.zeros_like(b), b, precondition(b)
+    p, rz, goal = z, dot(b, z), tolerance**2 * dot(b, b)
+    indefinite = left = torch.zeros_like(rz, dtype=torch.bool)
     history = []
     for _ in range(iterations):
-        if (square <= tolerance**2 * scale).all():
+        active = (dot(r, r) > goal) & ~left
+        if not active.any():
             break
         ap = product(p)
-        step = square / dot(p, ap).clamp_min(torch.finfo(b.dtype).tiny)
+        curvature = dot(p, ap)
+        indefinite = indefinite | (active & (curvature <= 0))
+        step = torch.where(curvature > 0, rz / curvature.clamp_min(tiny), math.inf)
+        border = to_border(x, p, radius)
+        left = left | (active & (step >= border))
+        step = torch.where(active, torch.minimum(step, border), 0)
+        step = torch.where(step.isfinite(), step, 0)
         x, r = x + step * p, r - step * ap
-        new = dot(r, r)
-        p, square = r + new / square.clamp_min(torch.finfo(b.dtype).tiny) * p, new
-        history.append((square / scale).sqrt()[..., 0])
-    return Solution(x, history)
+        z = precondition(r)
+        new = dot(r, z)
+        p, rz = z + new / rz.clamp_min(tiny) * p, new
+        history.append((dot(r, r) / dot(b, b).clamp_min(tiny)).sqrt()[..., 0])
+    return Solution(x, r, history, (dot(r, r) <= goal)[..., 0], indefinite[..., 0])
+
+
+def to_border(x, p, radius):
+    """The step t ≥ 0 with ‖x + tp‖ = `radius`, for ‖x‖ ≤ `radius`."""
+    xp, pp, gap = dot(x, p), dot(p, p), radius**2 - dot(x, x)
+    return (-xp + (xp**2 + pp * gap).clamp_min(0).sqrt()) / pp.clamp_min(torch.finfo(x.dtype).tiny)
 
 
 def quasi_newton_product(pairs, v):
@@ -87,28 +109,65 @@ def lbfgs(
 
     `objective(x)` returns values (…) and gradients (…, n). A problem has converged when its gradient norm or its
     value falls to the tolerance; a problem whose line search finds no decrease stays where it is. `each(x, value)`
-    is called at the start and after every iteration. `pairs` continues from an earlier run's memory.
+    is called at the start and after every iteration, and may return which problems (…) have left their range and are to
+    stop. `pairs` continues from an earlier run's memory.
     """
     x, pairs, stopped = start, list(pairs), "iterations"
     value, gradient = objective(x)
-    stuck = torch.zeros_like(value, dtype=torch.bool)
+    stuck = left = torch.zeros_like(value, dtype=torch.bool)
     for iteration in range(iterations + 1):
-        each(x, value)
+        outside = each(x, value)
+        left = left if outside is None else left | outside
         converged = (gradient.norm(dim=-1) <= gradient_tolerance) | (value <= value_tolerance)
-        if (converged | stuck).all():
-            stopped = "stalled" if stuck.any() else "converged"
+        if (converged | stuck | left).all():
+            stopped = "left" if left.any() else "stalled" if stuck.any() else "converged"
             break
         if iteration == iterations:
             break
         direction = -quasi_newton_product(pairs, gradient)
         if not pairs:
             direction = direction / gradient.norm(dim=-1, keepdim=True).clamp_min(1)
-        active = ~(converged | stuck)
+        active = ~(converged | stuck | left)
         found, *moved = backtrack(objective, x, value, gradient, direction, active)
         pairs = [*pairs, curvature_pair(moved[0] - x, moved[2] - gradient)][-memory:]
         stuck = stuck | ~found
         x, value, gradient = moved
     return Minimum(x, value, gradient.norm(dim=-1), iteration, converged, stopped, pairs)
+
+
+def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=5000, radius=1.0):
+    """Minimise by Newton's method in a trust region, each step by conjugate gradients (Steihaug).
+
+    `objective(x)` returns values and gradients, `hessian(x)` a product and a preconditioner. A step solves the linear
+    system to min(1/10, ‖∇f‖) of its right-hand side, so that the last steps converge quadratically.
+    """
+    x, stopped, spent = start, "iterations", 0
+    value, gradient = objective(x)
+    radius = torch.full_like(value, radius)[..., None]
+    while True:
+        norm = gradient.norm(dim=-1)
+        converged, lost = norm <= gradient_tolerance, radius[..., 0] <= 1e-12
+        if (converged | lost).all():
+            stopped = "stalled" if (lost & ~converged).any() else "converged"
+            break
+        if spent >= products:
+            break
+        product, precondition = hessian(x)
+        accuracy = min(0.1, norm.max().item())
+        solution = cg(product, -gradient, accuracy, products - spent, precondition, radius)
+        spent += len(solution.residuals) + 1
+        step = torch.where(converged[..., None], 0, solution.x)
+        new, new_gradient = objective(x + step)
+        promised = dot(step, solution.remainder - gradient)[..., 0] / 2  # the decrease of the quadratic model
+        rounding = value.abs() * (100 * torch.finfo(value.dtype).eps)
+        flatter = (promised <= rounding) & (new <= value + rounding) & (new_gradient.norm(dim=-1) < norm)
+        quality = torch.where(flatter, 1, (value - new) / promised.clamp_min(torch.finfo(value.dtype).tiny))
+        taken, length = (quality > 1e-3)[..., None], step.norm(dim=-1, keepdim=True)
+        radius = torch.where(quality[..., None] < 0.25, length / 4, radius)
+        radius = torch.where((quality[..., None] > 0.75) & (length > 0.9 * radius), 2 * radius, radius)
+        x, value = torch.where(taken, x + step, x), torch.where(taken[..., 0], new, value)
+        gradient = torch.where(taken, new_gradient, gradient)
+    return Minimum(x, value, gradient.norm(dim=-1), spent, converged, stopped)
 
 
 def backtrack(objective, x, value, gradient, direction, active, halvings=30):
