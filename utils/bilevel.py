@@ -36,6 +36,7 @@ class Attack(NamedTuple):
     weights: torch.Tensor | hidden.Network  # θ(x)
     history: torch.Tensor  # ‖θ(x_k) − θ*‖²/‖θ*‖² for every iteration k, the start first (K+1, …)
     sound: torch.Tensor  # whether the hypergradient of iteration k can be relied on (K+1, …)
+    gradient_norm: torch.Tensor  # ‖∇_θ E‖ at the images and weights above (…): whether the inner problem is solved
     inner_iterations: int  # steps of the inner solver, all in all
     stopped: (
         str  # converged, stalled (no step decreases the loss), iterations or budget (used up), left (the pixel range)
@@ -98,7 +99,7 @@ def select(mask, new, old):
     if mask.all():
         return new
     if isinstance(new, torch.Tensor):
-        return torch.where(mask.reshape(*mask.shape, *[1] * (new.dim() - mask.dim())), new, old)
+        return torch.where(mask.reshape(mask.shape + (1,) * (new.dim() - mask.dim())), new, old)
     if isinstance(new, tuple):
         return type(new)(*(select(mask, *pair) for pair in zip(new, old)))
     return new
@@ -163,7 +164,8 @@ def attack(
     x = minimum.x.reshape(start.shape)
     stopped = "budget" if minimum.stopped == "stalled" and upper.inner_iterations >= inner_budget else minimum.stopped
     trained = upper.evaluate(x).trained
-    return Attack(x, trained.weights, torch.stack(history), torch.stack(sound), upper.inner_iterations, stopped)
+    history, sound = torch.stack(history), torch.stack(sound)
+    return Attack(x, trained.weights, history, sound, trained.gradient_norm, upper.inner_iterations, stopped)
 
 
 def check_shapes(weights, labels, start):

@@ -6,6 +6,7 @@ Images are rows (n, d) in [0, 1]; `shape` is (H, W, C) of one image.
 from typing import NamedTuple
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch.nn.functional import avg_pool2d
 
 from utils.errors import choose
@@ -18,14 +19,36 @@ class Nearest(NamedTuple):
     similarity: torch.Tensor  # (n,): SSIM, NCC, or the L2 distance
 
 
+def parts(weights):
+    """The tensors of θ: a vector (d+1,) is one, a hidden.Network holds two."""
+    return [weights] if isinstance(weights, torch.Tensor) else [weights.first, weights.second]
+
+
+def square_distance(weights, target):
+    """‖θ − θ*‖²."""
+    return sum((a - b).square().sum().item() for a, b in zip(parts(weights), parts(target)))
+
+
 def relative_distance(weights, target):
     """‖θ − θ*‖²/‖θ*‖², a squared distance that does not shrink with the number of weights."""
-    return ((weights - target).square().sum(-1) / target.square().sum(-1)).item()
+    return square_distance(weights, target) / sum(a.square().sum().item() for a in parts(target))
 
 
 def mean_square_distance(weights, target):
     """‖θ − θ*‖² averaged over the weights, one reading of the first paper's Table 1."""
-    return (weights - target).square().mean(-1).item()
+    return square_distance(weights, target) / sum(a.numel() for a in parts(target))
+
+
+def matched_distance(weights, target):
+    """The relative distance of two hidden.Networks after the neurons of the first were put in the best order.
+
+    A neuron is its incoming and outgoing weights; their order does not change the network. The best order is the
+    assignment of least total squared distance.
+    """
+    ours, theirs = (torch.cat([net.first, net.second[:-1, None]], 1) for net in (weights, target))  # (h, d+2)
+    order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
+    second = torch.cat([weights.second[:-1][order], weights.second[-1:]])
+    return relative_distance(weights._replace(first=weights.first[order], second=second), target)
 
 
 def l2(images, references):
