@@ -53,3 +53,47 @@ def test_descent_without_a_minimum_is_reported():
 def test_wrong_gradient_stalls():
     found = solvers.lbfgs(lambda x: (x.square().sum(-1), -2 * x), torch.ones(3, dtype=torch.float64))
     assert found.stopped == "stalled" and not found.converged
+
+
+def test_cg_reports_an_indefinite_matrix():
+    diagonal = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
+    solution = solvers.cg(lambda v: diagonal * v, torch.ones(3, dtype=torch.float64))
+    assert solution.indefinite and not solution.converged and solution.x.isfinite().all()
+
+
+def test_cg_stays_in_its_trust_region():
+    diagonal = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, -3.0]], dtype=torch.float64)
+    b = torch.ones(2, 3, dtype=torch.float64)
+    solution = solvers.cg(lambda v: diagonal * v, b, radius=torch.full((2, 1), 0.5, dtype=torch.float64))
+    assert torch.allclose(solution.x.norm(dim=-1), torch.full((2,), 0.5, dtype=torch.float64))
+    assert not solution.converged.any() and solution.indefinite.tolist() in ([False, True], [False, False])
+
+
+def test_cg_with_a_preconditioner_needs_fewer_products():
+    diagonal = torch.logspace(0, 4, 200, dtype=torch.float64)
+    b = torch.ones(200, dtype=torch.float64)
+    plain = solvers.cg(lambda v: diagonal * v, b, 1e-6)
+    better = solvers.cg(lambda v: diagonal * v, b, 1e-6, precondition=lambda r: r / diagonal.sqrt())
+    assert plain.converged and better.converged and len(better.residuals) < len(plain.residuals) / 2
+
+
+def test_newton_cg_walks_out_of_a_saddle_and_down_a_valley():
+    def rosenbrock(x):
+        a, b = x[..., 0], x[..., 1]
+        value = (1 - a) ** 2 + 100 * (b - a**2) ** 2
+        return value, torch.stack([2 * (a - 1) - 400 * a * (b - a**2), 200 * (b - a**2)], -1)
+
+    def hessian(x):
+        a, b = x[..., 0], x[..., 1]
+        aa, ab = 2 - 400 * (b - 3 * a**2), -400 * a
+
+        def product(v):
+            return torch.stack([aa * v[..., 0] + ab * v[..., 1], ab * v[..., 0] + 200 * v[..., 1]], -1)
+
+        return product, lambda r: r
+
+    start = torch.tensor([[-1.2, 1.0], [0.0, 3.0]], dtype=torch.float64)  # at the second, H is indefinite
+    found = solvers.newton_cg(rosenbrock, hessian, start)
+    assert found.stopped == "converged" and torch.allclose(found.x, torch.ones(2, 2, dtype=torch.float64))
+    short = solvers.newton_cg(rosenbrock, hessian, start, products=3)
+    assert short.stopped == "iterations" and not short.converged.all()
