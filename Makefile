@@ -11,7 +11,8 @@ SEEDS ?= 0 1 2
 PARAMETERS ?=
 
 UV_VERSION := 0.13.8
-CHAPTERS := $(shell sed -n 's|.*file: *book/\([0-9][^ ]*\).*|\1|p' _toc.yml)
+PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
+CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
 CODE := $(wildcard utils/*.py) .venv/ready
 KEY := $(subst /,_,$(DATASET))
 SPACE := $(subst ,, )

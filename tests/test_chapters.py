@@ -12,7 +12,8 @@ from papermill.exceptions import PapermillExecutionError
 from utils import report
 
 ROOT = Path(__file__).parent.parent
-CHAPTERS = re.findall(r"file: (book/\d\S+)", (ROOT / "_toc.yml").read_text())
+PAGES = re.findall(r"file: (book/\S+)", (ROOT / "_toc.yml").read_text())
+CHAPTERS = [page for page in PAGES if (ROOT / f"{page}.ipynb").exists()]
 COMMON = ["DATASET", "SEED", "DEVICE", "RESULTS"]
 
 
@@ -27,7 +28,7 @@ def run(chapter, output, **parameters):
 
 
 def test_the_book_has_chapters():
-    assert len(CHAPTERS) >= 5
+    assert len(CHAPTERS) >= 7
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
@@ -44,7 +45,13 @@ def test_chapter_takes_other_values_and_writes_its_results(chapter, toy_npz, tmp
         assert row["name"] in report.NAMES
         assert row["seed"] >= 3 and isinstance(row["value"], float)
         if row["name"].endswith("relative_distance"):
-            assert row["value"] <= 1e-12 and "baseline" in row
+            assert "baseline" in row
+            if "one_hidden" not in row["name"]:
+                assert row["value"] <= 1e-12
+            elif "ground_truth/known_theta0" in row["name"]:
+                assert row["value"] <= 1e-6
+        if row["name"].endswith("inner_gradient_norm"):
+            assert row["value"] <= 1e-7
     assert [path.name for path in results.parent.iterdir()] == ["results.json"]
 
 
@@ -79,6 +86,9 @@ WRONG = [
     ({"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz: check the path in DATASET."),
     ({"DEVICE": "tpu"}, "DEVICE is 'tpu', but it must be one of 'auto', 'cpu', 'cuda'."),
     ({"RESULTS": "/dev/null/results.json"}, "RESULTS cannot be written to /dev/null/results.json"),
+    ({"WIDTH": 0}, "WIDTH is 0; it must be larger than 0."),
+    ({"SHARPNESS": -1.0}, "SHARPNESS is -1.0; it must be larger than 0."),
+    ({"THETA_START": "zeros", "IMAGES": 4}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
     ({"WEIGHT_DECAY": 0.0}, "WEIGHT_DECAY is 0.0; it must be larger than 0."),
     ({"OPTIMISER": "adam"}, "OPTIMISER is 'adam', but it must be one of 'lbfgs', 'gradient'."),
     ({"OPTIMISER": "gradient", "LEARNING_RATE": 1e8}, "LEARNING_RATE 1e+08 is too large; try 1e+07."),
