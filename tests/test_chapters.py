@@ -88,7 +88,7 @@ WRONG = [
     ({"RESULTS": "/dev/null/results.json"}, "RESULTS cannot be written to /dev/null/results.json"),
     ({"WIDTH": 0}, "WIDTH is 0; it must be larger than 0."),
     ({"SHARPNESS": -1.0}, "SHARPNESS is -1.0; it must be larger than 0."),
-    ({"THETA_START": "zeros", "IMAGES": 4}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
+    ({"THETA_START": "zeros"}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
     ({"WEIGHT_DECAY": 0.0}, "WEIGHT_DECAY is 0.0; it must be larger than 0."),
     ({"OPTIMISER": "adam"}, "OPTIMISER is 'adam', but it must be one of 'lbfgs', 'gradient'."),
     ({"OPTIMISER": "gradient", "LEARNING_RATE": 1e8}, "LEARNING_RATE 1e+08 is too large; try 1e+07."),

@@ -65,11 +65,13 @@ def hypergradient(x, y, target, weight_decay, inverse=None, start=None, pairs=()
 class UpperLevel:
     """The upper-level loss and its gradient as a function of x flattened to (…, m·d), for a generic minimiser.
 
-    Remembers where the next inner solve begins: at the last accepted θ (`warm`) or always at the same one (`cold`).
+    Remembers where the next inner solve begins: at the last accepted θ (`warm`) or always at the same one (`cold`). The
+    loss is infinite where every problem's images are further than 2 from their start (root mean square), and once the
+    inner solves have used up their budget.
     """
 
-    def __init__(self, weights, labels, shape, weight_decay, inverse, inner_start, theta_start, budget):
-        self.weights, self.labels, self.shape = weights, labels, shape
+    def __init__(self, weights, labels, start, weight_decay, inverse, inner_start, theta_start, budget):
+        self.weights, self.labels, self.start = weights, labels, start
         self.weight_decay, self.inverse, self.warm = weight_decay, inverse, inner_start == "warm"
         self.theta, self.pairs, self.inner_iterations, self.budget = theta_start, [], 0, budget
 
@@ -80,9 +82,10 @@ class UpperLevel:
         return h
 
     def __call__(self, flat):
-        if self.inner_iterations >= self.budget:
+        x = flat.reshape(self.start.shape)
+        if self.inner_iterations >= self.budget or (moved(x, self.start) > 2).all():
             return torch.full_like(self.found.loss, math.inf), torch.zeros_like(flat)
-        self.tried, self.found = flat, self.evaluate(flat.reshape(self.shape))
+        self.tried, self.found = flat, self.evaluate(x)
         return self.found.loss, self.found.gradient.flatten(-2)
 
     def accept(self, flat):
@@ -92,6 +95,11 @@ class UpperLevel:
             self.theta = select((self.tried == flat).all(-1), last, self.theta)
             self.pairs = self.found.pairs
         return self.found.sound
+
+
+def moved(x, start):
+    """Root mean square change of a pixel: (…)."""
+    return (x - start).square().mean(dim=(-2, -1)).sqrt()
 
 
 def select(mask, new, old):
@@ -141,7 +149,7 @@ def attack(
         )
     scale = model.square_norm(weights) / 2
     theta0 = torch.zeros_like(weights) if theta_start is None else theta_start
-    upper = UpperLevel(weights, labels, start.shape, weight_decay, inverse, inner_start, theta0, inner_budget)
+    upper = UpperLevel(weights, labels, start, weight_decay, inverse, inner_start, theta0, inner_budget)
     minimise = solvers.lbfgs if optimiser == "lbfgs" else partial(solvers.gradient_descent, learning_rate=learning_rate)
     history, sound = [], []
     hidden_bar = not progress or "TQDM_DISABLE" in os.environ  # which tqdm's notebook bars do not heed themselves
@@ -153,10 +161,9 @@ def attack(
             history.append(loss / scale)
             watch(x, loss)
             bar.update(len(history) > 1)
-            moved = (x - start).square().mean(dim=(-2, -1)).sqrt()
-            left = ~(loss.isfinite() & (moved <= 1))
+            left = ~(loss.isfinite() & (moved(x, start) <= 1))
             if optimiser == "gradient" and left.any():
-                refuse_divergence(moved.max().item(), len(history), learning_rate)
+                refuse_divergence(moved(x, start).max().item(), len(history), learning_rate)
             return left
 
         flat = start.flatten(-2)  # (…, m, d) -> (…, m·d)
@@ -180,9 +187,9 @@ def check_shapes(weights, labels, start):
         )
 
 
-def refuse_divergence(moved, steps, learning_rate):
+def refuse_divergence(distance, steps, learning_rate):
     """Raise InputError: the images have moved further than the range of a pixel, 1."""
     raise InputError(
-        f"The attack diverged: after {steps} steps the images have moved by {moved:.2g} (root mean square), and "
+        f"The attack diverged: after {steps} steps the images have moved by {distance:.2g} (root mean square), and "
         f"their range is 1. LEARNING_RATE {learning_rate:g} is too large; try {learning_rate / 10:g}."
     )

@@ -101,6 +101,8 @@ def check_parameters(declared, given):
         if type(value) not in kinds:
             kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
             raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
+        if name == "THETA_START":
+            choose(name, value, ("uniform", "standard"))
         if name == "SEED" and value < 0:
             raise InputError(f"{name} is {value!r}; it must be 0 or larger.")
         if name != "SEED" and type(value) in (int, float) and not 0 < value < math.inf:

@@ -17,7 +17,7 @@ MEANINGS = {
     "nearest_start_l2": "L2 to the nearest image of the start",
 }
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
-INNER_BUDGET = 8_000  # steps of the inner solver that an attack on a network may take
+INNER_BUDGET = 5_000  # steps of the inner solver that an attack on a network may take
 
 
 class Trial(NamedTuple):
