@@ -120,8 +120,8 @@ def paper_size(width=6144, steps=8):
     gram = torch.rand(width, 100, device=DEVICE)
     _, gemm = seconds(lambda: gram @ gram[:100], 21)
     print(
-        f"iteration/one_hidden limit: {ours.trained.iterations} steps of training at {100 * fast / ours.trained.iterations:.0f} "
-        f"hundredths of a second with the solve for p; one (h, m) by (m, m) product takes {1e3 * gemm:.1f} ms"
+        f"iteration/one_hidden limit: {ours.trained.iterations} steps of training, {1e3 * fast / ours.trained.iterations:.0f} ms each "
+        f"with the solve for p; one (h, m) by (m, m) product takes {1e3 * gemm:.1f} ms"
     )
     times = []
     settings = {"weight_decay": WEIGHT_DECAY, "theta_start": theta0, "iterations": steps}

@@ -38,9 +38,7 @@ class Attack(NamedTuple):
     sound: torch.Tensor  # whether the hypergradient of iteration k can be relied on (K+1, …)
     gradient_norm: torch.Tensor  # ‖∇_θ E‖ at the images and weights above (…): whether the inner problem is solved
     inner_iterations: int  # steps of the inner solver, all in all
-    stopped: (
-        str  # converged, stalled (no step decreases the loss), iterations or budget (used up), left (the pixel range)
-    )
+    stopped: str  # converged, stalled (no step lowers the loss), iterations or budget (used up), left (the pixel range)
 
 
 def model_of(weights):
@@ -135,8 +133,9 @@ def attack(
     Converged means ‖θ(x) − θ*‖² ≤ `tolerance`·‖θ*‖². `inverse` is how p = H⁻¹∇l is found: `exact` (affine only), `cg` or
     `lbfgs`. `optimiser` is `lbfgs`, or `gradient` for eq. (7) as it stands, x ← x − η·dl/dx with η = `learning_rate`.
     Inner solves begin at the last θ (`inner_start` = `warm`) or always at `theta_start` (`cold`): an affine θ⁰, zero if
-    omitted, or a Network. Once all inner solves together took `inner_budget` steps, the attack ends. `watch(x, loss)` is called with every iterate. An attack ends where its images have `left` the
-    pixel range, that is, moved by more than 1 (root mean square); with a fixed η that raises InputError.
+    omitted, or a Network. The attack ends once all inner solves together took `inner_budget` steps, or where its images
+    have `left` the pixel range, that is, moved by more than 1 (root mean square); with a fixed η the latter raises
+    InputError. `watch(x, loss)` is called with every iterate.
     """
     model = model_of(weights)
     inverse = choose("INVERSE", inverse or next(iter(model.INVERSES)), model.INVERSES)
@@ -152,8 +151,8 @@ def attack(
     upper = UpperLevel(weights, labels, start, weight_decay, inverse, inner_start, theta0, inner_budget)
     minimise = solvers.lbfgs if optimiser == "lbfgs" else partial(solvers.gradient_descent, learning_rate=learning_rate)
     history, sound = [], []
-    hidden_bar = not progress or "TQDM_DISABLE" in os.environ  # which tqdm's notebook bars do not heed themselves
-    with tqdm(total=iterations, desc="bilevel attack", leave=False, disable=hidden_bar) as bar:
+    silent = not progress or "TQDM_DISABLE" in os.environ  # which tqdm's notebook bars do not heed themselves
+    with tqdm(total=iterations, desc="bilevel attack", leave=False, disable=silent) as bar:
 
         def each(flat, loss):
             x = flat.reshape(start.shape)

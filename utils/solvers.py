@@ -38,8 +38,8 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
     """Solve Ax = b by conjugate gradients for a symmetric positive definite A, given `product(v)` = Av.
 
     A problem stops when ‖b − Ax‖ ≤ `tolerance`·‖b‖; at a direction p with ⟨p, Ap⟩ ≤ 0, which shows that its A is not
-    positive definite; or where ‖x‖ reaches the `radius` of a trust region, to whose boundary x goes in both of the latter
-    cases. `precondition(r)` approximates A⁻¹r.
+    positive definite; or where ‖x‖ reaches the `radius` of a trust region; in both of the latter cases x goes to the
+    boundary, if there is one. `precondition(r)` approximates A⁻¹r.
     """
     tiny = torch.finfo(b.dtype).tiny
     x, r, z = torch.zeros_like(b), b, precondition(b)

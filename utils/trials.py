@@ -41,7 +41,7 @@ def bilevel_affine(data, seed, choose_start, weight_decay, **settings):
 
 
 def bilevel_one_hidden(data, seed, choose_start, weight_decay, width, kind, sharpness, **settings):
-    """The same for the one-hidden-layer network: two Trials, for an attacker who knows the trainer's θ⁰ and one who does not.
+    """The same for the network: two Trials, for an attacker who knows the trainer's θ⁰ and one who does not.
 
     Trainer and attacker draw θ⁰ from the same distribution `kind`; one who does not know it draws another.
     """
@@ -111,7 +111,7 @@ def rows(trial, start_name):
 
 
 def convergence_table(*groups):
-    """Show, for groups of trials that differ in what the attacker knows, whether the inner and the outer problem converged."""
+    """Show whether the inner and the outer problem converged, one line per group of trials."""
     lines = []
     for trials in groups:
         lines.append(
