@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, interpolate
 
 from utils.errors import choose
 
@@ -99,3 +99,59 @@ def nearest(images, references, shape, by="ssim"):
     table = ssim(images, references, shape) if by == "ssim" else ncc(images, references)
     similarity, index = table.max(1)
     return Nearest(index, similarity)
+
+
+GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
+
+
+class Matches(NamedTuple):
+    """For each of k training images, the reconstruction that was compared with it."""
+
+    index: torch.Tensor  # (k,)
+    ssim: torch.Tensor  # (k,)
+    pictures: torch.Tensor  # (k, d): the reconstructions as they were compared, in [0, 1]
+
+
+def half_ncc(images, references, shape):
+    """Mean over channels of the normalised cross-correlation at half the resolution (bicubic): (n, d), (k, d) -> (n, k)."""
+
+    def normalise(rows):
+        planes = rows.reshape(-1, *shape).permute(0, 3, 1, 2)  # (n, C, H, W)
+        planes = interpolate(planes, scale_factor=0.5, mode="bicubic", align_corners=False).flatten(2)
+        planes = planes - planes.mean(-1, keepdim=True)
+        return (planes / planes.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).eps)).flatten(1)
+
+    return normalise(images) @ normalise(references).T / shape[-1]
+
+
+def as_published(reconstructions, training, mean, shape):
+    """Match every training image with a reconstruction as Haim et al. do: with the truth and its mean at hand.
+
+    `reconstructions` (n, d) and `training` (k, d) are without the `mean` (d,). A training image gets the reconstruction of
+    the highest half_ncc, which may be used again; the mean is added, the reconstruction stretched to [0, 1], SSIM taken
+    with a window of 3.
+    """
+    index = half_ncc(training, reconstructions, shape).max(1).indices
+    pictures = stretch(reconstructions[index] + mean)
+    return Matches(index, pairwise_ssim(pictures, training + mean, shape), pictures)
+
+
+def as_adversary(reconstructions, training, mean, guess, shape):
+    """The same for reconstructions as an adversary would publish them: with a guessed mean, clipped to [0, 1].
+
+    Which reconstruction a training image is compared with is still the evaluator's choice: there is no other way to count.
+    """
+    index = half_ncc(training, reconstructions, shape).max(1).indices
+    pictures = (reconstructions[index] + guess).clamp(0, 1)
+    return Matches(index, pairwise_ssim(pictures, training + mean, shape), pictures)
+
+
+def stretch(images):
+    """Map the smallest value of every image to 0 and the largest to 1."""
+    low, high = images.amin(1, keepdim=True), images.amax(1, keepdim=True)
+    return (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).eps)
+
+
+def pairwise_ssim(images, references, shape, window=3):
+    """SSIM of every image with the reference of the same place: (n, d), (n, d) -> (n,)."""
+    return torch.cat([ssim(a[None], b[None], shape, window)[0] for a, b in zip(images, references)])

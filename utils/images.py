@@ -19,14 +19,14 @@ VEHICLES = ("airplane", "automobile", "ship", "truck")  # class 0; the six anima
 
 
 class Labelled(NamedTuple):
-    """N images (N, H, W, C) in [0, 1] as float64, labels (N,) in {0, 1}, in the order of the files."""
+    """N images (N, H, W, C) in [0, 1] as float64, labels (N,) in {0, …, K−1}, in the order of the files."""
 
     images: np.ndarray
     labels: np.ndarray
 
 
 class Part(NamedTuple):
-    """m images as rows (m, d) with labels (m,) in {0., 1.}: first every image of class 0, then of class 1."""
+    """m images as rows (m, d) with labels (m,) in {0., …, K−1.}: first every image of class 0, then of class 1, …"""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -41,14 +41,17 @@ class Split(NamedTuple):
     sha256: str  # of both parts' images, for the provenance of results
 
 
-def load(dataset):
-    """Load `photos` (embedded), `cifar10` (downloaded once into `data/`) or the path of an `.npz` file."""
+def load(dataset, binary=True):
+    """Load `photos` (embedded), `cifar10` (downloaded once into `data/`) or the path of an `.npz` file.
+
+    Two classes, or with `binary=False` all that there are: the four photographs, or CIFAR-10's ten.
+    """
     if dataset == "photos":
-        return photos()
+        return photos(binary)
     if dataset == "cifar10":
-        return cifar10()
+        return cifar10(binary=binary)
     if str(dataset).endswith(".npz"):
-        return npz(dataset)
+        return npz(dataset, binary)
     raise InputError(f"DATASET is {dataset!r}, but it must be 'photos', 'cifar10' or the path of an .npz file.")
 
 
@@ -65,20 +68,20 @@ def crops(photograph, size=32, scale=2 / 3, flat=0.06):
     return tiles[tiles.std(axis=(1, 2, 3)) > flat].clip(0, 1)
 
 
-def photos():
+def photos(binary=True):
     """Crops of four public-domain and CC0 photographs: people and rocketry (0) against cats and coffee (1).
 
-    The crops are shuffled once, with a fixed seed, so that every part of the data holds crops of all four.
+    With `binary=False` every photograph is a class. The crops are shuffled once, with a fixed seed, so that every part
+    of the data holds crops of all four.
     """
-    pairs = [("astronaut", "rocket"), ("chelsea", "coffee")]
-    classes = [np.concatenate([crops(getattr(photographs, name)()) for name in pair]) for pair in pairs]
-    labels = np.repeat([0, 1], [len(tiles) for tiles in classes])
+    tiles = [crops(getattr(photographs, name)()) for name in ("astronaut", "rocket", "chelsea", "coffee")]
+    labels = np.repeat([0, 0, 1, 1] if binary else range(4), list(map(len, tiles)))
     order = np.random.default_rng(0).permutation(len(labels))
-    return Labelled(np.concatenate(classes)[order], labels[order])
+    return Labelled(np.concatenate(tiles)[order], labels[order])
 
 
-def cifar10(root=DATA):
-    """CIFAR-10's training images, vehicles (0) against animals (1), in file order; downloaded if need be."""
+def cifar10(root=DATA, binary=True):
+    """CIFAR-10's training images, vehicles (0) against animals (1) or all ten classes; downloaded if need be."""
     from torchvision.datasets import CIFAR10  # slow to import, and only needed here
 
     try:
@@ -89,13 +92,15 @@ def cifar10(root=DATA):
             "CIFAR-10 could not be downloaded: connect to the network and run again, or put cifar-10-python.tar.gz "
             f"into {root} yourself, or use DATASET='photos' or the path of an .npz file."
         ) from error
-    return Labelled(files.data / 255.0, vehicles_or_animals(np.array(files.targets), CIFAR10_NAMES))
+    labels = np.array(files.targets)
+    return Labelled(files.data / 255.0, vehicles_or_animals(labels, CIFAR10_NAMES) if binary else labels)
 
 
-def npz(path):
+def npz(path, binary=True):
     """Load `images` (N, H, W) or (N, H, W, C), uint8 or floats in [0, 1], and `labels` (N,) from an `.npz` file.
 
-    `labels` hold two classes (the smaller value becomes 0), or ten together with `label_names`, CIFAR-10's names.
+    `labels` hold two classes (the smaller value becomes 0), or ten together with `label_names`, CIFAR-10's names. With
+    `binary=False` they may hold any number of classes, numbered in the order of their values.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -113,6 +118,8 @@ def npz(path):
         raise InputError(
             f"{path}: labels have the shape {labels.shape}, but {len(images)} images need ({len(images)},)."
         )
+    if not binary:
+        return Labelled(images, np.unique(labels, return_inverse=True)[1])
     return Labelled(images, two_classes(labels, arrays.get("label_names"), path))
 
 
@@ -159,20 +166,22 @@ def split(labelled, training, partition, seed=0, device="cpu"):
 
     Seed 0 takes the first images of each class in file order, as published; any other seed shuffles them first.
     """
+    kinds = int(labelled.labels.max()) + 1
     for name, size in (("training", training), ("partition", partition)):
-        if size < 2 or size % 2:
-            raise InputError(f"The {name} part is to hold {size} images (IMAGES): give an even number, half per class.")
-    half, needed = training // 2, (training + partition) // 2
-    classes = [np.flatnonzero(labelled.labels == label) for label in (0, 1)]
+        if size < kinds or size % kinds:
+            number = "an even number, half per class" if kinds == 2 else f"a multiple of the {kinds} classes"
+            raise InputError(f"The {name} part is to hold {size} images (IMAGES): give {number}.")
+    each, needed = training // kinds, (training + partition) // kinds
+    classes = [np.flatnonzero(labelled.labels == label) for label in range(kinds)]
     smallest = min(map(len, classes))
     if smallest < needed:
         raise InputError(
             f"{training} training and {partition} partition images need {needed} of each class, but one class has only "
-            f"{smallest}: choose at most {smallest // 2 * 2} for each part, or a larger data set."
+            f"{smallest}: choose at most {smallest // 2 * kinds} for each part, or a larger data set."
         )
     if seed != 0:
         classes = [np.random.default_rng([seed, label]).permutation(rows) for label, rows in enumerate(classes)]
-    rows = [np.concatenate([rows[:half] for rows in classes]), np.concatenate([rows[half:needed] for rows in classes])]
+    rows = [np.concatenate([rows[:each] for rows in classes]), np.concatenate([rows[each:needed] for rows in classes])]
     secret, known = (part(labelled, chosen, device) for chosen in rows)
     return Split(secret, known, labelled.images.shape[1:], fingerprint(labelled.images[np.concatenate(rows)]))
 

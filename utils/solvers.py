@@ -228,3 +228,35 @@ def gradient_descent(
         best = torch.where((value < least)[..., None], x, best)
         least = torch.minimum(least, torch.where(value.isnan(), least, value))
     return Minimum(best, least, gradient.norm(dim=-1), iteration, converged, stopped)
+
+
+def bounded_quadratic(h, b, lower, start, iterations=100):
+    """Minimise ½cᵀHc − bᵀc subject to c ≥ `lower`, by projected Newton steps; H (…, n, n) positive definite, b (…, n).
+
+    A step solves for the free entries only: those above the bound, or pushed off it by the gradient. It is halved until
+    the value falls. With `lower` = 0 this is the problem of non-negative least squares.
+    """
+    c = start.clamp_min(lower)
+    eye = torch.eye(b.shape[-1], dtype=torch.bool, device=b.device)
+
+    def value(c):
+        return dot(c, (h @ c[..., None])[..., 0] / 2 - b)  # (…, 1)
+
+    for _ in range(iterations):
+        gradient = (h @ c[..., None])[..., 0] - b
+        free = (c > lower) | (gradient < 0)
+        slope = torch.where(free, gradient, 0)
+        if (slope.norm(dim=-1) <= 1e-10 * b.norm(dim=-1)).all():
+            break
+        system = torch.where(free[..., :, None] & free[..., None, :], h, eye.to(h))
+        direction, now, step = -torch.linalg.solve(system, slope), value(c), torch.ones_like(b[..., :1])
+        for _ in range(30):
+            trial = (c + step * direction).clamp_min(lower)
+            lower_value = value(trial) < now
+            if lower_value.all():
+                break
+            step = torch.where(lower_value, step, step / 2)
+        c = torch.where(lower_value, trial, c)
+        if not lower_value.any():
+            break
+    return c

@@ -1,4 +1,4 @@
-"""Where an attack begins: the three starts of section 4.3, each an (m, d) tensor of images."""
+"""Where an attack begins: the starts of sections 4.3 and 4.4, each an (m, d) tensor of images."""
 
 import torch
 
@@ -16,9 +16,18 @@ def ground_truth(secret):
     return secret.images.clone()
 
 
+def normal(m, d, scale, seed, device="cpu"):
+    """Draw every pixel from N(0, `scale`²): where the stationarity attack begins, on images without their mean."""
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(m, d, dtype=torch.float64, generator=generator).to(device)
+
+
 def partition(known, m):
-    """Return the first m/2 images of each class of a part that the attacker knows, class 0 first."""
-    available = len(known.labels) // 2
-    if m // 2 > available:
-        raise InputError(f"The partition holds {2 * available} images, but the start needs {m}: make PARTITION larger.")
-    return torch.cat([known.images[: m // 2], known.images[available : available + m // 2]])
+    """Return the first m/K images of each of K classes of a part that the attacker knows, class 0 first."""
+    kinds = int(known.labels.max()) + 1
+    each, available = m // kinds, len(known.labels) // kinds
+    if each > available:
+        raise InputError(
+            f"The partition holds {available * kinds} images, but the start needs {m}: make PARTITION larger."
+        )
+    return torch.cat([known.images[k * available : k * available + each] for k in range(kinds)])

@@ -1,0 +1,111 @@
+"""The residual of stationarity, R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖², and its gradient in closed form.
+
+Eq. (3) of the first paper and the attacks it builds on are this residual, with different rules for the coefficients c
+(`rules`). A layer's share is ‖W̄_l − D_lᵀĀ_{l−1}‖², where Ā are the layer's inputs and D the back-propagated signals,
+whose rows carry the coefficients. The gradient follows the signals up and the inputs down once more: no gradient in θ is
+kept, and nothing is differentiated twice.
+
+Shapes: candidates x (…, n, d), coefficients λ (…, n); inputs and signals of a layer (…, n, n_{l−1}) and (…, n, n_l).
+Leading dimensions are independent sets of candidates for the same network.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from utils.mlp import back, forward
+
+
+class Residual(NamedTuple):
+    """R, the share of each layer, and the gradients of R."""
+
+    value: torch.Tensor  # R (…)
+    layers: torch.Tensor  # ‖W̄_l − D_lᵀĀ_{l−1}‖² (…, L)
+    x_gradient: torch.Tensor  # (…, n, d)
+    coefficient_gradient: torch.Tensor  # (…, n)
+
+
+class Share(NamedTuple):
+    """A layer's ‖W̄ − DᵀĀ‖² and its derivatives."""
+
+    value: torch.Tensor  # (…)
+    signals: torch.Tensor  # in D (…, n, n_l)
+    inputs: torch.Tensor  # in A (…, n, n_{l−1}), to which 2DW is to be added
+    pending: float  # −2 if it is, so that it can be multiplied by W together with other signals; otherwise 0
+
+
+def slopes(z, sharpness):
+    """The smooth surrogate of a ReLU's derivative, σ(αz), and its own derivative; for α = ∞ the ReLU's, and zero.
+
+    What is negligible beside 1 is set to zero, because arithmetic with denormal numbers is slow on a CPU.
+    """
+    if math.isinf(sharpness):
+        return (z > 0).to(z), torch.zeros_like(z)
+    slope = torch.sigmoid(sharpness * z)
+    slope = torch.where(slope > torch.finfo(z.dtype).eps ** 1.5, slope, 0)
+    return slope, sharpness * slope * (1 - slope)
+
+
+def gram_share(layer, square, a, d, z):
+    """‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩: n² products for every input and output of the layer."""
+    gram = a @ a.mT + (layer.bias is not None)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
+    product = gram @ d
+    value = square + (d * (product - 2 * z)).sum((-2, -1))
+    return Share(value, 2 * (product - z), 2 * (d @ d.mT @ a), -2.0)
+
+
+def direct_share(layer, square, a, d, z):
+    """‖W̄ − DᵀĀ‖² as it stands: n products for every weight, three times."""
+    error = layer.weight - d.mT @ a  # (n_l, n) @ (n, n_{l−1}) -> (n_l, n_{l−1})
+    value, signals = error.square().sum((-2, -1)), a @ error.mT
+    if layer.bias is not None:
+        bias = layer.bias - d.sum(-2)
+        value, signals = value + bias.square().sum(-1), signals + bias[..., None, :]
+    return Share(value, -2 * signals, -2 * (d @ error), 0.0)
+
+
+def cheaper_share(layer, square, a, d, z):
+    """The form with fewer products: 2n²(n_l + n_{l−1}) against 3n·n_l·n_{l−1}."""
+    outputs, inputs = layer.weight.shape[-2:]
+    gram = 2 * a.shape[-2] * (outputs + inputs) < 3 * outputs * inputs
+    return (gram_share if gram else direct_share)(layer, square, a, d, z)
+
+
+class Stationarity:
+    """R as a function of candidates and coefficients, for one network, rule and sharpness α of the surrogate."""
+
+    def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share):
+        self.network, self.rule, self.sharpness, self.share = network, rule, sharpness, share
+        self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in network])
+
+    def __call__(self, x, coefficients):
+        """Return the Residual at x (…, n, d) and λ (…, n)."""
+        network, hidden = self.network, range(len(self.network) - 1)
+        a, z = forward(network, x)
+        slope, bend = map(list, zip(*(slopes(s, self.sharpness) for s in z)))
+        d, u = back(network, self.rule.signal(z[-1], coefficients), slope[:-1])
+        shares = [self.share(*parts) for parts in zip(network, self.squares, a, d, z)]
+        up = shares[0].signals  # dR/dD_l: the layer's own, and through the layers below
+        through = []  # dR/dZ_l through the surrogate
+        for k in hidden:
+            through.append(up * u[k] * bend[k])
+            up = shares[k + 1].signals + (up * slope[k]) @ network[k + 1].weight.mT
+        coefficient_gradient, down = self.rule.pullback(z[-1], coefficients, up)
+        for k in reversed(hidden):  # down: dR/dZ_l, from the last layer to the first
+            inputs = shares[k + 1].inputs + shares[k + 1].pending * u[k]
+            if down is not None:
+                inputs = inputs + down @ network[k + 1].weight
+            down = inputs * slope[k] + through[k]
+        down = shares[0].pending * d[0] + (0 if down is None else down)
+        x_gradient = shares[0].inputs + down @ network[0].weight  # (n, n_1) @ (n_1, d) -> (n, d)
+        layers = torch.stack([share.value for share in shares], -1)
+        return Residual(layers.sum(-1), layers, x_gradient, coefficient_gradient)
+
+    def quadratic(self, x):
+        """H (…, n, n) and b (…, n) with R(x, λ) = ‖θ*‖² − 2bᵀλ + λᵀHλ, for the rules with free coefficients."""
+        a, z = forward(self.network, x)
+        slope = [slopes(s, self.sharpness)[0] for s in z[:-1]]
+        d, _ = back(self.network, self.rule.signal(z[-1], torch.ones_like(x[..., 0])), slope)
+        grams = [(ak @ ak.mT + (layer.bias is not None)) * (dk @ dk.mT) for layer, ak, dk in zip(self.network, a, d)]
+        return sum(grams), sum((dk * zk).sum(-1) for dk, zk in zip(d, z))
