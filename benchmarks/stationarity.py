@@ -94,9 +94,8 @@ def step_table():
             ours, fast = seconds(lambda: pixels(*at))
             error = ((ours.x_gradient - theirs[1]).norm() / theirs[1].norm()).item()
             assert error < (1e-12 if dtype == torch.float64 else 1e-3), f"the gradients differ by {error:.1e}"
-            _, faster = seconds(lambda: reduced(at[0] @ basis.to(dtype), at[1]))
-            _, to_basis = seconds(lambda: at[0] @ basis.to(dtype))
-            coordinates = faster - to_basis
+            inside = at[0] @ basis.to(dtype)
+            _, coordinates = seconds(lambda: reduced(inside, at[1]))
             print(
                 f"step/{n} candidates, {str(dtype)[6:]}: {slow[dtype] / fast:.1f}× in pixels, "
                 f"{slow[dtype] / coordinates:.1f}× in coordinates; against float64: {slow[torch.float64] / fast:.1f}× and "
@@ -128,7 +127,7 @@ def attack_time(published_steps=4000, n=100, width=500):
     x, coefficients = halfway(network, n)
     _, step = seconds(lambda: plain(network, x, coefficients.double(), PUBLISHED.sharpness))
     basis = decoreco.span(network)
-    for budget in (25, 50, 100, 200, 400, 800):
+    for budget in (50, 100, 200, 300, 400, 800):
         begun = time.perf_counter()
         found = decoreco.attack(network, labels, start, basis=basis, iterations=budget)
         synchronise()
@@ -139,17 +138,18 @@ def attack_time(published_steps=4000, n=100, width=500):
         f"attack/signed: the loss {goal:.2g} of {published_steps} published steps in {taken:.2f} s ({budget} steps of Adam), "
         f"{published_steps * step / taken:.0f}× faster than {published_steps} plain steps of {1e3 * step:.0f} ms"
     )
-    restarts(network, basis)
+    for few in (20, n):
+        restarts(network, basis, few)
 
 
-def restarts(network, basis, many=32, n=100, steps=50):
+def restarts(network, basis, n, many=32, steps=50):
     """Many restarts in one call against as many calls."""
     start = torch.stack([starts.normal(n, 3072, PUBLISHED.scale, seed, DEVICE) for seed in range(many)])
     settings = {"basis": basis, "iterations": steps, "range_weight": 0.0}
     _, together = seconds(lambda: decoreco.attack(network, start[0, :, 0], start, **settings), 3)
     _, one = seconds(lambda: decoreco.attack(network, start[0, :, 0], start[0], **settings), 9)
     print(
-        f"restarts: {many} in one call take {together / (many * one):.2f} of the time of {many} calls "
+        f"restarts of {n} candidates: {many} in one call take {together / (many * one):.2f} of the time of {many} calls "
         f"({together:.2f} s against {many} × {one:.3f} s)"
     )
 

@@ -223,7 +223,9 @@ class Adam:
         self.steps += 1
         self.moments = [(0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g) for (m, v), g in zip(self.moments, gradients)]
         factor *= (1 - 0.999**self.steps) ** 0.5 / (1 - 0.9**self.steps)  # the correction of both biases
-        return [p - factor * rate * m / (v.sqrt() + 1e-12) for p, rate, (m, v) in zip(tensors, self.rates, self.moments)]
+        return [
+            p - factor * rate * m / (v.sqrt() + 1e-12) for p, rate, (m, v) in zip(tensors, self.rates, self.moments)
+        ]
 
 
 def expand(mask, like):

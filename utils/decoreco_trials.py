@@ -120,5 +120,13 @@ def table(groups):
                 report.mean_sd(good(strangers(trial)) for trial in trials),
             ]
         )
-    header = ["", "loss, start", "loss, end", "good, as published", "good, as an adversary", "good: the start", "good: strangers"]
+    header = [
+        "",
+        "loss, start",
+        "loss, end",
+        "good, as published",
+        "good, as an adversary",
+        "good: the start",
+        "good: strangers",
+    ]
     return report.table(header, *lines)

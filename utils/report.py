@@ -32,6 +32,12 @@ NAMES = [
         for quantity in (*QUANTITIES, "inner_gradient_norm", "outer_converged")
     ),
     *(f"collapse/{decay}/gradient_norm" for decay in ("no_decay", "decay")),
+    *(
+        f"decoreco/{rule}/{start}/{quantity}"
+        for rule in ("signed", "margin", "multiclass", "tied")
+        for start in STARTS
+        for quantity in ("good_reconstructions", "mean_ssim", "attack_loss", "seconds")
+    ),
     *(f"plant/{what}/relative_distance" for what in ("noise", "photographs", "drawing")),
 ]
 
@@ -103,6 +109,8 @@ def check_parameters(declared, given):
             raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
         if name == "THETA_START":
             choose(name, value, ("uniform", "standard"))
+        if name == "SPACE":
+            choose(name, value, ("span", "pixels"))
         if name == "SEED" and value < 0:
             raise InputError(f"{name} is {value!r}; it must be 0 or larger.")
         if name != "SEED" and type(value) in (int, float) and not 0 < value < math.inf:

@@ -17,6 +17,9 @@ import torch
 from utils.mlp import back, forward
 
 
+ROWS = {"cpu": 512, "cuda": 2**17}  # candidates that are evaluated at once
+
+
 class Residual(NamedTuple):
     """R, the share of each layer, and the gradients of R."""
 
@@ -38,31 +41,36 @@ class Share(NamedTuple):
 def slopes(z, sharpness):
     """The smooth surrogate of a ReLU's derivative, σ(αz), and its own derivative; for α = ∞ the ReLU's, and zero.
 
-    What is negligible beside 1 is set to zero, because arithmetic with denormal numbers is slow on a CPU.
+    It is kept from vanishing entirely, far below rounding, because arithmetic with denormal numbers is slow on a CPU.
     """
     if math.isinf(sharpness):
         return (z > 0).to(z), torch.zeros_like(z)
-    slope = torch.sigmoid(sharpness * z)
-    slope = torch.where(slope > torch.finfo(z.dtype).eps ** 1.5, slope, 0)
-    return slope, sharpness * slope * (1 - slope)
+    least = 1.5 * math.log(torch.finfo(z.dtype).eps)
+    slope = (sharpness * z).clamp_(min=least).sigmoid_()
+    return slope, torch.addcmul(slope, slope, slope, value=-1).mul_(sharpness)  # ασ(1 − σ)
+
+
+def inner(a, b):
+    """⟨A, B⟩ over the last two dimensions."""
+    return torch.linalg.vecdot(a.flatten(-2), b.flatten(-2))
 
 
 def gram_share(layer, square, a, d, z):
     """‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩: n² products for every input and output of the layer."""
-    gram = a @ a.mT + (layer.bias is not None)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
-    product = gram @ d
-    value = square + (d * (product - 2 * z)).sum((-2, -1))
-    return Share(value, 2 * (product - z), 2 * (d @ d.mT @ a), -2.0)
+    gram = (a @ a.mT).add_(layer.bias is not None).mul_(2)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
+    signals = (gram @ d).sub_(z, alpha=2)
+    value = square + inner(d, torch.sub(signals, z, alpha=2)) / 2
+    return Share(value, signals, (2 * (d @ d.mT)) @ a, -2.0)
 
 
 def direct_share(layer, square, a, d, z):
     """‖W̄ − DᵀĀ‖² as it stands: n products for every weight, three times."""
-    error = layer.weight - d.mT @ a  # (n_l, n) @ (n, n_{l−1}) -> (n_l, n_{l−1})
-    value, signals = error.square().sum((-2, -1)), a @ error.mT
+    error = (d.mT @ a).sub_(layer.weight)  # DᵀĀ − W̄: (n_l, n) @ (n, n_{l−1}) -> (n_l, n_{l−1})
+    value, signals = inner(error, error), (a @ error.mT).mul_(2)
     if layer.bias is not None:
-        bias = layer.bias - d.sum(-2)
-        value, signals = value + bias.square().sum(-1), signals + bias[..., None, :]
-    return Share(value, -2 * signals, -2 * (d @ error), 0.0)
+        bias = d.sum(-2) - layer.bias
+        value, signals = value + inner(bias[..., None], bias[..., None]), signals.add_(bias[..., None, :], alpha=2)
+    return Share(value, signals, ((2 * d) @ error), 0.0)
 
 
 def cheaper_share(layer, square, a, d, z):
@@ -80,7 +88,11 @@ class Stationarity:
         self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in network])
 
     def __call__(self, x, coefficients):
-        """Return the Residual at x (…, n, d) and λ (…, n)."""
+        """Return the Residual at x (…, n, d) and λ (…, n); long batches, in slices that fit a cache."""
+        slices = max(1, ROWS[x.device.type] // x.shape[-2])
+        if x.dim() == 3 and len(x) > slices:
+            parts = map(self, x.split(slices), coefficients.split(slices))
+            return Residual(*map(torch.cat, zip(*parts)))
         network, hidden = self.network, range(len(self.network) - 1)
         a, z = forward(network, x)
         slope, bend = map(list, zip(*(slopes(s, self.sharpness) for s in z)))
@@ -89,16 +101,21 @@ class Stationarity:
         up = shares[0].signals  # dR/dD_l: the layer's own, and through the layers below
         through = []  # dR/dZ_l through the surrogate
         for k in hidden:
-            through.append(up * u[k] * bend[k])
-            up = shares[k + 1].signals + (up * slope[k]) @ network[k + 1].weight.mT
+            through.append((up * u[k]).mul_(bend[k]))
+            up = ((up * slope[k]) @ network[k + 1].weight.mT).add_(shares[k + 1].signals)
         coefficient_gradient, down = self.rule.pullback(z[-1], coefficients, up)
         for k in reversed(hidden):  # down: dR/dZ_l, from the last layer to the first
-            inputs = shares[k + 1].inputs + shares[k + 1].pending * u[k]
+            inputs = shares[k + 1].inputs
+            if shares[k + 1].pending:
+                inputs.add_(u[k], alpha=shares[k + 1].pending)
             if down is not None:
-                inputs = inputs + down @ network[k + 1].weight
-            down = inputs * slope[k] + through[k]
-        down = shares[0].pending * d[0] + (0 if down is None else down)
-        x_gradient = shares[0].inputs + down @ network[0].weight  # (n, n_1) @ (n_1, d) -> (n, d)
+                inputs.add_(down @ network[k + 1].weight)
+            down = inputs.mul_(slope[k]).add_(through[k])
+        if shares[0].pending:
+            down = torch.add(down, d[0], alpha=shares[0].pending) if down is not None else shares[0].pending * d[0]
+        x_gradient = shares[0].inputs
+        if down is not None:
+            x_gradient.add_(down @ network[0].weight)  # (n, n_1) @ (n_1, d) -> (n, d)
         layers = torch.stack([share.value for share in shares], -1)
         return Residual(layers.sum(-1), layers, x_gradient, coefficient_gradient)
 
