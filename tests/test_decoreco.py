@@ -43,7 +43,7 @@ def test_training_in_coordinates_is_training(name, biases):
     x = torch.rand(12, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     many = name == "many_classes"
     labels = (torch.arange(12) % (3 if many else 2)).double()
-    recipe = mlp.RECIPES[name]._replace(epochs=40, small=0.1)
+    recipe = mlp.RECIPES[name]._replace(epochs=40, small=0.1, dtype=torch.float64)
     network = mlp.initial_weights([30, 9, 8, 3 if many else 1], 0, recipe.small, biases)
     ours = mlp.train(network, x, labels, recipe)
     theirs = plain_training(network, x - x.mean(0), labels, recipe)
@@ -166,7 +166,7 @@ def test_too_few_candidates_and_layers_that_do_not_fit(victim):
 def test_the_published_evaluation_finds_the_truth_and_the_adversarys_does_not_see_it(data, victim):
     trial = decoreco_trials.attack(data, victim, "signed", 0, data.secret.images - victim.mean, iterations=1)
     matches = decoreco_trials.published(trial, data.secret.images - victim.mean)
-    assert matches.index.tolist() == list(range(10)) and (matches.ssim > 0.8).all()
+    assert matches.index.tolist() == list(range(10)) and (matches.ssim > 0.6).all()
     shuffled = (data.secret.images - victim.mean).flip(0)
     assert decoreco_trials.published(trial, shuffled).index.tolist() == list(range(9, -1, -1))
     lifted = evaluate.as_adversary(

@@ -67,16 +67,21 @@ def published(trial, candidates=None):
     return evaluate.as_published(candidates, secret(trial), trial.victim.mean, trial.data.shape)
 
 
-def adversary(trial):
-    """evaluate.as_adversary: the mean is guessed from the images that the attacker knows."""
+def adversary(trial, candidates=None):
+    """evaluate.as_adversary for the same: the mean is guessed from the images that the attacker knows."""
+    candidates = trial.attack.images if candidates is None else candidates
     guess = trial.data.known.images.mean(0)
-    return evaluate.as_adversary(trial.attack.images, secret(trial), trial.victim.mean, guess, trial.data.shape)
+    return evaluate.as_adversary(candidates, secret(trial), trial.victim.mean, guess, trial.data.shape)
 
 
 def strangers(trial):
-    """The published evaluation of photographs that were never near the victim: what chance gives."""
-    known = trial.data.known.images
-    return published(trial, known - known.mean(0))
+    """Photographs that were never near the victim, without their mean, as if they were reconstructions: chance."""
+    return trial.data.known.images - trial.data.known.images.mean(0)
+
+
+def blank(trial):
+    """One candidate of zeros: no attack at all, so that only the mean is left of it."""
+    return torch.zeros_like(trial.start[:1])
 
 
 def good(matches):
@@ -105,28 +110,24 @@ def rows(trial, start_name):
     return [report.Row(f"{prefix}/{name}", trial.seed, *pair[:1], baseline=pair[1]) for name, pair in values.items()]
 
 
+def counted(values):
+    """Print a count, or the mean ± standard deviation of several."""
+    values = list(values)
+    return f"{values[0]:.0f}" if len(values) == 1 else report.mean_sd(values, 1e-3).replace("< 10⁻³", "0")
+
+
 def table(groups):
-    """Show counts and losses, one line per named group of trials, as mean ± sd over seeds."""
+    """Show losses and counts, one line per named group of trials, over seeds; each count beside its two baselines."""
     lines = []
     for name, trials in groups.items():
-        lines.append(
-            [
-                name,
-                report.mean_sd(trial.attack.history[0].item() for trial in trials),
-                report.mean_sd(trial.attack.loss.total.item() for trial in trials),
-                report.mean_sd(good(published(trial)) for trial in trials),
-                report.mean_sd(good(adversary(trial)) for trial in trials),
-                report.mean_sd(good(published(trial, trial.start)) for trial in trials),
-                report.mean_sd(good(strangers(trial)) for trial in trials),
-            ]
-        )
-    header = [
-        "",
-        "loss, start",
-        "loss, end",
-        "good, as published",
-        "good, as an adversary",
-        "good: the start",
-        "good: strangers",
-    ]
-    return report.table(header, *lines)
+        line = [name]
+        for loss in ([t.attack.history[0].item() for t in trials], [t.attack.loss.total.item() for t in trials]):
+            line.append(report.number(loss[0]) if len(loss) == 1 else report.mean_sd(loss))
+        for evaluated in (published, adversary):
+            line.append(counted(good(evaluated(t)) for t in trials))
+            line.append(
+                ", ".join(counted(good(evaluated(t, other(t))) for t in trials) for other in (strangers, blank))
+            )
+        lines.append(line)
+    header = ["", "loss, start", "loss, end", "good, as published", "strangers, blank"]
+    return report.table([*header, "good, as an adversary", "strangers, blank"], *lines)

@@ -65,6 +65,24 @@ def curves(series, xlabel, ylabel, hlines=()):
     return fig
 
 
+def sorted_curves(series, xlabel, ylabel, level):
+    """Draw sorted values {label: values} against their ranks, with a threshold."""
+    fig, ax = plt.subplots(figsize=(6.4, 3.8))
+    for (label, values), marker in zip(series.items(), MARKERS):
+        ax.plot(
+            range(1, len(values) + 1),
+            values,
+            marker=marker,
+            markevery=max(1, len(values) // 10),
+            markersize=5,
+            label=label,
+        )
+    ax.axhline(level, color=GREY, linestyle="--", linewidth=1)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.legend()
+    return fig
+
+
 def switcher(pictures, description):
     """Return a widget that shows one of several figures, {name: (figure, alternative text)}; works without a kernel."""
     panels = [widgets.HTML(picture_html(fig, alt)) for fig, alt in pictures.values()]
