@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = re.findall(r"file: (book/\S+)", (ROOT / "_toc.yml").read_text())
 CHAPTERS = [page for page in PAGES if (ROOT / f"{page}.ipynb").exists()]
 COMMON = ["DATASET", "SEED", "DEVICE", "RESULTS"]
+SMALL = {"NEURONS": 40, "ATTACK_STEPS": 30}  # for the chapters that have these parameters
 
 
 def read(chapter):
@@ -34,7 +35,9 @@ def test_the_book_has_chapters():
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_chapter_takes_other_values_and_writes_its_results(chapter, toy_npz, tmp_path):
     results = tmp_path / "deep" / "results.json"
-    given = {"DATASET": str(toy_npz), "SEED": 3, "IMAGES": 20, "RESULTS": str(results)}
+    tagged = next(cell for cell in read(chapter).cells if "parameters" in cell.metadata.get("tags", []))
+    small = {name: SMALL[name] for name in report.assignments(tagged.source) if name in SMALL}
+    given = {"DATASET": str(toy_npz), "SEED": 3, "IMAGES": 20, "RESULTS": str(results), **small}
     run(chapter, tmp_path / "out.ipynb", **given)
     written = json.loads(results.read_text())
     assert set(written) == {"parameters", "provenance", "rows"}

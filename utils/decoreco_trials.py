@@ -4,12 +4,13 @@ The attack gets the weights, a rule, labels for its candidates and a start. Ever
 afterwards is here and in `evaluate`.
 """
 
+import statistics
 import time
 from typing import NamedTuple
 
 import torch
 
-from utils import decoreco, evaluate, images, mlp, report
+from utils import decoreco, evaluate, figures, images, mlp, report
 from utils.errors import InputError
 
 RECIPE = {"signed": "regression", "tied": "regression", "margin": "two_classes", "multiclass": "many_classes"}
@@ -97,6 +98,39 @@ def ranked(trial):
     return order, nearest[order]
 
 
+TRUE = 0.7  # half_ncc with a training image above which a reconstruction counts as true
+
+
+def true(trial):
+    """Which reconstructions correlate with a training image: (n,) booleans."""
+    return evaluate.half_ncc(trial.attack.images, secret(trial), trial.data.shape).max(1).values > TRUE
+
+
+def area(trial):
+    """The area under the ROC curve with which the attacker's |λ| tells true reconstructions from others.
+
+    None if all are true or none is.
+    """
+    size, mask = trial.attack.coefficients.abs(), true(trial)
+    above = size[mask][:, None] - size[~mask]  # every true one against every other
+    return ((above > 0).double() + (above == 0) / 2).mean().item() if above.numel() else None
+
+
+def pictures(trial, rows):
+    """Some reconstructions as the sources show them: with the training mean, stretched to [0, 1]."""
+    return evaluate.stretch(trial.attack.images[rows] + trial.victim.mean)
+
+
+def ranked_pairs(trial, first, last, columns=10):
+    """Draw the reconstructions of ranks first+1 … last above their nearest training images, in rows of `columns`."""
+    order, nearest = ranked(trial)
+    found, near = pictures(trial, order[first:last]), trial.data.secret.images[nearest[first:last]]
+    stacked = [part for pair in zip(found.split(columns), near.split(columns)) for part in pair]
+    labels = [f"{first + 1 + k * columns // 2}–" if k % 2 == 0 else "" for k in range(len(stacked))]
+    frames = [figures.BLACK, figures.GREY] * (len(stacked) // 2)
+    return figures.image_rows(stacked, trial.data.shape, labels, frames, scale=0.42)
+
+
 def rows(trial, start_name):
     """Return the trial's numbers as rows for RESULTS; the baseline is the start, before any attack."""
     ours, untouched = published(trial), published(trial, trial.start)
@@ -113,7 +147,8 @@ def rows(trial, start_name):
 def counted(values):
     """Print a count, or the mean ± standard deviation of several."""
     values = list(values)
-    return f"{values[0]:.0f}" if len(values) == 1 else report.mean_sd(values, 1e-3).replace("< 10⁻³", "0")
+    spread = f" ± {statistics.stdev(values):.0f}" if len(values) > 1 else ""
+    return report.typeset(f"{statistics.mean(values):.0f}{spread}")
 
 
 def table(groups):

@@ -19,6 +19,7 @@ from IPython.display import Markdown
 
 from utils.errors import InputError, choose
 
+RULES = ("signed", "margin", "multiclass", "tied")
 STARTS = ("random", "ground_truth", "partition")
 QUANTITIES = ("relative_distance", "mean_square_distance", "nearest_training_l2", "nearest_start_l2")
 
@@ -34,7 +35,7 @@ NAMES = [
     *(f"collapse/{decay}/gradient_norm" for decay in ("no_decay", "decay")),
     *(
         f"decoreco/{rule}/{start}/{quantity}"
-        for rule in ("signed", "margin", "multiclass", "tied")
+        for rule in RULES
         for start in STARTS
         for quantity in ("good_reconstructions", "mean_ssim", "attack_loss", "seconds")
     ),
@@ -109,8 +110,8 @@ def check_parameters(declared, given):
             raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
         if name == "THETA_START":
             choose(name, value, ("uniform", "standard"))
-        if name == "SPACE":
-            choose(name, value, ("span", "pixels"))
+        if name == "RULE":
+            choose(name, value, RULES)
         if name == "SEED" and value < 0:
             raise InputError(f"{name} is {value!r}; it must be 0 or larger.")
         if name != "SEED" and type(value) in (int, float) and not 0 < value < math.inf:
