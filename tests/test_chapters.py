@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = re.findall(r"file: (book/\S+)", (ROOT / "_toc.yml").read_text())
 CHAPTERS = [page for page in PAGES if (ROOT / f"{page}.ipynb").exists()]
 COMMON = ["DATASET", "SEED", "DEVICE", "RESULTS"]
-SMALL = {"NEURONS": 40, "ATTACK_STEPS": 30}  # for the chapters that have these parameters
+SMALL = {"NEURONS": 40, "ATTACK_STEPS": 30, "CANDIDATES": 40}  # for the chapters that have these parameters
 
 
 def read(chapter):
@@ -84,6 +84,7 @@ WRONG = [
     ({"SEED": "one"}, "SEED is 'one'; it must be a whole number, like its default 0."),
     ({"SEED": -1}, "SEED is -1; it must be 0 or larger."),
     ({"IMAGES": 0}, "IMAGES is 0; it must be larger than 0."),
+    ({"IMAGES": 2}, "IMAGES is 2, but the 2 classes of the stationarity attack need at least 4."),
     ({"IMAGES": 400}, "one class has only 148: choose at most 148 for each part, or a larger data set."),
     ({"DATASET": "imagenet"}, "it must be 'photos', 'cifar10' or the path of an .npz file."),
     ({"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz: check the path in DATASET."),
@@ -92,6 +93,8 @@ WRONG = [
     ({"WIDTH": 0}, "WIDTH is 0; it must be larger than 0."),
     ({"SHARPNESS": -1.0}, "SHARPNESS is -1.0; it must be larger than 0."),
     ({"THETA_START": "zeros"}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
+    ({"RULE": "best"}, "RULE is 'best', but it must be one of 'signed', 'margin', 'multiclass', 'tied'."),
+    ({"NEURONS": 0}, "NEURONS is 0; it must be larger than 0."),
     ({"WEIGHT_DECAY": 0.0}, "WEIGHT_DECAY is 0.0; it must be larger than 0."),
     ({"OPTIMISER": "adam"}, "OPTIMISER is 'adam', but it must be one of 'lbfgs', 'gradient'."),
     ({"OPTIMISER": "gradient", "LEARNING_RATE": 1e8}, "LEARNING_RATE 1e+08 is too large; try 1e+07."),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from utils import decoreco, decoreco_trials, evaluate, hidden, images, losses, mlp, rules, starts
+from utils import decoreco, decoreco_trials, evaluate, hidden, images, losses, mlp, report, rules, starts
 from utils.errors import InputError
 
 
@@ -132,6 +132,9 @@ WRONG = [
     ({"rule": "tied"}, "loss is None, but it must be one of"),
     ({"rule": "tied", "loss": "square"}, "divides by the weight decay, which is None"),
     ({"sharpness": 0.0}, "The sharpness α of the surrogate is 0; it must be larger than 0"),
+    ({"rule": "tied", "loss": "square", "weight_decay": 0.1, "optimiser": "projection"}, "leave nothing to project"),
+    ({"range_weight": -1.0}, "a penalty cannot be negative"),
+    ({"start": torch.full((20, 192), torch.nan)}, "values that are NaN or infinite: draw it anew"),
     ({"optimiser": "newton"}, "OPTIMISER is 'newton', but it must be one of 'sgd', 'adam', 'projection'"),
     ({"start": torch.zeros(20, 7)}, "but there are (20,) labels and 192 inputs"),
     ({"labels": torch.zeros(3)}, "but there are (3,) labels and 192 inputs"),
@@ -203,3 +206,33 @@ def test_many_classes(toy_npz):
     trained = mlp.victim(*data.secret, mlp.RECIPES["many_classes"]._replace(epochs=100), 20)
     trial = decoreco_trials.attack(data, trained, "multiclass", 0, starts.normal(16, 3072, 0.02, 0), iterations=50)
     assert trial.attack.loss.total < trial.attack.history[0]
+
+
+def test_parts_and_candidates_are_balanced(toy_npz):
+    four = images.load("photos", binary=False)
+    data = decoreco_trials.split(four, 50, 0)
+    assert data.secret.images.shape == (24, 3072) and data.known.images.shape == (48, 3072)
+    assert decoreco_trials.count(data, "signed") == 48 and decoreco_trials.count(data, "tied") == 24
+    assert decoreco_trials.split(images.load(str(toy_npz)), 22, 0).secret.labels.tolist() == [0] * 5 + [1] * 5
+
+
+def test_the_area_under_the_roc_curve():
+    mask = torch.tensor([True] * 10 + [False] * 10)
+    assert decoreco_trials.area(mask.double(), mask) == 1
+    assert decoreco_trials.area(-mask.double(), mask) == 0
+    assert decoreco_trials.area(torch.ones(20), mask) == 0.5
+    assert decoreco_trials.area(torch.ones(20), mask | True) is None
+
+
+def test_true_reconstructions_and_baselines(data, victim):
+    truth = data.secret.images - victim.mean
+    trial = decoreco_trials.attack(data, victim, "signed", 0, starts.normal(10, 192, 1.0, 0), "span", iterations=1)
+    assert decoreco_trials.true(trial, torch.cat([truth, trial.start * 0])).tolist() == [True] * 10 + [False] * 10
+    for baseline in decoreco_trials.BASELINES.values():
+        candidates = baseline(trial)
+        assert len(candidates) in (1, 10)
+        assert torch.allclose(decoreco_trials.within(candidates, trial.basis), candidates, atol=1e-12)
+    assert decoreco_trials.best_baseline(trial, decoreco_trials.published, decoreco_trials.good) >= 0
+    assert not decoreco_trials.beats_chance([trial._replace(start=truth)], decoreco_trials.published)
+    names = {row.name for row in decoreco_trials.rows(trial, "random")}
+    assert names == {name for name in report.NAMES if name.startswith("decoreco/signed/random/")}

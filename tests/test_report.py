@@ -33,3 +33,7 @@ def test_unlisted_names_are_refused(tmp_path):
     with pytest.raises(ValueError, match="bilevel/affine/typo is not listed"):
         report.save(run, [report.Row("bilevel/affine/typo", 0, 1.0)], "")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bar_in_a_cell_does_not_end_it():
+    assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"

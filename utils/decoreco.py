@@ -139,13 +139,15 @@ def attack(
     the attack moves r coordinates; a pixel's learning rate becomes √(d/r) times as large, so that steps keep their length.
     λ starts at N(0, 1), bounded rules at U(0, 1), drawn from `seed`.
     """
-    check(weights, labels, start, lambda_min)
+    check(weights, labels, start, lambda_min, range_weight)
     settings = SETTINGS[choose("OPTIMISER", optimiser, SETTINGS)]
     given = {"learning_rate": learning_rate, "coefficient_rate": coefficient_rate, "sharpness": sharpness}
     settings = settings._replace(**{name: value for name, value in given.items() if value is not None})
     if not settings.sharpness > 0:
         raise InputError(f"The sharpness α of the surrogate is {settings.sharpness:g}; it must be larger than 0.")
     rule = rules.make(rule, labels.to(dtype), len(weights[-1].weight), weight_decay, loss)
+    if optimiser == "projection" and isinstance(rule, rules.Tied):
+        raise InputError("Tied coefficients leave nothing to project: use OPTIMISER='adam' or 'sgd'.")
     network = mlp.change(weights, lambda p: p.to(dtype))
     basis = None if basis is None else basis.to(dtype)
     objective = Objective(network, rule, settings.sharpness, lambda_min, range_weight, basis)
@@ -154,7 +156,7 @@ def attack(
         x = x @ basis  # (…, n, d) @ (d, r) -> (…, n, r)
         settings = settings._replace(learning_rate=settings.learning_rate * (basis.shape[0] / basis.shape[1]) ** 0.5)
     found = minimise(objective, x, draw(rule, x, seed), optimiser, settings, iterations, tolerance, progress)
-    return found._replace(images=objective.pixels(found.images).to(start))
+    return found._replace(images=objective.pixels(found.images).to(start), coefficients=found.coefficients.to(start))
 
 
 @contextlib.contextmanager
@@ -242,7 +244,7 @@ def draw(rule, x, seed):
     return sample(x.shape[:-1], generator=generator, dtype=torch.float64).to(x)
 
 
-def check(weights, labels, start, lambda_min):
+def check(weights, labels, start, lambda_min, range_weight):
     """Raise InputError unless the kernel covers these weights, and x (…, n, d) and labels (n,) fit to them."""
     if not (isinstance(weights, tuple) and weights and all(isinstance(layer, mlp.Layer) for layer in weights)):
         raise InputError("The stationarity attack needs the Layers of a ReLU network, as mlp.victim returns them.")
@@ -257,5 +259,9 @@ def check(weights, labels, start, lambda_min):
             f"The start holds {n} candidates of {d} values, which needs {n} labels and {d} inputs, but there are "
             f"{tuple(labels.shape)} labels and {sizes[0]} inputs."
         )
+    if not start.isfinite().all():
+        raise InputError("The start holds values that are NaN or infinite: draw it anew.")
+    if range_weight < 0:
+        raise InputError(f"The weight of the range is {range_weight:g}; a penalty cannot be negative.")
     if lambda_min < 0:
         raise InputError(f"LAMBDA_MIN is {lambda_min:g}; a bound on λ cannot be negative.")

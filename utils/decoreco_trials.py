@@ -4,7 +4,6 @@ The attack gets the weights, a rule, labels for its candidates and a start. Ever
 afterwards is here and in `evaluate`.
 """
 
-import statistics
 import time
 from typing import NamedTuple
 
@@ -24,9 +23,26 @@ class Trial(NamedTuple):
     seed: int
     data: images.Split
     victim: mlp.Victim
-    start: torch.Tensor  # x₀ (n, d), without a mean
+    start: torch.Tensor  # x₀ (n, d), without a mean, as the attack began
     attack: decoreco.Attack
     seconds: float
+    basis: torch.Tensor | None = None  # (d, r), if the attack searched the row space
+
+
+def split(labelled, most, seed, device="cpu"):
+    """Draw at most `most` images for the attacker and half as many secret ones, balanced over the classes."""
+    kinds = int(labelled.labels.max()) + 1
+    if most < 2 * kinds:
+        raise InputError(
+            f"IMAGES is {most}, but the {kinds} classes of the stationarity attack need at least {2 * kinds}."
+        )
+    m, n = (size // kinds * kinds for size in (most // 2, most))
+    return images.split(labelled, m, n, seed, device)
+
+
+def count(data, rule):
+    """How many candidates an attack moves: as many as the attacker has images; for tied coefficients, m."""
+    return len(data.secret.labels if rule == "tied" else data.known.labels)
 
 
 def train(data, rule, width, seed):
@@ -54,7 +70,13 @@ def attack(data, victim, rule, seed, start, space="pixels", **settings):
     )
     if found.stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Choose a smaller LEARNING_RATE.")
-    return Trial(rule, seed, data, victim, start, found, time.perf_counter() - begun)
+    seconds = time.perf_counter() - begun
+    return Trial(rule, seed, data, victim, within(start, basis), found, seconds, basis)
+
+
+def within(x, basis):
+    """Project images onto the row space, if there is a basis."""
+    return x if basis is None else x @ basis @ basis.T
 
 
 def secret(trial):
@@ -76,13 +98,18 @@ def adversary(trial, candidates=None):
 
 
 def strangers(trial):
-    """Photographs that were never near the victim, without their mean, as if they were reconstructions: chance."""
-    return trial.data.known.images - trial.data.known.images.mean(0)
+    """As many other photographs as there are candidates, without their mean, and projected as the candidates are."""
+    known = trial.data.known.images
+    return within((known - known.mean(0))[: len(trial.start)], trial.basis)
 
 
 def blank(trial):
-    """One candidate of zeros: no attack at all, so that only the mean is left of it."""
+    """One candidate of zeros, so that only the mean is left of it."""
     return torch.zeros_like(trial.start[:1])
+
+
+# What can be handed in without any attack.
+BASELINES = {"strangers": strangers, "start": lambda trial: trial.start, "blank": blank}
 
 
 def good(matches):
@@ -101,18 +128,18 @@ def ranked(trial):
 TRUE = 0.7  # half_ncc with a training image above which a reconstruction counts as true
 
 
-def true(trial):
-    """Which reconstructions correlate with a training image: (n,) booleans."""
-    return evaluate.half_ncc(trial.attack.images, secret(trial), trial.data.shape).max(1).values > TRUE
+def true(trial, candidates=None):
+    """Which reconstructions, or other candidates, correlate with a training image: (n,) booleans."""
+    candidates = trial.attack.images if candidates is None else candidates
+    return evaluate.half_ncc(candidates, secret(trial), trial.data.shape).max(1).values > TRUE
 
 
-def area(trial):
-    """The area under the ROC curve with which the attacker's |λ| tells true reconstructions from others.
+def area(score, mask):
+    """The area under the ROC curve with which a score (n,) tells those in the mask (n,) from the others.
 
-    None if all are true or none is.
+    None if all are in the mask or none is.
     """
-    size, mask = trial.attack.coefficients.abs(), true(trial)
-    above = size[mask][:, None] - size[~mask]  # every true one against every other
+    above = score[mask][:, None] - score[~mask]  # every one in the mask against every other
     return ((above > 0).double() + (above == 0) / 2).mean().item() if above.numel() else None
 
 
@@ -128,41 +155,68 @@ def ranked_pairs(trial, first, last, columns=10):
     stacked = [part for pair in zip(found.split(columns), near.split(columns)) for part in pair]
     labels = [f"{first + 1 + k * columns // 2}–" if k % 2 == 0 else "" for k in range(len(stacked))]
     frames = [figures.BLACK, figures.GREY] * (len(stacked) // 2)
-    return figures.image_rows(stacked, trial.data.shape, labels, frames, scale=0.42)
+    return figures.image_rows(stacked, trial.data.shape, labels, frames, scale=0.5)
+
+
+def best_baseline(trial, evaluated, measure):
+    """The largest value of a measure that a baseline reaches."""
+    return max(measure(evaluated(trial, baseline(trial))) for baseline in BASELINES.values())
+
+
+def beats_chance(trials, evaluated):
+    """Whether in every trial the attack has more good matches than the best of the baselines."""
+    return all(good(evaluated(t)) > best_baseline(t, evaluated, good) for t in trials)
+
+
+def mean_ssim(matches):
+    """The mean SSIM over the training images."""
+    return matches.ssim.mean().item()
 
 
 def rows(trial, start_name):
-    """Return the trial's numbers as rows for RESULTS; the baseline is the start, before any attack."""
-    ours, untouched = published(trial), published(trial, trial.start)
-    values = {
-        "good_reconstructions": (float(good(ours)), float(good(untouched))),
-        "mean_ssim": (ours.ssim.mean().item(), untouched.ssim.mean().item()),
-        "attack_loss": (trial.attack.loss.total.item(), trial.attack.history[0].item()),
-        "seconds": (trial.seconds, None),
-    }
+    """Return the trial's numbers as rows for RESULTS; the baseline is the best of BASELINES, or the loss of the start."""
     prefix = f"decoreco/{trial.rule}/{start_name}"
-    return [report.Row(f"{prefix}/{name}", trial.seed, *pair[:1], baseline=pair[1]) for name, pair in values.items()]
+    evaluations = {
+        "good_reconstructions": (published, good),
+        "good_as_adversary": (adversary, good),
+        "mean_ssim": (published, mean_ssim),
+    }
+    listed = [
+        report.Row(
+            f"{prefix}/{name}",
+            trial.seed,
+            float(measure(evaluated(trial))),
+            baseline=float(best_baseline(trial, evaluated, measure)),
+        )
+        for name, (evaluated, measure) in evaluations.items()
+    ]
+    first, last = trial.attack.history[0].item(), trial.attack.loss.total.item()
+    listed.append(report.Row(f"{prefix}/attack_loss", trial.seed, last, baseline=first))
+    return [*listed, report.Row(f"{prefix}/seconds", trial.seed, trial.seconds)]
 
 
 def counted(values):
-    """Print a count, or the mean ± standard deviation of several."""
-    values = list(values)
-    spread = f" ± {statistics.stdev(values):.0f}" if len(values) > 1 else ""
-    return report.typeset(f"{statistics.mean(values):.0f}{spread}")
+    """Print a count, or several."""
+    return ", ".join(f"{value:.0f}" for value in values)
 
 
-def table(groups):
-    """Show losses and counts, one line per named group of trials, over seeds; each count beside its two baselines."""
+def losses(groups):
+    """Show the attacker's loss, one line per named group of trials."""
     lines = []
     for name, trials in groups.items():
-        line = [name]
-        for loss in ([t.attack.history[0].item() for t in trials], [t.attack.loss.total.item() for t in trials]):
-            line.append(report.number(loss[0]) if len(loss) == 1 else report.mean_sd(loss))
-        for evaluated in (published, adversary):
-            line.append(counted(good(evaluated(t)) for t in trials))
-            line.append(
-                ", ".join(counted(good(evaluated(t, other(t))) for t in trials) for other in (strangers, blank))
-            )
-        lines.append(line)
-    header = ["", "loss, start", "loss, end", "good, as published", "strangers, blank"]
-    return report.table([*header, "good, as an adversary", "strangers, blank"], *lines)
+        ends = [[t.attack.history[0].item() for t in trials], [t.attack.loss.total.item() for t in trials]]
+        lines.append([name, *(report.number(loss[0]) if len(loss) == 1 else report.mean_sd(loss) for loss in ends)])
+    return report.table(["", "loss, start", "loss, end"], *lines)
+
+
+def counts(groups, evaluated):
+    """Show how many matches are good, one line per group, one number per seed, beside the same for the baselines."""
+    lines = [
+        [
+            name,
+            counted(good(evaluated(t)) for t in trials),
+            *(counted(good(evaluated(t, baseline(t))) for t in trials) for baseline in BASELINES.values()),
+        ]
+        for name, trials in groups.items()
+    ]
+    return report.table(["", "attack", *BASELINES], *lines)

@@ -37,7 +37,7 @@ NAMES = [
         f"decoreco/{rule}/{start}/{quantity}"
         for rule in RULES
         for start in STARTS
-        for quantity in ("good_reconstructions", "mean_ssim", "attack_loss", "seconds")
+        for quantity in ("good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds")
     ),
     *(f"plant/{what}/relative_distance" for what in ("noise", "photographs", "drawing")),
 ]
@@ -193,8 +193,8 @@ def mean_sd(values, floor=1e-12):
 
 def table(header, *rows):
     """Return a Markdown table; cells are strings."""
-    lines = [header, ["---"] * len(header), *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+    lines = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, ["---"] * len(header), *rows)]
+    return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
 
 
 def verdict(held):

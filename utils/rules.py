@@ -15,7 +15,7 @@ from utils.errors import InputError, choose
 from utils.losses import LOSSES, Loss, signs
 
 
-class Signed(NamedTuple):
+class Signed:
     """c_i = λ_i/n of either sign: regression with weight decay (Buzaglo et al.)."""
 
     bounded = False

@@ -33,9 +33,9 @@ class Share(NamedTuple):
     """A layer's ‖W̄ − DᵀĀ‖² and its derivatives."""
 
     value: torch.Tensor  # (…)
-    signals: torch.Tensor  # in D (…, n, n_l)
-    inputs: torch.Tensor  # in A (…, n, n_{l−1}), to which 2DW is to be added
-    pending: float  # −2 if it is, so that it can be multiplied by W together with other signals; otherwise 0
+    signals: torch.Tensor  # derivative in D (…, n, n_l)
+    inputs: torch.Tensor  # derivative in A (…, n, n_{l−1}), without the term pending·DW
+    pending: float  # −2, or 0: that term is multiplied by W together with other signals
 
 
 def slopes(z, sharpness):
@@ -56,7 +56,7 @@ def inner(a, b):
 
 
 def gram_share(layer, square, a, d, z):
-    """‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩: n² products for every input and output of the layer."""
+    """‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩: 2n² products for every input and output of the layer."""
     gram = (a @ a.mT).add_(layer.bias is not None).mul_(2)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
     signals = (gram @ d).sub_(z, alpha=2)
     value = square + inner(d, torch.sub(signals, z, alpha=2)) / 2
@@ -88,7 +88,7 @@ class Stationarity:
         self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in network])
 
     def __call__(self, x, coefficients):
-        """Return the Residual at x (…, n, d) and λ (…, n); long batches, in slices that fit a cache."""
+        """Return the Residual at x (…, n, d) and λ (…, n); long batches (S, n, d), in slices that fit a cache."""
         slices = max(1, ROWS[x.device.type] // x.shape[-2])
         if x.dim() == 3 and len(x) > slices:
             parts = map(self, x.split(slices), coefficients.split(slices))
