@@ -13,7 +13,6 @@ from utils import decoreco, evaluate, figures, images, mlp, report
 from utils.errors import InputError
 
 RECIPE = {"signed": "regression", "tied": "regression", "margin": "two_classes", "multiclass": "many_classes"}
-QUANTITIES = ("good_reconstructions", "mean_ssim", "attack_loss", "seconds")
 
 
 class Trial(NamedTuple):
