@@ -127,7 +127,7 @@ def attack_time(published_steps=4000, n=100, width=500):
     x, coefficients = halfway(network, n)
     _, step = seconds(lambda: plain(network, x, coefficients.double(), PUBLISHED.sharpness))
     basis = decoreco.span(network)
-    for budget in (50, 100, 200, 300, 400, 800):
+    for budget in (50, 100, 150, 200, 250, 300, 400, 800):
         begun = time.perf_counter()
         found = decoreco.attack(network, labels, start, basis=basis, iterations=budget)
         synchronise()
