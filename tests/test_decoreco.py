@@ -5,6 +5,7 @@ import torch
 
 from utils import decoreco, decoreco_trials, evaluate, hidden, images, losses, mlp, report, rules, starts
 from utils.errors import InputError
+from utils.stationarity import Stationarity
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +237,12 @@ def test_true_reconstructions_and_baselines(data, victim):
     assert not decoreco_trials.beats_chance([trial._replace(start=truth)], decoreco_trials.published)
     names = {row.name for row in decoreco_trials.rows(trial, "random")}
     assert names == {name for name in report.NAMES if name.startswith("decoreco/signed/random/")}
+
+
+def test_the_tied_residual_at_the_training_images_is_the_victims_gradient(data, victim):
+    recipe = mlp.RECIPES["regression"]
+    rule = rules.make("tied", data.secret.labels, 1, recipe.weight_decay, recipe.loss)
+    x = data.secret.images - victim.mean
+    residual = Stationarity(victim.weights, rule)(x, torch.zeros(10, dtype=torch.float64))
+    expected = torch.tensor((victim.gradient_norm / recipe.weight_decay) ** 2, dtype=torch.float64)
+    assert torch.allclose(residual.value, expected, rtol=1e-9)

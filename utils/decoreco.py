@@ -77,7 +77,7 @@ class Objective:
         self.stationarity = Stationarity(network if basis is None else in_span(network, basis), rule, sharpness)
         self.bound = lambda_min if rule.bounded else -math.inf
         self.range_weight, self.basis = range_weight, basis
-        self.scale = sum(p.square().sum() for layer in network for p in layer if p is not None)  # ‖θ*‖²
+        self.scale = mlp.flatten(network).square().sum()  # ‖θ*‖²
         self.unseen = self.scale - self.stationarity.squares.sum()  # ‖W₁‖² outside of the basis
 
     def pixels(self, x):

@@ -28,20 +28,20 @@ class Layer(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a victim is trained. With `growth`, the learning rate grows by this factor as long as the energy falls."""
+    """How a victim is trained."""
 
     loss: str  # one of losses.LOSSES
     weight_decay: float  # μ
     learning_rate: float
     momentum: float
-    growth: float  # of the learning rate, each epoch
+    growth: float  # factor of the learning rate, each epoch in which the energy falls
     epochs: int
     dtype: torch.dtype = torch.float64
     small: float = 1e-4  # W̄₁ starts from N(0, 1) times this, the later layers from torch's default
 
 
 # After Haim et al. (2022) and Buzaglo et al. (2023): their losses, starts and weight decay. They take 10⁶ steps of a fixed
-# learning rate; with momentum and a growing rate a few thousand go as far. Without decay the loss needs float64 to fall on.
+# learning rate; ours are fewer, with momentum and a growing rate. Without decay the loss needs float64 to fall on.
 RECIPES = {
     "regression": Recipe("square", 7.5e-4, 0.01, 0.99, 1.01, 5000, torch.float32),
     "two_classes": Recipe("logistic", 0.0, 0.05, 0.0, 1.05, 2500),
@@ -141,6 +141,8 @@ def descend(objective, theta, recipe):
 def train(network, x, labels, recipe):
     """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² from θ⁰ = `network` on images x (m, d) minus their mean; return the Victim.
 
+    Descends in the type of the arguments; the Victim's weights, and what is said of them, are in float64.
+
     Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm.
     """
     loss, mean = LOSSES[recipe.loss], x.mean(0)
@@ -156,12 +158,13 @@ def train(network, x, labels, recipe):
 
     theta = torch.cat([flatten(inner), norm[None]])
     theta = descend(objective, theta, recipe)
-    _, slope = objective(theta)
     inner = unflatten(theta[:-1], inner)
     first = inner[0].weight @ basis.mT + theta[-1] / norm * outside  # (n_1, m) @ (m, d+1) -> (n_1, d+1)
-    weights = (Layer(first[:, :-1].contiguous(), first[:, -1].contiguous()), *change(inner[1:], torch.clone))
-    z = forward(inner, upper.mT)[1][-1]
-    return Victim(weights, mean, loss.value(z, labels).mean().item(), slope.norm().item(), accuracy(z, labels))
+    weights = change((Layer(first[:, :-1], first[:, -1]), *inner[1:]), lambda p: p.to(torch.float64, copy=True))
+    x, labels, mean = (t.double() for t in (x, labels, mean))
+    value, slope = gradient(weights, x - mean, labels, loss)
+    slope = slope + recipe.weight_decay * flatten(weights)
+    return Victim(weights, mean, value.item(), slope.norm().item(), accuracy(forward(weights, x - mean)[1][-1], labels))
 
 
 def accuracy(z, labels):
@@ -185,5 +188,4 @@ def train_and_keep(x, labels, recipe, width, depth, seed, biases, version):
     outputs = int(labels.max()) + 1 if recipe.loss == "cross_entropy" else 1
     sizes = [x.shape[1], *[width] * (depth - 1), outputs]
     start = change(initial_weights(sizes, seed, recipe.small, biases), lambda p: p.to(recipe.dtype))
-    trained = train(start, x, labels, recipe)
-    return trained._replace(weights=change(trained.weights, torch.Tensor.double), mean=trained.mean.double())
+    return train(start, x, labels, recipe)

@@ -81,15 +81,10 @@ class Tied(NamedTuple):
         return torch.zeros_like(coefficients), self.loss.bend(z, up) / (-z.shape[-2] * self.weight_decay)
 
 
-def multiclass(labels, outputs):
-    """The rule for candidates with these labels and a network with this many outputs."""
-    return Multiclass(one_hot(labels.long(), outputs))
-
-
 RULES: dict[str, Callable] = {
     "signed": lambda labels, outputs, weight_decay, loss: Signed(),
     "margin": lambda labels, outputs, weight_decay, loss: Margin(signs(labels)),
-    "multiclass": lambda labels, outputs, weight_decay, loss: multiclass(labels, outputs),
+    "multiclass": lambda labels, outputs, weight_decay, loss: Multiclass(one_hot(labels.long(), outputs)),
     "tied": lambda labels, outputs, weight_decay, loss: Tied(labels, LOSSES[loss], weight_decay),
 }
 
