@@ -141,7 +141,7 @@ def descend(objective, theta, recipe):
 def train(network, x, labels, recipe):
     """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² from θ⁰ = `network` on images x (m, d) minus their mean; return the Victim.
 
-    Descends in the type of the arguments; the Victim's weights, and what is said of them, are in float64.
+    All arguments are in float64, and so is what is said of the Victim's weights; the descent is in the recipe's type.
 
     Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm.
     """
@@ -150,18 +150,18 @@ def train(network, x, labels, recipe):
     first = torch.cat([network[0].weight, network[0].bias[:, None]], 1)
     outside = first - first @ basis @ basis.mT
     inner, norm = (Layer(first @ basis, None), *network[1:]), outside.norm()
+    seen, known = upper.mT.to(recipe.dtype), labels.to(recipe.dtype)
 
     def objective(theta):
-        value, slope = gradient(unflatten(theta[:-1], inner), upper.mT, labels, loss)
+        value, slope = gradient(unflatten(theta[:-1], inner), seen, known, loss)
         slope = torch.cat([slope, slope.new_zeros(1)]) + recipe.weight_decay * theta
         return value + recipe.weight_decay / 2 * theta @ theta, slope
 
-    theta = torch.cat([flatten(inner), norm[None]])
-    theta = descend(objective, theta, recipe)
+    theta = torch.cat([flatten(inner), norm[None]]).to(recipe.dtype)
+    theta = descend(objective, theta, recipe).to(x)
     inner = unflatten(theta[:-1], inner)
     first = inner[0].weight @ basis.mT + theta[-1] / norm * outside  # (n_1, m) @ (m, d+1) -> (n_1, d+1)
-    weights = change((Layer(first[:, :-1], first[:, -1]), *inner[1:]), lambda p: p.to(torch.float64, copy=True))
-    x, labels, mean = (t.double() for t in (x, labels, mean))
+    weights = change((Layer(first[:, :-1], first[:, -1]), *inner[1:]), torch.clone)
     value, slope = gradient(weights, x - mean, labels, loss)
     slope = slope + recipe.weight_decay * flatten(weights)
     return Victim(weights, mean, value.item(), slope.norm().item(), accuracy(forward(weights, x - mean)[1][-1], labels))
@@ -184,8 +184,7 @@ def victim(x, labels, recipe, width, depth=3, seed=0, biases=False):
 @memory.cache
 def train_and_keep(x, labels, recipe, width, depth, seed, biases, version):
     """Train on the CPU; everything that the result depends on is an argument."""
-    x, labels = (torch.as_tensor(array).to(recipe.dtype) for array in (x, labels))
+    x, labels = (torch.as_tensor(array).double() for array in (x, labels))
     outputs = int(labels.max()) + 1 if recipe.loss == "cross_entropy" else 1
     sizes = [x.shape[1], *[width] * (depth - 1), outputs]
-    start = change(initial_weights(sizes, seed, recipe.small, biases), lambda p: p.to(recipe.dtype))
-    return train(start, x, labels, recipe)
+    return train(initial_weights(sizes, seed, recipe.small, biases), x, labels, recipe)
