@@ -107,20 +107,21 @@ def train(x, y, weight_decay, start=None, tolerance=1e-12, iterations=200):
 
     alpha, s = torch.zeros_like(z0), torch.ones_like(square0)
     z, square = state(alpha, s)
+    settled = torch.zeros_like(square, dtype=torch.bool)
     for iteration in range(iterations):
-        if (square <= tolerance**2).all():
+        settled = settled | (square <= tolerance**2)
+        if settled.all():
             break
         target = newton_target(gram, z, y, weight_decay)
         step = torch.ones_like(s)
         for _ in range(40):
             trial = state(alpha + step[..., None] * (target - alpha), (1 - step) * s)
             shrunk = trial[1] <= (1 - step / 4) ** 2 * square
-            if shrunk.all():
+            if (shrunk | settled).all():
                 break
             step = torch.where(shrunk, step, step / 2)
-        step = torch.where(shrunk, step, 0)
-        if not shrunk.any():
-            break
+        step = torch.where(shrunk & ~settled, step, 0)
+        settled = settled | ~shrunk  # no step is short enough: rounding
         alpha, s = alpha + step[..., None] * (target - alpha), (1 - step) * s
         z, square = state(alpha, s)
     theta = combine(x, alpha) + s[..., None] * theta0
