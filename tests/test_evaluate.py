@@ -20,7 +20,20 @@ def test_ssim_is_that_of_scikit_image(shape, window):
         for j in range(4):
             a, b = x[i].reshape(shape).numpy(), y[j].reshape(shape).numpy()
             expected = structural_similarity(a, b, win_size=window, data_range=1.0, channel_axis=2)
-            assert abs(table[i, j] - expected) < 1e-10
+            assert abs(table[i, j] - expected) < 1e-5
+            assert abs(evaluate.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0] - expected) < 1e-10
+
+
+@pytest.mark.parametrize("window", [3, 7])
+def test_both_forms_of_ssim_agree_on_flat_dark_and_equal_images(photos, window):
+    x = photos[0].secret.images[:6].clone()
+    x[0], x[1], x[2] = 0.0, 1.0, 0.5
+    x[3] /= 1000
+    table = evaluate.ssim(x, x, (32, 32, 3), window)
+    for shift in range(6):
+        y = x.roll(-shift, 0)
+        pairs = evaluate.pairwise_ssim(x, y, (32, 32, 3), window)
+        assert torch.allclose(table[torch.arange(6), (torch.arange(6) + shift) % 6], pairs, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("by", ["ssim", "l2", "ncc"])

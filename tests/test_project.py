@@ -37,7 +37,9 @@ def test_results_page_lists_every_name():
         general = re.sub(r"/(random|ground_truth|partition)/", "/<start>/", name)
         general = re.sub(r"/(known|unknown)_theta0/", "/<knowledge>_theta0/", general)
         general = re.sub(r"^decoreco/\w+/", "decoreco/<rule>/", general)
+        general = re.sub(r"^landscape/\w+/<number>/<number>/", "landscape/<formulation>/<λ₁>/<λ₂>/", general)
         general = re.sub(r"/(no_decay|decay)/", "/<decay>/", general)
+        general = re.sub(r"distance_to_\w+", "distance_to_<set>", general)
         general = re.sub(r"/(noise|photographs|drawing)/", "/<what>/", general)
         assert f"`{general}`" in page
 

@@ -187,6 +187,11 @@ def lbfgs(x, y, weight_decay, start, pairs, tolerance=1e-8, memory=200):
 INVERSES = {"exact": exact, "cg": cg, "lbfgs": lbfgs}
 
 
+def in_span(theta, basis):
+    """θ for images given by their coordinates in an orthonormal `basis` (d, r): (…, d+1) -> (…, r+1)."""
+    return torch.cat([theta[..., :-1] @ basis, theta[..., -1:]], -1)
+
+
 def difference(trained, target):
     """θ(x) − θ*: (…, d+1)."""
     return trained.weights - target

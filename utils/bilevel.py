@@ -68,8 +68,8 @@ class UpperLevel:
     inner solves have used up their budget.
     """
 
-    def __init__(self, weights, labels, start, weight_decay, inverse, inner_start, theta_start, budget):
-        self.weights, self.labels, self.start = weights, labels, start
+    def __init__(self, weights, labels, start, pixels, weight_decay, inverse, inner_start, theta_start, budget):
+        self.weights, self.labels, self.start, self.pixels = weights, labels, start, pixels
         self.weight_decay, self.inverse, self.warm = weight_decay, inverse, inner_start == "warm"
         self.theta, self.pairs, self.inner_iterations, self.budget = theta_start, [], 0, budget
 
@@ -79,9 +79,13 @@ class UpperLevel:
         self.inner_iterations += h.trained.iterations
         return h
 
+    def moved(self, x):
+        """Root mean square change of a pixel: (…)."""
+        return (x - self.start).square().sum(-1).div(self.pixels).mean(-1).sqrt()
+
     def __call__(self, flat):
         x = flat.reshape(self.start.shape)
-        if self.inner_iterations >= self.budget or (moved(x, self.start) > 2).all():
+        if self.inner_iterations >= self.budget or (self.moved(x) > 2).all():
             return torch.full_like(self.found.loss, math.inf), torch.zeros_like(flat)
         self.tried, self.found = flat, self.evaluate(x)
         return self.found.loss, self.found.gradient.flatten(-2)
@@ -93,11 +97,6 @@ class UpperLevel:
             self.theta = select((self.tried == flat).all(-1), last, self.theta)
             self.pairs = self.found.pairs
         return self.found.sound
-
-
-def moved(x, start):
-    """Root mean square change of a pixel: (…)."""
-    return (x - start).square().mean(dim=(-2, -1)).sqrt()
 
 
 def select(mask, new, old):
@@ -125,6 +124,7 @@ def attack(
     inner_start="warm",
     theta_start=None,
     inner_budget=math.inf,
+    basis=None,
     watch: Callable = lambda x, loss: None,
     progress=False,
 ):
@@ -136,6 +136,9 @@ def attack(
     omitted, or a Network. The attack ends once all inner solves together took `inner_budget` steps, or where its images
     have `left` the pixel range, that is, moved by more than 1 (root mean square); with a fixed η the latter raises
     InputError. `watch(x, loss)` is called with every iterate.
+
+    An attack by gradients stays in the span of its start and of the weights that act on the images. With an orthonormal
+    `basis` (d, r) of that span, as from `landscape.reachable`, the same attack moves r coordinates; `watch` gets these.
     """
     model = model_of(weights)
     inverse = choose("INVERSE", inverse or next(iter(model.INVERSES)), model.INVERSES)
@@ -146,9 +149,13 @@ def attack(
         raise InputError(
             "A network with a hidden layer needs a Network as theta_start; zero is a saddle of its energy."
         )
-    scale = model.square_norm(weights) / 2
     theta0 = torch.zeros_like(weights) if theta_start is None else theta_start
-    upper = UpperLevel(weights, labels, start, weight_decay, inverse, inner_start, theta0, inner_budget)
+    pixels = start.shape[-1]
+    if basis is not None:
+        check_span(basis, start=start, weights=weights if model is affine else weights.first)
+        start, weights, theta0 = start @ basis, model.in_span(weights, basis), model.in_span(theta0, basis)
+    scale = model.square_norm(weights) / 2
+    upper = UpperLevel(weights, labels, start, pixels, weight_decay, inverse, inner_start, theta0, inner_budget)
     minimise = solvers.lbfgs if optimiser == "lbfgs" else partial(solvers.gradient_descent, learning_rate=learning_rate)
     history, sound = [], []
     silent = not progress or "TQDM_DISABLE" in os.environ  # which tqdm's notebook bars do not heed themselves
@@ -160,9 +167,9 @@ def attack(
             history.append(loss / scale)
             watch(x, loss)
             bar.update(len(history) > 1)
-            left = ~(loss.isfinite() & (moved(x, start) <= 1))
+            left = ~(loss.isfinite() & (upper.moved(x) <= 1))
             if optimiser == "gradient" and left.any():
-                refuse_divergence(moved(x, start).max().item(), len(history), learning_rate)
+                refuse_divergence(upper.moved(x).max().item(), len(history), learning_rate)
             return left
 
         flat = start.flatten(-2)  # (…, m, d) -> (…, m·d)
@@ -170,8 +177,19 @@ def attack(
     x = minimum.x.reshape(start.shape)
     stopped = "budget" if minimum.stopped == "stalled" and upper.inner_iterations >= inner_budget else minimum.stopped
     trained = upper.evaluate(x).trained
+    found = trained.weights
+    if basis is not None:
+        x, found = x @ basis.mT, model.in_span(found, basis.mT)
     history, sound = torch.stack(history), torch.stack(sound)
-    return Attack(x, trained.weights, history, sound, trained.gradient_norm, upper.inner_iterations, stopped)
+    return Attack(x, found, history, sound, trained.gradient_norm, upper.inner_iterations, stopped)
+
+
+def check_span(basis, **parts):
+    """Raise InputError unless the first d columns of the parts lie in the span of the basis (d, r)."""
+    for name, part in parts.items():
+        rows = part[..., : len(basis)]
+        if (rows - rows @ basis @ basis.mT).norm() > 1e-6 * rows.norm():
+            raise InputError(f"The {name} do not lie in the span of the basis: make it with landscape.reachable.")
 
 
 def check_shapes(weights, labels, start):

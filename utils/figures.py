@@ -83,13 +83,99 @@ def sorted_curves(series, xlabel, ylabel, level):
     return fig
 
 
-def switcher(pictures, description):
-    """Return a widget that shows one of several figures, {name: (figure, alternative text)}; works without a kernel."""
-    panels = [widgets.HTML(picture_html(fig, alt)) for fig, alt in pictures.values()]
-    buttons = widgets.ToggleButtons(options=list(pictures), description=description, index=0)
-    stack = widgets.Stack(panels, selected_index=0)
-    widgets.jsdlink((buttons, "index"), (stack, "selected_index"))
-    return widgets.VBox([buttons, stack])
+def panels(titles, height, xlabel, ylabel):
+    """Axes beside each other with one vertical scale."""
+    fig, axes = plt.subplots(1, len(titles), figsize=(8, height), sharey=True, squeeze=False, layout="constrained")
+    for ax, title in zip(axes[0], titles):
+        ax.set(title=title, xlabel=xlabel)
+    axes[0, 0].set_ylabel(ylabel)
+    return fig, axes[0]
+
+
+def heatmaps(tables, ticks, xlabel, ylabel):
+    """Draw tables {title: (k, k)} on one scale of colours; small ones with their values written into the fields."""
+    fig, axes = panels(tables, 3, xlabel, ylabel)
+    most, k = max(table.max() for table in tables.values()).item(), len(ticks)
+    marked = range(0, k, max(1, (k - 1) // 4))
+    for ax, table in zip(axes, tables.values()):
+        ax.imshow(table, cmap="cividis", vmin=0, vmax=most, origin="lower")
+        ax.set_xticks(marked, [f"{ticks[i]:g}" for i in marked])
+        ax.set_yticks(marked, [f"{ticks[i]:g}" for i in marked])
+        ax.grid(False)
+        for i, j in [(i, j) for i in range(k) for j in range(k) if k <= 7]:
+            colour = "white" if table[i, j] < 0.55 * most else "black"
+            ax.text(j, i, f"{table[i, j]:.1f}", ha="center", va="center", color=colour, fontsize=9)
+    return fig
+
+
+def compared(series, xlabel, ylabel, logarithmic=False):
+    """Draw {title: {label: (x, middle, spread, dotted)}}, the last two None or of the shape of x, with the same axes.
+
+    A dotted curve is drawn in the colour of the solid one beside it.
+    """
+    fig, axes = panels(series, 4, xlabel, ylabel)
+    for ax, curves in zip(axes, series.values()):
+        ax.set_yscale("log" if logarithmic else "linear")
+        for (label, (x, middle, spread, dotted)), colour, marker in zip(curves.items(), COLOURS, MARKERS):
+            style = {"marker": marker, "markevery": max(1, len(x) // 8), "markersize": 5}
+            ax.plot(x, middle, color=colour, label=label, **style)
+            if spread is not None:
+                ax.fill_between(x, middle - spread, middle + spread, color=colour, alpha=0.2, linewidth=0)
+            if dotted is not None:
+                ax.plot(x, dotted, color=colour, linestyle=":", label="… of the start")
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=9)
+    return fig
+
+
+def contours(tables, at, points, xlabel, ylabel):
+    """Draw {title: (k, k)}, losses on a plane with coordinates `at` (k,), as levels of log₁₀, and named points on it."""
+    fig, axes = panels(tables, 4, xlabel, ylabel)
+    for ax, table in zip(axes, tables.values()):
+        levels = ax.contourf(at, at, table.clamp_min(1e-6).log10().mT, levels=12, cmap="cividis")
+        bar = fig.colorbar(levels, ax=ax, orientation="horizontal", label="log₁₀ of the loss")
+        bar.locator.set_params(nbins=4)
+        for (name, place), marker in zip(points.items(), MARKERS):
+            ax.plot(*place, marker, color="white", markeredgecolor="black", markersize=8, label=name)
+        ax.set(xticks=[0, 1], yticks=[0, 1])
+        ax.grid(False)
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(points))
+    return fig
+
+
+def spectra(series, xlabel, ylabel):
+    """Draw {label: (values, weights)} on two logarithmic axes; only positive values show."""
+    fig, ax = plt.subplots(figsize=(6.4, 3.8))
+    for (label, (values, weights)), marker in zip(series.items(), MARKERS):
+        ax.loglog(values, weights, marker, markersize=5, label=label)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.legend()
+    return fig
+
+
+def chooser(names, options, panels):
+    """Return a widget with two sliders that shows panels[i][j], HTML texts; it works without a kernel.
+
+    It begins in the middle of the first option, at the end of the second.
+    """
+    i, j = len(options) // 2, len(options) - 1
+    sliders = [widgets.SelectionSlider(options=options, index=k, description=name) for name, k in zip(names, (i, j))]
+    inner = [widgets.Stack([widgets.HTML(panel) for panel in line], selected_index=j) for line in panels]
+    outer = widgets.Stack(inner, selected_index=i)
+    widgets.jsdlink((sliders[0], "index"), (outer, "selected_index"))
+    for stack in inner:
+        widgets.jsdlink((sliders[1], "index"), (stack, "selected_index"))
+    return widgets.VBox([*sliders, outer])
+
+
+def strip_html(label, images, shape):
+    """A labelled row of images (n, d), as an HTML text that carries its pixels (JPEG)."""
+    row = images.detach().cpu().reshape(-1, *shape).clamp(0, 1).mul(255).round().byte()  # (n, H, W, C)
+    row = row.expand(-1, -1, -1, 3).permute(1, 0, 2, 3).flatten(1, 2)  # (H, n·W, 3)
+    buffer = io.BytesIO()
+    plt.imsave(buffer, row.numpy(), format="jpeg", pil_kwargs={"quality": 75, "subsampling": 0})
+    data = base64.b64encode(buffer.getvalue()).decode()
+    style = f"width: {56 * len(images)}px; max-width: 100%; image-rendering: pixelated; display: block"
+    return f'<div>{html.escape(label)}</div><img alt="{html.escape(label)}" style="{style}" src="data:image/jpeg;base64,{data}">'
 
 
 def picture_html(fig, alt):

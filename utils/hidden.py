@@ -230,6 +230,12 @@ def lbfgs(x, y, weight_decay, start, pairs, tolerance=1e-7, memory=100):
 INVERSES = {"cg": cg, "lbfgs": lbfgs}
 
 
+def in_span(network, basis):
+    """The Network for images given by their coordinates in an orthonormal `basis` (d, r)."""
+    first = network.first
+    return network._replace(first=torch.cat([first[..., :-1] @ basis, first[..., -1:]], -1))
+
+
 def difference(solved, target):
     """θ(x) − θ*: inside v − v*; outside, where θ(x) is zero, −θ*."""
     projected = project(target, solved.coordinates)

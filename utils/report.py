@@ -23,7 +23,7 @@ RULES = ("signed", "margin", "multiclass", "tied")
 STARTS = ("random", "ground_truth", "partition")
 QUANTITIES = ("relative_distance", "mean_square_distance", "nearest_training_l2", "nearest_start_l2")
 
-# Every name that a chapter may write to RESULTS. They do not change.
+# Every name that a chapter may write to RESULTS; <number> stands for any. They do not change.
 NAMES = [
     *(f"bilevel/affine/{start}/{quantity}" for start in STARTS for quantity in QUANTITIES),
     *(
@@ -38,6 +38,11 @@ NAMES = [
         for rule in RULES
         for start in STARTS
         for quantity in ("good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds")
+    ),
+    *(
+        f"landscape/{formulation}/<number>/<number>/distance_to_{reference}"
+        for formulation in ("bilevel", "decoreco")
+        for reference in ("training", "partition", "noise")
     ),
     *(f"plant/{what}/relative_distance" for what in ("noise", "photographs", "drawing")),
 ]
@@ -142,10 +147,15 @@ def check_writable(path):
         ) from error
 
 
+def general(name):
+    """The name with <number> in place of numbers between slashes, as in NAMES."""
+    return re.sub(r"(?<=/)\d+(\.\d+)?(?=/)", "<number>", name)
+
+
 def save(run, rows, sha256):
     """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty."""
     for row in rows:
-        if row.name not in NAMES:
+        if general(row.name) not in NAMES:
             raise ValueError(f"{row.name} is not listed in report.NAMES")
     path = run.parameters["RESULTS"]
     if not path:

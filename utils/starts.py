@@ -31,3 +31,15 @@ def partition(known, m):
             f"The partition holds {available * kinds} images, but the start needs {m}: make PARTITION larger."
         )
     return torch.cat([known.images[k * available : k * available + each] for k in range(kinds)])
+
+
+def mixture(truth, partition, noise, first, second):
+    """λ₂(λ₁x_GT + (1 − λ₁)x_part) + (1 − λ₂)x_rnd, eq. (10), for S pairs of λ₁ `first` and λ₂ `second`, each (S,): (S, m, d)."""
+    for name, values in (("λ₁", first), ("λ₂", second)):
+        if not len(values):
+            raise InputError(f"There is no {name}: give at least one value from 0 to 1.")
+        wrong = values[~((values >= 0) & (values <= 1))]
+        if len(wrong):
+            raise InputError(f"{name} is {wrong[0].item():g}; a weight of eq. (10) must lie between 0 and 1.")
+    first, second = (torch.as_tensor(values).to(truth)[:, None, None] for values in (first, second))
+    return second * (first * truth + (1 - first) * partition) + (1 - second) * noise
