@@ -37,7 +37,8 @@ def grid_table(m=50, width=500):
     victim = mlp.victim(*data.secret, mlp.RECIPES["regression"], width)
 
     def by_bilevel(x, basis):
-        return bilevel.attack(target, labels, x, weight_decay=WEIGHT_DECAY, basis=basis)
+        own = None if basis is None else landscape.reachable(x, target[:-1])
+        return bilevel.attack(target, labels, x, weight_decay=WEIGHT_DECAY, basis=own)
 
     def by_decoreco(x, basis):
         settings = {"iterations": STEPS, "range_weight": 0.0, "basis": basis}

@@ -53,6 +53,10 @@ def test_an_affine_attack_in_coordinates_is_the_attack(data, sets, grid):
     fast = bilevel.attack(target, data.secret.labels, x, basis=basis, **settings)
     assert (plain.images - fast.images).norm() <= 1e-8 * plain.images.norm()
     assert (plain.weights - fast.weights).norm() <= 1e-8 * plain.weights.norm()
+    each = landscape.reachable(x, target[:-1])  # a basis for every start
+    own = bilevel.attack(target, data.secret.labels, x, basis=each, **settings)
+    assert each.shape == (9, 192, 11)
+    assert (plain.images - own.images).norm() <= 1e-8 * plain.images.norm()
     for k in (0, 4, 8):  # each start of the batch as if it were alone
         single = bilevel.attack(target, data.secret.labels, x[k], basis=basis, **settings)
         assert (single.images - fast.images[k]).norm() <= 1e-8 * single.images.norm()

@@ -188,8 +188,9 @@ INVERSES = {"exact": exact, "cg": cg, "lbfgs": lbfgs}
 
 
 def in_span(theta, basis):
-    """θ for images given by their coordinates in an orthonormal `basis` (d, r): (…, d+1) -> (…, r+1)."""
-    return torch.cat([theta[..., :-1] @ basis, theta[..., -1:]], -1)
+    """θ for images given by their coordinates in an orthonormal `basis` (…, d, r): (…, d+1) -> (…, r+1)."""
+    inside = (theta[..., None, :-1] @ basis)[..., 0, :]
+    return torch.cat([inside, theta[..., -1:].expand(*inside.shape[:-1], 1)], -1)
 
 
 def difference(trained, target):

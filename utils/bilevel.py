@@ -138,7 +138,8 @@ def attack(
     InputError. `watch(x, loss)` is called with every iterate.
 
     An attack by gradients stays in the span of its start and of the weights that act on the images. With an orthonormal
-    `basis` (d, r) of that span, as from `landscape.reachable`, the same attack moves r coordinates; `watch` gets these.
+    `basis` (…, d, r) of that span, as from `landscape.reachable`, the same attack moves r coordinates, and `watch` gets
+    these.
     """
     model = model_of(weights)
     inverse = choose("INVERSE", inverse or next(iter(model.INVERSES)), model.INVERSES)
@@ -185,9 +186,10 @@ def attack(
 
 
 def check_span(basis, **parts):
-    """Raise InputError unless the first d columns of the parts lie in the span of the basis (d, r)."""
+    """Raise InputError unless the first d columns of the parts lie in the span of the basis (…, d, r)."""
     for name, part in parts.items():
-        rows = part[..., : len(basis)]
+        rows = part[..., : basis.shape[-2]]
+        rows = rows[None] if rows.dim() == 1 else rows
         if (rows - rows @ basis @ basis.mT).norm() > 1e-6 * rows.norm():
             raise InputError(f"The {name} do not lie in the span of the basis: make it with landscape.reachable.")
 

@@ -231,9 +231,9 @@ INVERSES = {"cg": cg, "lbfgs": lbfgs}
 
 
 def in_span(network, basis):
-    """The Network for images given by their coordinates in an orthonormal `basis` (d, r)."""
-    first = network.first
-    return network._replace(first=torch.cat([first[..., :-1] @ basis, first[..., -1:]], -1))
+    """The Network for images given by their coordinates in an orthonormal `basis` (…, d, r)."""
+    inside, bias = network.first[..., :-1] @ basis, network.first[..., -1:]
+    return network._replace(first=torch.cat([inside, bias.expand(*inside.shape[:-1], 1)], -1))
 
 
 def difference(solved, target):

@@ -39,12 +39,14 @@ class Spectrum(NamedTuple):
 
 
 def reachable(*rows):
-    """An orthonormal basis (d, r) of the span of all these images and weights, each (…, d).
+    """An orthonormal basis (…, d, r) of the span of all these images and weights, each (…, n, d) or (d,).
 
     Both attacks change an image by combinations of the start's images and of the rows of W₁, never by anything else; so r
-    coordinates replace d pixels without loss.
+    coordinates replace d pixels without loss. Leading dimensions are independent.
     """
-    return torch.linalg.qr(torch.cat([part.reshape(-1, part.shape[-1]) for part in rows]).mT)[0]
+    rows = [part[None] if part.dim() == 1 else part for part in rows]
+    most = torch.broadcast_shapes(*(part.shape[:-2] for part in rows))
+    return torch.linalg.qr(torch.cat([part.expand(*most, -1, -1) for part in rows], -2).mT)[0]
 
 
 def pairs(values):

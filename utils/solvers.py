@@ -31,7 +31,7 @@ class Minimum(NamedTuple):
 
 def dot(a, b):
     """Inner product over the last dimension, kept as a dimension of size one."""
-    return (a * b).sum(-1, keepdim=True)
+    return torch.linalg.vecdot(a, b)[..., None]
 
 
 def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, radius=math.inf):
@@ -77,13 +77,13 @@ def quasi_newton_product(pairs, v):
     coefficients = []
     for s, y, rho in reversed(pairs):
         a = rho * dot(s, v)
-        v = v - a * y
+        v = torch.addcmul(v, a, y, value=-1)
         coefficients.append(a)
     if pairs:
         s, y, rho = pairs[-1]
         v = torch.where(rho > 0, v / (rho * dot(y, y)).clamp_min(torch.finfo(v.dtype).tiny), v)
     for (s, y, rho), a in zip(pairs, reversed(coefficients)):
-        v = v + (a - rho * dot(y, v)) * s
+        v = torch.addcmul(v, a - rho * dot(y, v), s)
     return v
 
 
