@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = re.findall(r"file: (book/\S+)", (ROOT / "_toc.yml").read_text())
 CHAPTERS = [page for page in PAGES if (ROOT / f"{page}.ipynb").exists()]
 COMMON = ["DATASET", "SEED", "DEVICE", "RESULTS"]
-SMALL = {"NEURONS": 40, "ATTACK_STEPS": 30, "CANDIDATES": 40}  # for the chapters that have these parameters
+SMALL = {"NEURONS": 40, "ATTACK_STEPS": 30, "CANDIDATES": 40, "GRID": 3, "POINTS": 9, "RESTARTS": 2}  # for the chapters that have these parameters
 
 
 def read(chapter):
@@ -101,11 +101,20 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("given, sentence", WRONG, ids=lambda value: str(value)[:40])
-def test_a_mistake_ends_in_one_sentence_and_leaves_no_file(given, sentence, tmp_path):
+PARTITION = "book/07-partition-initialisation"
+WRONG = [(PARTITION, *case) for case in WRONG]
+LANDSCAPE = "book/08-landscape"
+WRONG += [
+    (LANDSCAPE, {"GRID": 1}, "GRID and RESTARTS must be at least 2, POINTS at least 3."),
+    (LANDSCAPE, {"MEAN": "none"}, "MEAN is 'none', but it must be one of 'training', 'partition'."),
+]
+
+
+@pytest.mark.parametrize("chapter, given, sentence", WRONG, ids=lambda value: str(value)[:40])
+def test_a_mistake_ends_in_one_sentence_and_leaves_no_file(chapter, given, sentence, tmp_path):
     results = tmp_path / "results.json"
     with pytest.raises(PapermillExecutionError) as caught:
-        run("book/07-partition-initialisation", tmp_path / "out.ipynb", **{"RESULTS": str(results), **given})
+        run(chapter, tmp_path / "out.ipynb", **{"RESULTS": str(results), **given})
     assert caught.value.ename == "InputError" and sentence in caught.value.evalue
     assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in caught.value.traceback] == [
         f"InputError: {caught.value.evalue}"

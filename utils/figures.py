@@ -152,6 +152,15 @@ def spectra(series, xlabel, ylabel):
     return fig
 
 
+def switcher(pictures, description):
+    """Return a widget that shows one of several figures, {name: (figure, alternative text)}; works without a kernel."""
+    panels = [widgets.HTML(picture_html(fig, alt)) for fig, alt in pictures.values()]
+    buttons = widgets.ToggleButtons(options=list(pictures), description=description, index=0)
+    stack = widgets.Stack(panels, selected_index=0)
+    widgets.jsdlink((buttons, "index"), (stack, "selected_index"))
+    return widgets.VBox([buttons, stack])
+
+
 def chooser(names, options, panels):
     """Return a widget with two sliders that shows panels[i][j], HTML texts; it works without a kernel.
 
