@@ -220,7 +220,7 @@ def split(kkt, which, direction, forward, backward=None, violation=0.0):
         raise InputError(f"The steps of a split are {alpha:g} and {beta:g}; both must be larger than 0.")
     check_numbers(kkt, which, 1)
     moves = torch.stack([alpha * direction, -beta * direction])
-    shares = torch.tensor([beta, alpha]).to(direction) / (alpha + beta)
+    shares = direction.new_tensor([beta, alpha]) / (alpha + beta)
     for index in sorted(which, reverse=True):  # the last first, so that the numbers of the others stay
         kkt = spread(kkt, index, moves, shares, violation)
     return kkt
@@ -256,11 +256,19 @@ def bounds(kkt, index, direction):
     return Bounds((z / spread).min().item(), (z / (kkt.network[1].weight[0].abs() * spread + missed)).min().item())
 
 
+def hidden(kkt, direction):
+    """The unit vector along the part of `direction` (d,) that is orthogonal to all points and to all w_j.
+
+    At a KKT point the w_j lie in the span of the points, so that the points alone decide whether there is one.
+    """
+    return without(direction, torch.cat([kkt.points, kkt.network[0].weight]))
+
+
 def faraway(kkt, distance, direction=None, seed=0):
     """A KKT set of the same network all of whose points are further than `distance` from all of this one's (Theorem 4).
 
-    Every point is split along one ν orthogonal to all points; no pre-activation changes, because all w_j lie in their span.
-    InputError if the points span the space, or if the stationarity is too rough for a step of that length.
+    Every point is split along one hidden direction: no pre-activation changes, however long the step.
+    InputError if the points span the space.
     """
     if not 0 < distance < math.inf:
         raise InputError(f"The distance is {distance:g}; it must be larger than 0.")
@@ -271,8 +279,8 @@ def faraway(kkt, distance, direction=None, seed=0):
         )
     if direction is None:
         direction = torch.randn(kkt.points.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    direction = without(direction.to(kkt.points), kkt.points)
-    return split(kkt, list(range(len(kkt.points))), direction, 1.01 * distance)
+    direction = hidden(kkt, direction.to(kkt.points))
+    return split(kkt, range(len(kkt.points)), direction, 1.01 * distance)
 
 
 # ---- (ε, δ)-KKT ----
@@ -344,17 +352,17 @@ def retrained(network, points, signs, recipe):
 def one_class(x):
     """The hard-margin support vectors of one class: u (d,) and α (n,) ≥ 0 of min ½‖u‖² subject to x_i·u ≥ 1, u = Σ α_i x_i.
 
-    Non-negative least squares finds the support, a linear solve on it polishes α to rounding. u is None if no u exists.
+    Non-negative least squares finds the support, a pseudo-inverse polishes α to rounding. u is None if no u exists.
     """
     scale = x.norm(dim=1).mean()
     lifted = torch.cat([x / scale, torch.ones_like(x[:, :1])], 1).mT  # (d+1, n)
     target = torch.zeros_like(lifted[:, 0])
     target[-1] = 1
     support = torch.as_tensor(nnls(lifted.cpu().numpy(), target.cpu().numpy(), maxiter=100 * len(x))[0]).to(x) > 0
-    rows, alpha = x[support], torch.zeros_like(x[:, 0])
-    if len(rows):
-        gram = rows @ rows.mT  # (s, d) @ (d, s) -> (s, s)
-        alpha[support] = torch.linalg.lstsq(gram, torch.ones_like(gram[:, :1]), driver="gelsd").solution[:, 0]
+    alpha = torch.zeros_like(x[:, 0])
+    if support.any():
+        inverse = torch.linalg.pinv(x[support])  # (d, s): u is its row sum, the shortest with x_i·u = 1 on the support
+        alpha[support] = inverse.mT @ inverse.sum(1)
     u = alpha @ x
     exact = (x @ u).min() > 1 - ROUNDING and alpha.min() > -ROUNDING
     return (u if exact else None), alpha.clamp_min(0)
