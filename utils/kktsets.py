@@ -278,7 +278,8 @@ def faraway(kkt, distance, direction=None, seed=0):
             "Theorem 4 does not apply."
         )
     if direction is None:
-        direction = torch.randn(kkt.points.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)  # uniform: normal draws may be a network's own start
+        direction = torch.rand(kkt.points.shape[1], dtype=torch.float64, generator=generator) - 0.5
     direction = hidden(kkt, direction.to(kkt.points))
     return split(kkt, range(len(kkt.points)), direction, 1.01 * distance)
 
@@ -296,17 +297,21 @@ def normalised(kkt):
     return kkt._replace(network=mlp.change(kkt.network, lambda p: p / smallest**0.5))
 
 
-def fitted(network, points, signs):
-    """The set of a trained network: its margin scaled to 1, and the λ ≥ 0 that make the stationarity residual smallest."""
-    kkt = KKTSet(network, points, signs, torch.zeros_like(signs))
-    check(kkt)
-    kkt = normalised(kkt)
-    h, b = Stationarity(kkt.network, rules.Margin(signs)).quadratic(points)  # for λ/n
+def best_multipliers(kkt):
+    """The set with the λ ≥ 0 that make its stationarity residual smallest, by non-negative least squares."""
+    h, b = Stationarity(kkt.network, rules.Margin(kkt.signs)).quadratic(kkt.points)  # for λ/n
     values, vectors = torch.linalg.eigh(h)
     seen = values > 1e-13 * values[-1]  # points may have the same gradients
-    root = values[seen].sqrt()
-    found, _ = nnls(*(part.cpu().numpy() for part in (root[:, None] * vectors.mT[seen], vectors.mT[seen] @ b / root)))
-    return kkt._replace(multipliers=torch.as_tensor(found).to(points) / len(points))
+    root, vectors = values[seen].sqrt(), vectors.mT[seen]  # (r,), (r, n)
+    found, _ = nnls(*(part.cpu().numpy() for part in (root[:, None] * vectors, vectors @ b / root)))
+    return kkt._replace(multipliers=torch.as_tensor(found).to(kkt.points) / len(kkt.points))
+
+
+def fitted(network, points, signs):
+    """The set of a trained network: its smallest margin scaled to 1, with its best multipliers."""
+    kkt = KKTSet(network, points, signs, torch.zeros_like(signs))
+    check(kkt)
+    return best_multipliers(normalised(kkt))
 
 
 def known_slack_budget(kkt, index, direction, slackness):
