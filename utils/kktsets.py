@@ -202,7 +202,7 @@ def spread(kkt, index, moves, shares, violation=0.0):
             )
     made = replaced(kkt, [index], one.points + moves, shares * kkt.multipliers[index])
     lowest = margins(made)[-len(moves) :].min().item()
-    if lowest < 1 - violation - ROUNDING:
+    if lowest < 1 - violation - ROUNDING - 1e-15 * moves.norm().item():  # which is rounding for long moves
         raise InputError(
             f"The margin of point {index} falls to {lowest:.6g}: take a direction that is orthogonal to the gradient of "
             f"the network in x (`tangent`), or allow a violation of {1 - lowest:.3g}."
@@ -292,7 +292,8 @@ def normalised(kkt):
     smallest = margins(kkt).min().item()
     if smallest <= 0:
         raise InputError(
-            f"The smallest margin is {smallest:g}: a network that misjudges a point has no KKT set. Train it for longer."
+            f"The smallest margin is {smallest:g}: a network that misjudges a point has no KKT set. Train it "
+            f"for longer, or a wider one."
         )
     return kkt._replace(network=mlp.change(kkt.network, lambda p: p / smallest**0.5))
 
