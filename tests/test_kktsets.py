@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from utils import kktsets, mlp
+from utils import images, kkt_trials, kktsets, mlp
 from utils.errors import InputError
 
 DRAWS = st.integers(0, 10**6)
@@ -322,6 +322,26 @@ def test_retrained_agrees_with_the_victim_where_the_mean_is_zero():
     victim = mlp.train(start, points, (signs + 1) / 2, recipe)
     ours = kktsets.retrained(start, points, signs, recipe)
     assert torch.allclose(mlp.flatten(ours), mlp.flatten(victim.weights), rtol=1e-6, atol=1e-9)
+
+
+def test_a_trial_with_images(toy_npz):
+    trial = kkt_trials.experiment(images.load(str(toy_npz)), 20, 10, 300, seed=1)
+    assert max(kktsets.conditions(trial.exact)) < 1e-11
+    assert kkt_trials.relative(trial.trained) < 0.1 < kkt_trials.relative(kkt_trials.fitted_strangers(trial))
+    for kkt in (trial.exact, trial.trained):
+        for made in (
+            kkt_trials.towards_each_other(kkt, 5.0),
+            kkt_trials.along_strangers(kkt, trial),
+            kkt_trials.planted(kkt, trial),
+        ):
+            assert difference(made, kkt) < 1e-10
+            assert len(made.points) > len(kktsets.condense(kkt).points)
+    same = kkt_trials.compare(trial.victim.weights, trial)
+    assert same == (1.0, 1.0, 1.0)
+    other = kkt_trials.retrain(trial, trial.trained.points, trial.trained.signs, trial.seed)
+    assert other.agreement == 1 and other.cosine > 0.99
+    with pytest.raises(InputError, match="make IMAGES or NEURONS larger"):
+        kkt_trials.experiment(images.load(str(toy_npz)), 2, 10, 300, seed=1)
 
 
 # ---- Bad input ----
