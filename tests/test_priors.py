@@ -89,12 +89,12 @@ def test_closeness_takes_the_best_five_and_the_cosine_no_length():
     assert priors.found(candidates, points) == 6 and priors.found(-points, points) == 0
 
 
-@settings(deadline=None, max_examples=20, derandomize=True)
-@given(count=st.integers(1, 5), scale=st.floats(0.1, 10))
-def test_sharing_counts_the_points_in_a_mean(count, scale):
+def test_blends_tell_a_mean_of_two_from_one():
     points = starts.normal(5, 9, 1.0, 0)
-    mean = scale * points[:count].mean(0, keepdim=True)
-    assert math.isclose(priors.sharing(mean, points).item(), count, rel_tol=1e-6)
+    one, two = priors.blends(3 * points, points)
+    assert math.isclose(one, 1.0) and two < 1
+    one, two = priors.blends(points[:1] + points[3:4], points)
+    assert math.isclose(two, 1.0) and one < 1
 
 
 def test_an_attack_that_reaches_the_tolerance_is_left_alone():

@@ -6,7 +6,6 @@ Networks have two layers of ReLU with a bias in the first, so that Φ(x; tθ) = 
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import nnls
 
 from utils import decoreco, evaluate, images, mlp, rules
 from utils import decoreco_trials as kkt
@@ -93,11 +92,8 @@ def estimate_shift(layer):
     return (-(shift @ one) / visible).item() if visible > 1e-20 * units[0].sum() else float("nan")
 
 
-def sharing(candidates, points):
-    """How many points share a candidate: (Σa)²/Σa² for the a ≥ 0 with the smallest ‖candidate − Σ a_i x_i‖, (n,).
-
-    1 for a multiple of one point, k for an even mean of k; zero if the best a is zero.
-    """
-    basis, upper = torch.linalg.qr(points.T)  # (d, r), (r, m)
-    fits = [torch.as_tensor(nnls(upper.cpu().numpy(), row)[0]) for row in (candidates @ basis).cpu().numpy()]
-    return torch.stack([a.sum() ** 2 / a.square().sum().clamp_min(1e-300) for a in fits])
+def blends(candidates, points):
+    """Mean cosine of candidates (n, d) with the nearest of the points (m, d), and with the nearest mean of two of them."""
+    first, second = torch.triu_indices(len(points), len(points), 1)
+    means = (points[first] + points[second]) / 2
+    return tuple(cosines(candidates, references).max(1).values.mean().item() for references in (points, means))
