@@ -137,7 +137,8 @@ def attack(
     for the images alone, and for each of them the best λ (variable projection). Rates and the surrogate's `sharpness` α
     are those of SETTINGS unless given. With an orthonormal `basis` (d, r), as from `span`, the candidates stay in it and
     the attack moves r coordinates; a pixel's learning rate becomes √(d/r) times as large, so that steps keep their length.
-    λ starts at N(0, 1), bounded rules at U(0, 1), drawn from `seed`.
+    λ starts at N(0, 1), bounded rules at U(0, 1), drawn from `seed`. An attack returns its first iterate whose loss is at
+    most `tolerance`, or the one with the smallest loss.
     """
     check(weights, labels, start, lambda_min, range_weight)
     settings = SETTINGS[choose("OPTIMISER", optimiser, SETTINGS)]
@@ -182,7 +183,7 @@ def minimise(objective, x, coefficients, optimiser, settings, iterations, tolera
             coefficients = objective.project(x, coefficients)
         loss, *gradients = objective(x, coefficients)
         history.append(loss.total)
-        better = history[-1] < least
+        better = (history[-1] < least) & (least > tolerance)  # what has converged stays
         least = torch.where(better, history[-1], least)
         best = [torch.where(expand(better, new), new, old) for new, old in zip((x, coefficients), best)]
         if (least <= tolerance).all():

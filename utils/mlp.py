@@ -38,6 +38,7 @@ class Recipe(NamedTuple):
     epochs: int
     dtype: torch.dtype = torch.float64
     small: float = 1e-4  # W̄₁ starts from N(0, 1) times this, the later layers from torch's default
+    centred: bool = True  # whether the trainer subtracts the mean of the images
 
 
 # After Haim et al. (2022) and Buzaglo et al. (2023): their losses, starts and weight decay. They take 10⁶ steps of a fixed
@@ -139,13 +140,15 @@ def descend(objective, theta, recipe):
 
 
 def train(network, x, labels, recipe):
-    """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² from θ⁰ = `network` on images x (m, d) minus their mean; return the Victim.
+    """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² from θ⁰ = `network` on images x (m, d); return the Victim.
+
+    The images' mean is subtracted first, unless the recipe is not `centred`; then the Victim's mean is zero.
 
     All arguments are in float64, and so is what is said of the Victim's weights; the descent is in the recipe's type.
 
     Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm.
     """
-    loss, mean = LOSSES[recipe.loss], x.mean(0)
+    loss, mean = LOSSES[recipe.loss], x.mean(0) * recipe.centred
     basis, upper = torch.linalg.qr(torch.cat([x - mean, torch.ones_like(x[:, :1])], 1).mT)  # Q (d+1, m), Lᵀ (m, m)
     first = torch.cat([network[0].weight, network[0].bias[:, None]], 1)
     outside = first - first @ basis @ basis.mT
