@@ -15,7 +15,15 @@ ROOT = Path(__file__).parent.parent
 PAGES = re.findall(r"file: (book/\S+)", (ROOT / "_toc.yml").read_text())
 CHAPTERS = [page for page in PAGES if (ROOT / f"{page}.ipynb").exists()]
 COMMON = ["DATASET", "SEED", "DEVICE", "RESULTS"]
-SMALL = {"NEURONS": 40, "ATTACK_STEPS": 30, "CANDIDATES": 40, "GRID": 3, "POINTS": 9, "RESTARTS": 2}  # for the chapters that have these parameters
+SMALL = {
+    "NEURONS": 40,
+    "ATTACK_STEPS": 30,
+    "CANDIDATES": 40,
+    "GRID": 3,
+    "SAMPLES": 9,
+    "RESTARTS": 2,
+    "EPOCHS": 300,
+}  # for the chapters that have these parameters
 
 
 def read(chapter):
@@ -105,7 +113,7 @@ PARTITION = "book/07-partition-initialisation"
 WRONG = [(PARTITION, *case) for case in WRONG]
 LANDSCAPE = "book/08-landscape"
 WRONG += [
-    (LANDSCAPE, {"GRID": 1}, "GRID and RESTARTS must be at least 2, POINTS at least 3."),
+    (LANDSCAPE, {"GRID": 1}, "GRID and RESTARTS must be at least 2, SAMPLES at least 3."),
     (LANDSCAPE, {"MEAN": "none"}, "MEAN is 'none', but it must be one of 'training', 'partition'."),
 ]
 

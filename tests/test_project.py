@@ -38,6 +38,8 @@ def test_results_page_lists_every_name():
         general = re.sub(r"/(known|unknown)_theta0/", "/<knowledge>_theta0/", general)
         general = re.sub(r"^decoreco/\w+/", "decoreco/<rule>/", general)
         general = re.sub(r"^landscape/\w+/<number>/<number>/", "landscape/<formulation>/<λ₁>/<λ₂>/", general)
+        general = re.sub(r"^kkt/\w+/", "kkt/<operation>/", general)
+        general = general.replace("sphere/<number>", "sphere/<radius>").replace("shift/<number>", "shift/<shift>")
         general = re.sub(r"/(no_decay|decay)/", "/<decay>/", general)
         general = re.sub(r"distance_to_\w+", "distance_to_<set>", general)
         general = re.sub(r"/(noise|photographs|drawing)/", "/<what>/", general)

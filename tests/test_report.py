@@ -17,6 +17,7 @@ def test_numbers_below_rounding_are_said_to_be():
     assert plain(report.mean_sd([1e-20, 2e-25])) == "< 10⁻¹²"
     assert plain(report.mean_sd([1.0, 2.0, 3.0])) == "2 ± 1"
     assert plain(report.mean_sd([0.5])) == "0.5 ± 0"
+    assert plain(report.mean_sd([21.0, 33.0, 45.0])) == "33 ± 10"
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):

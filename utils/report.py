@@ -40,11 +40,18 @@ NAMES = [
         for quantity in ("good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds")
     ),
     *(
+        f"kkt/{operation}/{quantity}"
+        for operation in ("merge", "split", "theorem4")
+        for quantity in ("stationarity", "distance")
+    ),
+    *(
         f"landscape/{formulation}/<number>/<number>/distance_to_{reference}"
         for formulation in ("bilevel", "decoreco")
         for reference in ("training", "partition", "noise")
     ),
     *(f"plant/{what}/relative_distance" for what in ("noise", "photographs", "drawing")),
+    *(f"prior/sphere/<number>/{quantity}" for quantity in ("distance", "cosine")),
+    *(f"prior/shift/<number>/{quantity}" for quantity in ("good_reconstructions", "estimate")),
 ]
 
 # Table 1 of the first paper: ‖θ* − θ‖².
@@ -198,7 +205,8 @@ def mean_sd(values, floor=1e-12):
     if max(abs(value) for value in values) < floor:
         return number(0, floor)
     mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-    return typeset(f"{mean:.2g} ± {spread if spread > 1e-9 * abs(mean) else 0:.1g}")
+    spread = float(f"{spread:.1g}") if spread > 1e-9 * abs(mean) else 0  # 10, not 1e+01
+    return typeset(f"{mean:.2g} ± {spread:g}")
 
 
 def table(header, *rows):
