@@ -85,7 +85,7 @@ def explore(data, sets, grid):
     victim = mlp.victim(*data.secret, mlp.RECIPES["regression"]._replace(epochs=200), 12)
 
     def attack(start, basis):
-        settings = {"iterations": 10, "basis": basis, "range_weight": 0.0}
+        settings = {"iterations": 10, "basis": basis, "range_weight": 0.0, "coefficients": torch.ones(10)}
         found = decoreco.attack(victim.weights, data.secret.labels, start, **settings)
         return found.images, found.loss.total
 
@@ -105,14 +105,12 @@ def test_a_grid_knows_the_distances_of_its_starts(data, sets, grid):
 
 
 def test_a_grid_too_large_for_memory_is_attacked_in_parts(data, sets, grid, monkeypatch):
-    alone = {"draw": lambda rule, x, seed: torch.zeros_like(x[..., 0])}  # λ⁰ must not depend on the part
-    monkeypatch.setattr(decoreco, "draw", alone["draw"])
     whole = explore(data, sets, grid)
-    monkeypatch.setattr(landscape, "MEMORY", 50 * whole.start[0].numel() * 2)  # two starts at once
+    monkeypatch.setattr(landscape, "MEMORY", 2 * (50 * whole.start[0].numel() + 10 * 10 * 192))  # two starts at once
     parts = explore(data, sets, grid)
     assert torch.allclose(whole.found, parts.found, atol=1e-4)
     monkeypatch.setattr(landscape, "MEMORY", 100)
-    with pytest.raises(InputError, match="is too large: choose fewer IMAGES"):
+    with pytest.raises(InputError, match="is too large for this memory: choose fewer IMAGES"):
         explore(data, sets, grid)
 
 
@@ -121,15 +119,26 @@ def test_lines_and_planes_go_through_their_points(sets):
     t, x = landscape.line(a, b, 5)
     assert torch.allclose(t, torch.tensor([-0.5, 0, 0.5, 1, 1.5]).double())
     assert torch.allclose(x[1], a) and torch.allclose(x[3], b)
-    s, x = landscape.plane(a, b, c, 7)
-    assert torch.allclose(s[[1, 5]], torch.tensor([0.0, 1.0]).double())
-    assert torch.allclose(x[1 * 7 + 1], a) and torch.allclose(x[5 * 7 + 1], b) and torch.allclose(x[1 * 7 + 5], c)
+    s, x, (along, across) = landscape.plane(a, b, c, 9)
+    assert torch.allclose(s[[2, 6]], torch.tensor([0.0, 1.0]).double())
+    assert torch.allclose(x[2 * 9 + 2], a) and torch.allclose(x[6 * 9 + 2], b)
+    u, v = b - a, x[2 * 9 + 6] - a
+    assert abs((u * v).sum()) <= 1e-9 and torch.allclose(u.norm(), v.norm())
+    assert torch.allclose(a + along * u + across * v, c)
 
 
-def test_minima_of_a_sampled_curve():
+def test_turned_axes_span_the_same(sets):
+    basis = landscape.reachable(sets[0])
+    other = landscape.turned(basis)
+    assert torch.allclose(other.mT @ other, torch.eye(10).double(), atol=1e-12)
+    assert torch.allclose(other @ other.mT, basis @ basis.mT, atol=1e-12)
+    assert (other.mT @ basis).abs().max() < 0.95
+
+
+def test_dips_of_a_sampled_curve():
     t = torch.linspace(0, 1, 200)
-    assert landscape.minima((6 * torch.pi * t).cos()) == 3
-    assert landscape.minima(t) == 0 and landscape.minima(torch.ones(9)) == 0
+    assert landscape.dips((6 * torch.pi * t).cos()) == 3
+    assert landscape.dips(t) == 0 and landscape.dips(torch.ones(9)) == 0
 
 
 def test_lanczos_finds_the_spectrum():

@@ -126,6 +126,7 @@ def attack(
     basis=None,
     weight_decay=None,
     loss=None,
+    coefficients=None,
     seed=0,
     dtype=torch.float32,
     progress=False,
@@ -137,7 +138,7 @@ def attack(
     for the images alone, and for each of them the best λ (variable projection). Rates and the surrogate's `sharpness` α
     are those of SETTINGS unless given. With an orthonormal `basis` (d, r), as from `span`, the candidates stay in it and
     the attack moves r coordinates; a pixel's learning rate becomes √(d/r) times as large, so that steps keep their length.
-    λ starts at N(0, 1), bounded rules at U(0, 1), drawn from `seed`. An attack returns its first iterate whose loss is at
+    λ starts at `coefficients` (…, n), by default at N(0, 1), bounded rules at U(0, 1), drawn from `seed`. An attack returns its first iterate whose loss is at
     most `tolerance`, or the one with the smallest loss.
     """
     check(weights, labels, start, lambda_min, range_weight)
@@ -156,7 +157,8 @@ def attack(
     if basis is not None:
         x = x @ basis  # (…, n, d) @ (d, r) -> (…, n, r)
         settings = settings._replace(learning_rate=settings.learning_rate * (basis.shape[0] / basis.shape[1]) ** 0.5)
-    found = minimise(objective, x, draw(rule, x, seed), optimiser, settings, iterations, tolerance, progress)
+    begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
+    found = minimise(objective, x, begin, optimiser, settings, iterations, tolerance, progress)
     return found._replace(images=objective.pixels(found.images).to(start), coefficients=found.coefficients.to(start))
 
 

@@ -83,9 +83,9 @@ def sorted_curves(series, xlabel, ylabel, level):
     return fig
 
 
-def panels(titles, height, xlabel, ylabel):
-    """Axes beside each other with one vertical scale."""
-    fig, axes = plt.subplots(1, len(titles), figsize=(8, height), sharey=True, squeeze=False, layout="constrained")
+def panels(titles, height, xlabel, ylabel, sharey=True):
+    """Axes beside each other, with one vertical scale or with their own."""
+    fig, axes = plt.subplots(1, len(titles), figsize=(8, height), sharey=sharey, squeeze=False, layout="constrained")
     for ax, title in zip(axes[0], titles):
         ax.set(title=title, xlabel=xlabel)
     axes[0, 0].set_ylabel(ylabel)
@@ -98,47 +98,54 @@ def heatmaps(tables, ticks, xlabel, ylabel):
     most, k = max(table.max() for table in tables.values()).item(), len(ticks)
     marked = range(0, k, max(1, (k - 1) // 4))
     for ax, table in zip(axes, tables.values()):
-        ax.imshow(table, cmap="cividis", vmin=0, vmax=most, origin="lower")
+        picture = ax.imshow(table, cmap="cividis", vmin=0, vmax=most, origin="lower")
         ax.set_xticks(marked, [f"{ticks[i]:g}" for i in marked])
         ax.set_yticks(marked, [f"{ticks[i]:g}" for i in marked])
         ax.grid(False)
         for i, j in [(i, j) for i in range(k) for j in range(k) if k <= 7]:
             colour = "white" if table[i, j] < 0.55 * most else "black"
             ax.text(j, i, f"{table[i, j]:.1f}", ha="center", va="center", color=colour, fontsize=9)
+    if k > 7:
+        fig.colorbar(picture, ax=axes, shrink=0.8)
     return fig
 
 
-def compared(series, xlabel, ylabel, logarithmic=False):
-    """Draw {title: {label: (x, middle, spread, dotted)}}, the last two None or of the shape of x, with the same axes.
+def compared(series, xlabel, ylabel, colours=None):
+    """Draw {title: {label: (x, middle, spread, dotted)}}, spread and dotted (of the shape of x) or None, in panels.
 
-    A dotted curve is drawn in the colour of the solid one beside it.
+    A dotted curve, that of the start, has the colour of the solid one. With `colours` {label: colour} the vertical axes
+    are logarithmic, and every panel has its own.
     """
-    fig, axes = panels(series, 4, xlabel, ylabel)
+    fig, axes = panels(series, 4, xlabel, ylabel, sharey=colours is None)
     for ax, curves in zip(axes, series.values()):
-        ax.set_yscale("log" if logarithmic else "linear")
-        for (label, (x, middle, spread, dotted)), colour, marker in zip(curves.items(), COLOURS, MARKERS):
+        chosen = COLOURS if colours is None else [colours[label] for label in curves]
+        for (label, (x, middle, spread, dotted)), colour, marker in zip(curves.items(), chosen, MARKERS):
             style = {"marker": marker, "markevery": max(1, len(x) // 8), "markersize": 5}
             ax.plot(x, middle, color=colour, label=label, **style)
             if spread is not None:
                 ax.fill_between(x, middle - spread, middle + spread, color=colour, alpha=0.2, linewidth=0)
             if dotted is not None:
-                ax.plot(x, dotted, color=colour, linestyle=":", label="… of the start")
+                ax.plot(x, dotted, color=colour, linestyle=":")
+        if any(dotted is not None for *_, dotted in curves.values()):
+            ax.plot([], [], color="#555555", linestyle=":", label="the start itself")
+        ax.set_yscale("linear" if colours is None else "log")
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=9)
     return fig
 
 
 def contours(tables, at, points, xlabel, ylabel):
-    """Draw {title: (k, k)}, losses on a plane with coordinates `at` (k,), as levels of log₁₀, and named points on it."""
+    """Draw {title: (k, k)}, losses on a plane with coordinates `at` (k,), as levels of log₁₀; points {title: {name: (s, t)}}."""
     fig, axes = panels(tables, 4, xlabel, ylabel)
-    for ax, table in zip(axes, tables.values()):
+    for ax, (title, table) in zip(axes, tables.items()):
         levels = ax.contourf(at, at, table.clamp_min(1e-6).log10().mT, levels=12, cmap="cividis")
         bar = fig.colorbar(levels, ax=ax, orientation="horizontal", label="log₁₀ of the loss")
         bar.locator.set_params(nbins=4)
-        for (name, place), marker in zip(points.items(), MARKERS):
+        for (name, place), marker in zip(points[title].items(), MARKERS):
             ax.plot(*place, marker, color="white", markeredgecolor="black", markersize=8, label=name)
-        ax.set(xticks=[0, 1], yticks=[0, 1])
+        ax.set(xticks=[0, 1], yticks=[0, 1], aspect="equal")
         ax.grid(False)
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(points))
+    names = axes[0].get_legend_handles_labels()
+    fig.legend(*names, loc="outside upper center", ncols=len(names[0]))
     return fig
 
 

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from utils import evaluate, starts
 from utils.errors import InputError
 
-MEMORY = 2**27  # numbers that one call of an attack may hold
+MEMORY = 2**28  # numbers that one call of an attack may hold, 2 GB
 
 
 class Grid(NamedTuple):
@@ -41,12 +41,20 @@ class Spectrum(NamedTuple):
 def reachable(*rows):
     """An orthonormal basis (…, d, r) of the span of all these images and weights, each (…, n, d) or (d,).
 
-    Both attacks change an image by combinations of the start's images and of the rows of W₁, never by anything else; so r
-    coordinates replace d pixels without loss. Leading dimensions are independent.
+    The gradients of both attacks are combinations of the start's images and of the rows of W₁. So an optimiser that only
+    combines gradients, such as gradient descent or L-BFGS, loses nothing if r coordinates replace d pixels; Adam, which
+    scales every coordinate by itself, is another one in other coordinates (`turned`). Leading dimensions are independent.
     """
     rows = [part[None] if part.dim() == 1 else part for part in rows]
     most = torch.broadcast_shapes(*(part.shape[:-2] for part in rows))
     return torch.linalg.qr(torch.cat([part.expand(*most, -1, -1) for part in rows], -2).mT)[0]
+
+
+def turned(basis, seed=0):
+    """The same span with axes drawn at random, so that none of them is an image."""
+    r = basis.shape[-1]
+    axes = torch.randn(r, r, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return basis @ torch.linalg.qr(axes)[0].to(basis)
 
 
 def pairs(values):
@@ -62,7 +70,7 @@ def explore(attack: Callable, references, rows, first, second, shape, mean=0.0):
     that it sees images through; `first` and `second` are λ₁ and λ₂ of S starts. Returns the Grid.
     """
     centred = [part - mean for part in references]
-    basis = reachable(*centred, rows)
+    basis = turned(reachable(*centred, rows))
     start = starts.mixture(*(part @ basis for part in centred), first, second)
 
     def one(x):
@@ -71,18 +79,19 @@ def explore(attack: Callable, references, rows, first, second, shape, mean=0.0):
         near = [torch.stack([distance(y + mean, part, shape) for part in references], 1) for y in (began, found)]
         return found @ basis, loss, *near
 
-    return Grid(basis, mean, start, *in_chunks(one, start))
+    return Grid(basis, mean, start, *in_chunks(one, start, len(basis)))
 
 
-def in_chunks(function: Callable, start):
+def in_chunks(function: Callable, start, pixels):
     """Apply a function (c, m, r) -> tuple of (c, …) to as many of S starts at once as memory permits, and join the results.
 
-    A quasi-Newton attack remembers about fifty times its start.
+    A quasi-Newton attack remembers about fifty times its start; about ten copies of the images have all their `pixels`.
     """
-    most = MEMORY // (50 * start[0].numel())
+    m, r = start.shape[1:]
+    most = MEMORY // (50 * m * r + 10 * m * pixels)
     if not most:
         raise InputError(
-            f"One start of {start.shape[1]} images with {start.shape[2]} values each is too large: choose fewer IMAGES."
+            f"One start of {m} images with {pixels} values each is too large for this memory: choose fewer IMAGES."
         )
     return tuple(map(torch.cat, zip(*map(function, start.split(most)))))
 
@@ -100,14 +109,23 @@ def line(a, b, points, beyond=0.5):
     return t, a + t.view(-1, *[1] * a.dim()) * (b - a)
 
 
-def plane(a, b, c, points, beyond=0.25):
-    """x = a + s(b − a) + t(c − a) for s, t from −`beyond` to 1 + `beyond`: s (points,), x (points², …), s slowest."""
+def plane(a, b, c, points, beyond=0.5):
+    """x = a + s(b − a) + tv on the plane through a, b and c, v being orthogonal to b − a and as long.
+
+    Returns s and t, both from −`beyond` to 1 + `beyond` (points,); x (points², …), s slowest; and the (s, t) of c.
+    """
+    u, w = b - a, c - a
+    share = (u * w).sum() / u.square().sum()
+    across = w - share * u
+    height = across.norm() / u.norm()
     s, along = line(a, b, points, beyond)
-    return s, (along[:, None] + line(a, c, points, beyond)[1] - a).flatten(0, 1)
+    t = s.view(-1, *[1] * a.dim())
+    x = along[:, None] + t * across / height
+    return s, x.flatten(0, 1), (share.item(), height.item())
 
 
-def minima(values):
-    """How many times the samples (n,) of a curve fall and then rise."""
+def dips(values):
+    """How many times the samples (n,) of a curve fall and then rise: its local minima, as far as the sampling shows them."""
     change = values.diff()
     change = change[change != 0]
     return ((change[:-1] < 0) & (change[1:] > 0)).sum().item()
