@@ -155,7 +155,7 @@ def spectra(series, xlabel, ylabel):
     for (label, (values, weights)), marker in zip(series.items(), MARKERS):
         ax.loglog(values, weights, marker, markersize=5, label=label)
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    ax.legend()
+    ax.legend(loc="lower left")
     return fig
 
 
