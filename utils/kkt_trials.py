@@ -49,8 +49,7 @@ def victim(x, y, recipe, width, seed):
 def experiment(labelled, m, width, epochs, seed, device="cpu"):
     """Choose a training set among m images, build a network that it is an exact KKT set of, and train another on it.
 
-    Left out are images that the construction does not allow, and those whose class gradient descent never learns because
-    all neurons are inactive there.
+    Left out are images that the construction does not allow, and those that the trained network misjudges.
     """
     data = images.split(labelled, m, 2 * m, seed, device)
     strangers, unseen = (images.Part(*(part[k::2] for part in data.known)) for k in (0, 1))
@@ -154,13 +153,14 @@ def some(kkt, every=1):
 
 
 def along_the_margin(kkt, every=1):
-    """(γ, largest step, derived bound) of points along principal directions made tangent: (…, 3)."""
+    """(γ, largest step, derived bound, quoted bound) of points along principal directions made tangent: (…, 4)."""
     found = []
     for i in some(kkt, every):
         for direction in principal(kkt, every):
             ahead = kktsets.tangent(kkt, [i], direction)
             gamma = (kkt.points @ ahead).abs().max().item()
-            found.append((gamma, reach(kkt, i, ahead), kktsets.bounds(kkt, i, ahead).derived))
+            limits = kktsets.bounds(kkt, i, ahead)
+            found.append((gamma, reach(kkt, i, ahead), limits.derived, limits.quoted))
     return torch.tensor(found, dtype=torch.float64)
 
 
@@ -224,6 +224,11 @@ def compare(network, trial):
     pairs = zip(functions(network), functions(trial.victim.weights))
     cosine = min(torch.cosine_similarity(a, b, dim=0).item() for a, b in pairs)
     return Comparison(right.double().mean().item(), (ours == theirs).double().mean().item(), round(cosine, 4))
+
+
+def untrained(trial):
+    """Compare the victim's θ⁰ with the victim."""
+    return compare(start(trial, len(trial.victim.weights[0].weight), trial.seed), trial)
 
 
 def retrain(trial, points, signs, seed):

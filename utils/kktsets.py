@@ -267,8 +267,9 @@ def hidden(kkt, direction):
 def faraway(kkt, distance, direction=None, seed=0):
     """A KKT set of the same network all of whose points are further than `distance` from all of this one's (Theorem 4).
 
-    Every point is split along one hidden direction: no pre-activation changes, however long the step.
-    InputError if the points span the space.
+    Every point is split along one hidden direction: no pre-activation changes, however long the step. At a KKT point it is
+    enough that the points do not span the space; a trained network's w_j must leave a direction as well, as they do if
+    there are more dimensions than points and neurons together. InputError if nothing is left.
     """
     if not 0 < distance < math.inf:
         raise InputError(f"The distance is {distance:g}; it must be larger than 0.")
