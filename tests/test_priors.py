@@ -60,13 +60,31 @@ def test_a_full_row_space_gives_the_shift_away(shift, seed):
     x = starts.normal(6, 30, 1.0, seed)
     rows = torch.cat([x - x.mean(0) + shift, torch.ones(6, 1).double()], 1)
     layer = starts.normal(9, 6, 1.0, seed + 1) @ rows  # nine mixtures of (x_i, 1)
-    assert math.isclose(priors.estimate_shift(mlp.Layer(layer[:, :-1], layer[:, -1])), shift, abs_tol=1e-6)
+    read = priors.estimate_shift(mlp.Layer(layer[:, :-1], layer[:, -1]))
+    assert all(math.isclose(s, shift, abs_tol=1e-6) for s in read)
 
 
 def test_a_shift_cannot_be_read_where_every_shift_fits():
-    assert math.isnan(
-        priors.estimate_shift(mlp.Layer(starts.normal(20, 5, 1.0, 0), starts.normal(20, 1, 1.0, 1)[:, 0]))
-    )
+    layer = mlp.Layer(starts.normal(20, 5, 1.0, 0), starts.normal(20, 1, 1.0, 1)[:, 0])
+    assert all(map(math.isnan, priors.estimate_shift(layer)))
+
+
+def test_orthogonal_residuals_have_no_reverse_estimate():
+    layer = mlp.Layer(torch.tensor([[1.0, -1.0]]).double(), torch.zeros(1).double())
+    diluted, reverse = priors.estimate_shift(layer)  # Q(1, 0) = (1, 1, 0) and Q(0, 1) = (0, 0, 1)
+    assert diluted == 0 and math.isnan(reverse)
+
+
+def test_first_weights_dilute_one_estimate_and_not_the_other():
+    read = []
+    for seed in range(20):
+        x = starts.normal(6, 60, 1.0, seed)
+        rows = torch.cat([x - x.mean(0) + 2.0, torch.ones(6, 1).double()], 1)
+        layer = starts.normal(9, 6, 1.0, seed + 1) @ rows + starts.normal(9, 61, 0.2, seed + 2)
+        read.append(priors.estimate_shift(mlp.Layer(layer[:, :-1], layer[:, -1])))
+        assert 0 < read[-1].diluted < read[-1].reverse
+    diluted, reverse = torch.tensor(read).mean(0)
+    assert diluted < 2 - 0.02 and diluted < reverse
 
 
 def test_kkt_distance_is_zero_at_a_combination_of_gradients():

@@ -75,12 +75,20 @@ def kkt_distance(weights, x, labels):
     return objective(x, objective.project(x, torch.zeros_like(labels)))[0].total.item()
 
 
+class Shift(NamedTuple):
+    """Two regressions for the same s; without errors in the row space they agree."""
+
+    diluted: float  # of Q(0, 1) on Q(1, 0): errors move it towards 0
+    reverse: float  # of Q(1, 0) on Q(0, 1): errors move it away from 0
+
+
 def estimate_shift(layer):
-    """The s for which (s·1, 1) is nearest to the row space of (W, b), from a first layer alone.
+    """The s for which (s·1, 1) is nearest to the row space of (W, b), from a first layer alone, by two regressions.
 
     Training moves every row of (W, b) by a combination of rows (x_i, 1). If the mean of the images is s·1, then (s·1, 1)
-    is one as well. Least squares: minimise ‖Q(s·1, 1)‖², Q the projection away from the row space. NaN if the row space
-    is everything: then every shift fits.
+    is one as well: s·Q(1, 0) = −Q(0, 1), Q the projection away from the row space. First weights in the row space are
+    errors in both vectors; `diluted` takes them to be in Q(0, 1) and `reverse` in Q(1, 0), and |diluted| ≤ |reverse|.
+    NaN where every shift fits: if the row space is everything, and `reverse` also if the two vectors are orthogonal.
     """
     rows = torch.cat([layer.weight, layer.bias[:, None]], 1)  # (h, d+1)
     _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
@@ -88,8 +96,12 @@ def estimate_shift(layer):
     units = torch.zeros(2, rows.shape[1]).to(rows)
     units[0, :-1], units[1, -1] = 1, 1
     shift, one = units - units @ seen.T @ seen  # (2, d+1): Q(1, 0) and Q(0, 1)
-    visible = shift @ shift
-    return (-(shift @ one) / visible).item() if visible > 1e-20 * units[0].sum() else float("nan")
+    visible, offset, cross = shift @ shift, one @ one, shift @ one
+    if visible <= 1e-20 * units[0].sum():
+        return Shift(float("nan"), float("nan"))
+    if offset <= 1e-20:  # (0, 1) is in the row space
+        return Shift((-cross / visible).item(), 0.0)
+    return Shift((-cross / visible).item(), (-offset / cross).item() if cross else float("nan"))
 
 
 def blends(candidates, points):
