@@ -138,8 +138,8 @@ def attack(
     for the images alone, and for each of them the best λ (variable projection). Rates and the surrogate's `sharpness` α
     are those of SETTINGS unless given. With an orthonormal `basis` (d, r), as from `span`, the candidates stay in it and
     the attack moves r coordinates; a pixel's learning rate becomes √(d/r) times as large, so that steps keep their length.
-    λ starts at `coefficients` (…, n), by default at N(0, 1), bounded rules at U(0, 1), drawn from `seed`. An attack returns its first iterate whose loss is at
-    most `tolerance`, or the one with the smallest loss.
+    λ starts at `coefficients` (…, n), by default at N(0, 1), bounded rules at U(0, 1), drawn from `seed`. An attack returns
+    its first iterate whose loss is at most `tolerance`, or the one with the smallest loss.
     """
     check(weights, labels, start, lambda_min, range_weight)
     settings = SETTINGS[choose("OPTIMISER", optimiser, SETTINGS)]

@@ -134,7 +134,10 @@ def compared(series, xlabel, ylabel, colours=None):
 
 
 def contours(tables, at, points, xlabel, ylabel):
-    """Draw {title: (k, k)}, losses on a plane with coordinates `at` (k,), as levels of log₁₀; points {title: {name: (s, t)}}."""
+    """Draw {title: (k, k)}, losses on a plane with coordinates `at` (k,), as levels of log₁₀.
+
+    `points` {title: {name: (s, t)}} are marked.
+    """
     fig, axes = panels(tables, 4, xlabel, ylabel)
     for ax, (title, table) in zip(axes, tables.items()):
         levels = ax.contourf(at, at, table.clamp_min(1e-6).log10().mT, levels=12, cmap="cividis")
@@ -159,13 +162,18 @@ def spectra(series, xlabel, ylabel):
     return fig
 
 
-def switcher(pictures, description):
+def switcher(pictures, description, control=widgets.ToggleButtons):
     """Return a widget that shows one of several figures, {name: (figure, alternative text)}; works without a kernel."""
     panels = [widgets.HTML(picture_html(fig, alt)) for fig, alt in pictures.values()]
-    buttons = widgets.ToggleButtons(options=list(pictures), description=description, index=0)
+    handle = control(options=list(pictures), description=description, index=0)
     stack = widgets.Stack(panels, selected_index=0)
-    widgets.jsdlink((buttons, "index"), (stack, "selected_index"))
-    return widgets.VBox([buttons, stack])
+    widgets.jsdlink((handle, "index"), (stack, "selected_index"))
+    return widgets.VBox([handle, stack])
+
+
+def slider(pictures, description):
+    """The `switcher` with one place of a slider for every figure."""
+    return switcher(pictures, description, widgets.SelectionSlider)
 
 
 def chooser(names, options, panels):

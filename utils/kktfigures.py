@@ -1,10 +1,9 @@
-"""Pictures of KKT sets: the plane of two-dimensional points, and a slider that works on a page without a kernel."""
+"""Pictures of KKT sets: the plane of two-dimensional points."""
 
-import ipywidgets as widgets
 import torch
 
 from utils import kktsets, mlp
-from utils.figures import BLACK, BLUE, GREY, ORANGE, picture_html
+from utils.figures import BLACK, BLUE, GREY, ORANGE
 
 SHADES = ["#FFFFFF", "#CFE2EF", "#F8E3B8", "#DDDDDD"]  # regions: no group is active, that of +1, that of −1, both
 
@@ -37,15 +36,3 @@ def plane(ax, kkt, limit=4.0, faded=None, title=""):
         ax.scatter(*kkt.points[used].T, marker=marker, color=colour, edgecolors=BLACK, s=sizes, zorder=5)
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xlabel="$x_1$", ylabel="$x_2$", title=title)
     ax.grid(False)
-
-
-def slider(pictures, description):
-    """Return a widget with one figure for every place of a slider, {label: (figure, alternative text)}.
-
-    As `figures.switcher`, linked in the browser, so that it works without a kernel.
-    """
-    panels = [widgets.HTML(picture_html(fig, alt)) for fig, alt in pictures.values()]
-    handle = widgets.SelectionSlider(options=list(pictures), description=description, index=0)
-    stack = widgets.Stack(panels, selected_index=0)
-    widgets.jsdlink((handle, "index"), (stack, "selected_index"))
-    return widgets.VBox([handle, stack])

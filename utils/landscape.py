@@ -97,7 +97,7 @@ def in_chunks(function: Callable, start, pixels):
 
 
 def distance(found, references, shape):
-    """The mean L2 distance of the images of every set (S, m, d) to their structurally most similar reference (k, d): (S,)."""
+    """The mean L2 distance of every set (S, m, d) to the structurally most similar references (k, d) of its images: (S,)."""
     flat = found.flatten(0, 1)
     index = evaluate.nearest(flat, references, shape).index
     return (flat - references[index]).norm(dim=1).view(found.shape[:2]).mean(1)
@@ -125,14 +125,14 @@ def plane(a, b, c, points, beyond=0.5):
 
 
 def dips(values):
-    """How many times the samples (n,) of a curve fall and then rise: its local minima, as far as the sampling shows them."""
+    """How many times the samples (n,) of a curve fall and then rise, as far as the sampling shows it."""
     change = values.diff()
     change = change[change != 0]
     return ((change[:-1] < 0) & (change[1:] > 0)).sum().item()
 
 
 def curvature(gradient: Callable, x, step=1e-5):
-    """The product v -> ∇²f v at x, by central differences of the gradient; `step` is the change of a value, root mean square."""
+    """The product v -> ∇²f v at x, by central differences of the gradient; x changes by `step`, root mean square."""
 
     def product(v):
         h = step * v.numel() ** 0.5 / v.norm()

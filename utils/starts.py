@@ -34,7 +34,10 @@ def partition(known, m):
 
 
 def mixture(truth, partition, noise, first, second):
-    """λ₂(λ₁x_GT + (1 − λ₁)x_part) + (1 − λ₂)x_rnd, eq. (10), for S pairs of λ₁ `first` and λ₂ `second`, each (S,): (S, m, d)."""
+    """λ₂(λ₁x_GT + (1 − λ₁)x_part) + (1 − λ₂)x_rnd, eq. (10): (S, m, d) for S pairs of λ₁ `first` and λ₂ `second`.
+
+    InputError unless all of them lie between 0 and 1, and there is at least one.
+    """
     for name, values in (("λ₁", first), ("λ₂", second)):
         if not len(values):
             raise InputError(f"There is no {name}: give at least one value from 0 to 1.")
