@@ -1,5 +1,8 @@
 """Data sets, and one clear sentence for every way in which a file can be wrong."""
 
+import io
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +44,7 @@ def test_seed_zero_is_file_order_and_others_are_not(toy_npz):
     labelled = images.load(str(toy_npz))
     data = images.split(labelled, 10, 10)
     expected = labelled.images[np.flatnonzero(labelled.labels == 0)[:5]].reshape(5, -1)
+    assert data.secret.images.dtype == torch.float64
     assert np.array_equal(data.secret.images[:5].numpy(), expected)
     assert images.split(labelled, 10, 10, seed=1).sha256 != data.sha256
 
@@ -48,8 +52,45 @@ def test_seed_zero_is_file_order_and_others_are_not(toy_npz):
 def test_grey_and_eight_bit_images(tmp_path):
     pictures = np.arange(4 * 7 * 9, dtype=np.uint8).reshape(4, 7, 9)
     loaded = images.load(save(tmp_path / "grey.npz", images=pictures, labels=[7, 7, 2, 2]))
-    assert loaded.images.shape == (4, 7, 9, 1) and np.allclose(loaded.images[..., 0] * 255, pictures)
+    assert loaded.images.shape == (4, 7, 9, 1) and np.array_equal(loaded.images[..., 0], pictures)
     assert loaded.labels.tolist() == [1, 1, 0, 0]
+    assert torch.equal(images.split(loaded, 2, 2).secret.images[0], torch.from_numpy(pictures[2] / 255.0).flatten())
+
+
+# The SHA-256 of both parts as the first version of this module gave them, which made all of the images float64.
+KNOWN_SHA256 = {
+    "uint8": "5d983e415975897bb03722cad0cfffeee7856e06a7810b7e472d9c6d275bfd1d",
+    "float32": "be9f5b16c09156cf2c03588110406fc310cfe0e5795cddff1cda2acb21f85638",
+}
+
+
+@pytest.mark.parametrize("kind", KNOWN_SHA256)
+def test_the_fingerprint_of_the_data_stays(tmp_path, kind):
+    pictures = (np.arange(8 * 7 * 7 * 3) * 37 % 256).astype(np.uint8).reshape(8, 7, 7, 3)
+    pictures = pictures if kind == "uint8" else pictures.astype(kind) / np.float32(256)
+    path = save(tmp_path / "known.npz", images=pictures, labels=np.arange(8) % 2)
+    assert images.split(images.load(path), 4, 2, seed=1).sha256 == KNOWN_SHA256[kind]
+
+
+def test_loading_costs_the_file_and_what_a_split_uses(tmp_path):
+    pictures = np.zeros((50_000, 32, 32, 3), np.uint8)
+    path = save(tmp_path / "many.npz", images=pictures, labels=np.arange(50_000) % 10, label_names=images.CIFAR10_NAMES)
+    size = pictures.nbytes
+    del pictures
+    tracemalloc.start()
+    data = images.split(images.load(path), 100, 100, seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(data.secret.labels) == 100 and peak < size + 20e6
+
+
+def test_halves_give_the_attacker_twice_as_many():
+    four = images.load("photos", binary=False)
+    data = images.halves(four, 21, seed=1)
+    assert data.secret.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and len(data.known.labels) == 20
+    assert data.sha256 == images.split(four, 8, 20, 1).sha256
+    with pytest.raises(InputError, match="IMAGES is 7, but the 4 classes of the stationarity attack need at least 8"):
+        images.halves(four, 7)
 
 
 def test_ten_named_classes_become_vehicles_and_animals(tmp_path):
@@ -65,20 +106,70 @@ FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
-        ({"labels": [0, 0, 0, 0]}, "labels hold 1 class; two are needed"),
-        ({"labels": [0, 1, 2, 3]}, "labels hold 4 classes; two are needed"),
-        ({"labels": [0, 1, 1]}, r"labels have the shape \(3,\), but 4 images need \(4,\)"),
-        ({"images": np.full((4, 8, 8), np.nan)}, "NaN or infinite"),
-        ({"images": np.full((4, 8, 8), 7.0)}, "pixels reach from 7 to 7; scale them"),
+        ({"labels": [0, 0, 0, 0]}, "two classes are needed, .* there are 1"),
+        ({"labels": [0, 1, 2, 3]}, "two classes are needed, .* there are 4"),
+        ({"labels": [0, 1, 2, 3], "label_names": 5}, "two classes are needed, .* there are 4"),
+        ({"labels": [0, 1, 1]}, r"labels have the shape \(3,\); 4 images need \(4,\)"),
+        ({"labels": [0, 1, np.nan, np.nan]}, "the label nan is not a whole number; correct it"),
+        ({"labels": [0, 0, np.inf, np.inf]}, "the label inf is not a whole number"),
+        ({"labels": [0, 0.5, 0.5, 0]}, "the label 0.5 is not a whole number"),
+        ({"labels": ["cat", "dog", "dog", "cat"]}, "the label cat is not a whole number"),
+        ({"labels": np.array([0, 0, 1, None])}, "cannot be read as an .npz file of numbers"),
+        ({"images": np.full((4, 8, 8), np.nan)}, "pixels reach from nan to nan; bring them"),
+        ({"images": np.array([0.5] * 255 + [np.inf]).reshape(4, 8, 8)}, "pixels reach from 0.5 to inf; bring them"),
+        ({"images": np.full((4, 8, 8), 7.0)}, "pixels reach from 7 to 7; bring them"),
         ({"images": np.zeros((4, 8, 8), int)}, "images are of type int64"),
-        ({"images": np.zeros((4, 6, 6))}, "images of 6×6 pixels; similarity needs at least 7×7"),
-        ({"images": np.zeros((4, 4))}, "N×H×W or N×H×W×C is needed"),
-        ({"images": np.zeros((0, 8, 8)), "labels": []}, "N×H×W or N×H×W×C is needed"),
+        ({"images": np.zeros((4, 8, 8), complex)}, "images are of type complex128"),
+        ({"images": np.array([[[None] * 8] * 8] * 4)}, "cannot be read as an .npz file of numbers"),
+        ({"images": np.zeros((4, 6, 6))}, "N×H×W×C from 7×7 on is needed"),
+        ({"images": np.zeros((4, 4))}, "N×H×W or N×H×W×C from 7×7 on is needed"),
+        ({"images": np.zeros((0, 8, 8)), "labels": []}, "N×H×W or N×H×W×C from 7×7 on is needed"),
     ],
 )
 def test_wrong_files(tmp_path, wrong, sentence):
     with pytest.raises(InputError, match=sentence):
         images.load(save(tmp_path / "wrong.npz", **{**FINE, **wrong}))
+
+
+def archive(path, header, size=4 * 8 * 8):
+    """Write an archive whose images have any header, and `size` bytes of pixels; return its path."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, **header})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("images.npy", stream.getvalue() + bytes(size))
+        stream = io.BytesIO()
+        np.save(stream, [0, 0, 1, 1])
+        file.writestr("labels.npy", stream.getvalue())
+    return str(path)
+
+
+@pytest.mark.parametrize("shape", [(400, 8, 8), (2, 8, 8), (-4, -8, 8), (4, 8, 8, 2)])
+def test_a_header_that_lies(tmp_path, shape):
+    assert images.load(archive(tmp_path / "fine.npz", {"shape": (4, 8, 8)})).images.shape == (4, 8, 8, 1)
+    with pytest.raises(InputError, match="cannot be read as an .npz file of numbers"):
+        images.load(archive(tmp_path / "lie.npz", {"shape": shape}))
+
+
+def test_more_than_fits_into_memory_is_not_unpacked(monkeypatch, tmp_path):
+    with pytest.raises(InputError, match=r"does not fit into memory: it unpacks to 12,288.0 GB, and there are"):
+        images.load(archive(tmp_path / "header.npz", {"shape": (4 * 10**9, 32, 32, 3)}))
+    path = archive(tmp_path / "directory.npz", {"shape": (1000, 100, 100)}, 10**7)  # ten megabytes, as the zip says
+    monkeypatch.setattr(images, "memory", lambda: 0.009)
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"it unpacks to 0.0 GB, and there are 0.0 GB. Save fewer images"):
+        images.load(path)
+    assert tracemalloc.get_traced_memory()[1] < 2e6
+    tracemalloc.stop()
+    monkeypatch.undo()
+    assert 0.1 < images.memory() < 1e5
+
+
+def test_truncated_files(tmp_path):
+    whole = Path(save(tmp_path / "whole.npz", **FINE)).read_bytes()
+    for end in range(0, len(whole), 101):
+        (tmp_path / "part.npz").write_bytes(whole[:end])
+        with pytest.raises(InputError, match="cannot be read as an .npz file of numbers"):
+            images.load(str(tmp_path / "part.npz"))
 
 
 def test_missing_and_unreadable_files(tmp_path):
@@ -122,7 +213,7 @@ def test_torchvision_images_are_taken_in_file_order(monkeypatch, tmp_path):
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", Files)
     loaded = images.cifar10(tmp_path)
     assert loaded.labels.tolist() == [1, 0, 0, 1, 0]
-    assert loaded.images.shape == (5, 32, 32, 3) and loaded.images.max() <= 1
+    assert loaded.images.shape == (5, 32, 32, 3) and loaded.images.dtype == np.uint8
 
 
 @pytest.mark.skipif(not CIFAR_SUBSET.exists(), reason=f"needs real CIFAR-10 images at {CIFAR_SUBSET}")
