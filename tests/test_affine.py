@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.autograd.functional import hessian
 
-from utils import affine
-from utils.errors import InputError
+from utils import networks
+from utils.kernels import affine
 
 MU = 1e-2
 
@@ -28,37 +28,32 @@ def test_derivatives_are_those_of_autograd(small):
 @pytest.mark.parametrize("kind", ["zero", "uniform", "standard"])
 def test_training_is_stationary_from_every_start(photos, weight_decay, kind):
     x, y = photos[0].secret
-    start = None if kind == "zero" else affine.initial_weights(x.shape[1], 1, kind)
-    trained = affine.train(x, y, weight_decay, start)
-    gradient = affine.energy_gradient(x, y, trained.weights, weight_decay).norm()
-    assert gradient <= 2e-12 and trained.gradient_norm <= 1e-12
-    assert torch.allclose(trained.logits, affine.logits(x, trained.weights), atol=1e-9)
-    assert torch.allclose(trained.weights, affine.train(x, y, weight_decay).weights, atol=1e-6 * trained.weights.norm())
+    start = None if kind == "zero" else networks.vector(networks.initial(networks.affine(MU, kind), x.shape[1], 1))
+    solved = affine.solve(x, y, weight_decay, start)
+    gradient = affine.energy_gradient(x, y, solved.weights, weight_decay).norm()
+    assert gradient <= 2e-12 and solved.gradient_norm <= 1e-12
+    assert torch.allclose(solved.logits, affine.logits(x, solved.weights), atol=1e-9)
+    assert torch.allclose(solved.weights, affine.solve(x, y, weight_decay).weights, atol=1e-6 * solved.weights.norm())
 
 
 def test_problems_in_one_call_equal_single_ones(small):
     x, y, generator = small
     batch = torch.rand(4, 12, 30, dtype=torch.float64, generator=generator)
-    together = affine.train(batch, y, MU)
+    together = affine.solve(batch, y, MU)
     for k in range(4):
-        alone = affine.train(batch[k], y, MU)
+        alone = affine.solve(batch[k], y, MU)
         assert torch.allclose(together.weights[k], alone.weights, atol=1e-10)
 
 
 def test_repeated_images_train_too(small):
     x, y, _ = small
-    trained = affine.train(x[:1].expand(12, 30), y, MU)  # a singular Gram matrix
-    assert trained.gradient_norm <= 1e-12
+    solved = affine.solve(x[:1].expand(12, 30), y, MU)  # a singular Gram matrix
+    assert solved.gradient_norm <= 1e-12
 
 
 def test_inverse_hessian_product_inverts_the_hessian(small):
     x, y, generator = small
     u = torch.randn(31, dtype=torch.float64, generator=generator)
-    trained = affine.train(x, y, MU)
-    p = affine.inverse_hessian_product(x, trained, u, MU)
-    assert torch.allclose(affine.hessian_product(x, trained.weights, p, MU), u, atol=1e-12)
-
-
-def test_without_weight_decay_there_is_no_unique_minimiser(small):
-    with pytest.raises(InputError, match="WEIGHT_DECAY is 0"):
-        affine.train(*small[:2], 0)
+    solved = affine.solve(x, y, MU)
+    p = affine.inverse_hessian_product(x, solved, u, MU)
+    assert torch.allclose(affine.hessian_product(x, solved.weights, p, MU), u, atol=1e-12)

@@ -1,7 +1,6 @@
-"""Two matrix-free solvers that every attack shares. Vectors are (…, n); leading dimensions are independent problems."""
+"""Matrix-free solvers for batches: vectors are (…, n), leading dimensions are independent problems."""
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,7 +13,6 @@ class Solution(NamedTuple):
     remainder: torch.Tensor  # b − Ax
     residuals: list  # ‖b − Ax‖/‖b‖, one (…) per iteration
     converged: torch.Tensor  # (…) booleans
-    indefinite: torch.Tensor  # (…) booleans: a direction without positive curvature was met
 
 
 class Minimum(NamedTuple):
@@ -25,8 +23,15 @@ class Minimum(NamedTuple):
     gradient_norm: torch.Tensor  # (…), at the last iterate
     iterations: int
     converged: torch.Tensor  # (…) booleans
-    stopped: str  # converged (every problem), stalled (no step decreases a value), iterations (used up), left, diverged
+    stopped: str | list  # converged, stalled (no step decreases a value), iterations (used up) or left; see `words`
     pairs: list = []  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
+
+
+def words(otherwise, **masks):
+    """How a problem stopped: the name of the first mask (…) that holds, or `otherwise`; for a batch, a list."""
+    columns = zip(*(mask.flatten().tolist() for mask in masks.values()))
+    listed = [next((name for name, holds in zip(masks, column) if holds), otherwise) for column in columns]
+    return listed if next(iter(masks.values())).dim() else listed[0]
 
 
 def dot(a, b):
@@ -44,7 +49,7 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
     tiny = torch.finfo(b.dtype).tiny
     x, r, z = torch.zeros_like(b), b, precondition(b)
     p, rz, goal = z, dot(b, z), tolerance**2 * dot(b, b)
-    indefinite = left = torch.zeros_like(rz, dtype=torch.bool)
+    left = torch.zeros_like(rz, dtype=torch.bool)
     history = []
     for _ in range(iterations):
         active = (dot(r, r) > goal) & ~left
@@ -52,28 +57,24 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
             break
         ap = product(p)
         curvature = dot(p, ap)
-        indefinite = indefinite | (active & (curvature <= 0))
         step = torch.where(curvature > 0, rz / curvature.clamp_min(tiny), math.inf)
-        border = to_border(x, p, radius)
+        xp, pp = dot(x, p), dot(p, p)
+        border = (-xp + (xp**2 + pp * (radius**2 - dot(x, x))).clamp_min(0).sqrt()) / pp.clamp_min(tiny)
         left = left | (active & (step >= border))
-        step = torch.where(active, torch.minimum(step, border), 0)
-        step = torch.where(step.isfinite(), step, 0)
+        step = torch.where(active, torch.minimum(step, border), 0).nan_to_num(0, 0, 0)
         x, r = x + step * p, r - step * ap
         z = precondition(r)
         new = dot(r, z)
         p, rz = z + new / rz.clamp_min(tiny) * p, new
         history.append((dot(r, r) / dot(b, b).clamp_min(tiny)).sqrt()[..., 0])
-    return Solution(x, r, history, (dot(r, r) <= goal)[..., 0], indefinite[..., 0])
-
-
-def to_border(x, p, radius):
-    """The step t ≥ 0 with ‖x + tp‖ = `radius`, for ‖x‖ ≤ `radius`."""
-    xp, pp, gap = dot(x, p), dot(p, p), radius**2 - dot(x, x)
-    return (-xp + (xp**2 + pp * gap).clamp_min(0).sqrt()) / pp.clamp_min(torch.finfo(x.dtype).tiny)
+    return Solution(x, r, history, (dot(r, r) <= goal)[..., 0])
 
 
 def quasi_newton_product(pairs, v):
-    """Apply the L-BFGS approximation of an inverse Hessian to v: the two-loop recursion over `pairs`, oldest first."""
+    """Apply the L-BFGS approximation of an inverse Hessian to v: the two-loop recursion over `pairs`, oldest first.
+
+    A pair (s, y, 1/⟨s, y⟩) has 0 in place of 1/⟨s, y⟩ where the curvature is not safely positive.
+    """
     coefficients = []
     for s, y, rho in reversed(pairs):
         a = rho * dot(s, v)
@@ -87,70 +88,53 @@ def quasi_newton_product(pairs, v):
     return v
 
 
-def curvature_pair(s, y):
-    """Return (s, y, 1/⟨s, y⟩), with 0 in place of 1/⟨s, y⟩ where the curvature is not safely positive."""
-    sy = dot(s, y)
-    safe = sy > 1e-14 * dot(y, y)
-    return s, y, torch.where(safe, 1 / torch.where(safe, sy, 1), 0)
-
-
 def lbfgs(
-    objective: Callable,
-    start: torch.Tensor,
-    *,
-    gradient_tolerance=0.0,
-    value_tolerance=-float("inf"),
-    iterations=1000,
-    memory=20,
-    pairs=(),
-    each: Callable = lambda x, value: None,
-):
+    objective, start, *, gradient_tolerance=0.0, value_tolerance=-math.inf, iterations=1000, memory=20, pairs=(),
+    each=lambda x, value: None,
+):  # fmt: skip
     """Minimise by limited-memory BFGS with a backtracking line search (Armijo, quadratic interpolation).
 
     `objective(x)` returns values (…) and gradients (…, n). A problem has converged when its gradient norm or its
     value falls to the tolerance; a problem whose line search finds no decrease stays where it is. `each(x, value)`
-    is called at the start and after every iteration, and may return which problems (…) have left their range and are to
+    is called at the start and after every iteration, and returns which problems (…) have left their range and are to
     stop. `pairs` continues from an earlier run's memory.
     """
-    x, pairs, stopped = start, list(pairs), "iterations"
+    x, pairs = start, list(pairs)
     value, gradient = objective(x)
     stuck = left = torch.zeros_like(value, dtype=torch.bool)
     for iteration in range(iterations + 1):
         outside = each(x, value)
         left = left if outside is None else left | outside
         converged = (gradient.norm(dim=-1) <= gradient_tolerance) | (value <= value_tolerance)
-        if (converged | stuck | left).all():
-            stopped = "left" if left.any() else "stalled" if stuck.any() else "converged"
-            break
-        if iteration == iterations:
+        if (converged | stuck | left).all() or iteration == iterations:
             break
         direction = -quasi_newton_product(pairs, gradient)
         if not pairs:
             direction = direction / gradient.norm(dim=-1, keepdim=True).clamp_min(1)
         active = ~(converged | stuck | left)
         found, *moved = backtrack(objective, x, value, gradient, direction, active)
-        pairs = [*pairs, curvature_pair(moved[0] - x, moved[2] - gradient)][-memory:]
+        s, y = moved[0] - x, moved[2] - gradient
+        safe = dot(s, y) > 1e-14 * dot(y, y)
+        pairs = [*pairs, (s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0))][-memory:]
         stuck = stuck | ~found
         x, value, gradient = moved
+    stopped = words("iterations", left=left, converged=converged, stalled=stuck)
     return Minimum(x, value, gradient.norm(dim=-1), iteration, converged, stopped, pairs)
 
 
-def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=5000, radius=1.0):
+def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=5000):
     """Minimise by Newton's method in a trust region, each step by conjugate gradients (Steihaug).
 
     `objective(x)` returns values and gradients, `hessian(x)` a product and a preconditioner. A step solves the linear
     system to min(1/10, ‖∇f‖) of its right-hand side, so that the last steps converge quadratically.
     """
-    x, stopped, spent = start, "iterations", 0
+    x, spent = start, 0
     value, gradient = objective(x)
-    radius = torch.full_like(value, radius)[..., None]
+    radius = torch.ones_like(value)[..., None]
     while True:
         norm = gradient.norm(dim=-1)
         converged, lost = norm <= gradient_tolerance, radius[..., 0] <= 1e-12
-        if (converged | lost).all():
-            stopped = "stalled" if (lost & ~converged).any() else "converged"
-            break
-        if spent >= products:
+        if (converged | lost).all() or spent >= products:
             break
         product, precondition = hessian(x)
         accuracy = min(0.1, norm.max().item())
@@ -167,10 +151,11 @@ def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=50
         radius = torch.where((quality[..., None] > 0.75) & (length > 0.9 * radius), 2 * radius, radius)
         x, value = torch.where(taken, x + step, x), torch.where(taken[..., 0], new, value)
         gradient = torch.where(taken, new_gradient, gradient)
+    stopped = words("iterations", converged=converged, stalled=lost)
     return Minimum(x, value, gradient.norm(dim=-1), spent, converged, stopped)
 
 
-def backtrack(objective, x, value, gradient, direction, active, halvings=30):
+def backtrack(objective, x, value, gradient, direction, active):
     """Shorten the step along `direction` until the value falls by 1e-4 of what the slope promises.
 
     Where the promise of a whole step is lost in rounding, a smaller gradient is enough. Only `active` problems move;
@@ -179,7 +164,7 @@ def backtrack(objective, x, value, gradient, direction, active, halvings=30):
     slope = dot(direction, gradient)[..., 0]
     step = torch.where(active & (slope < 0), 1.0, 0.0).to(value)
     rounding = value.abs() * (100 * torch.finfo(value.dtype).eps)
-    for _ in range(halvings):
+    for _ in range(30):
         trial = x + step[..., None] * direction
         new, new_gradient = objective(trial)
         flatter = (-slope <= rounding) & (new <= value + rounding) & (new_gradient.norm(dim=-1) < gradient.norm(dim=-1))
@@ -194,69 +179,3 @@ def backtrack(objective, x, value, gradient, direction, active, halvings=30):
     keep = enough[..., None]
     new = torch.where(enough, new, value)
     return enough, torch.where(keep, trial, x), new, torch.where(keep, new_gradient, gradient)
-
-
-def gradient_descent(
-    objective: Callable,
-    start: torch.Tensor,
-    learning_rate: float,
-    *,
-    value_tolerance=-float("inf"),
-    iterations=1000,
-    each: Callable = lambda x, value: None,
-):
-    """Take steps x ← x − η∇f(x) of a fixed learning rate η, and keep the best iterate of every problem.
-
-    Stops as diverged when a value is not finite.
-    """
-    x, best, stopped = start, start, "iterations"
-    value, gradient = objective(x)
-    least = value
-    for iteration in range(iterations + 1):
-        each(x, value)
-        converged = least <= value_tolerance
-        if converged.all():
-            stopped = "converged"
-            break
-        if not value.isfinite().all():
-            stopped = "diverged"
-            break
-        if iteration == iterations:
-            break
-        x = torch.where(converged[..., None], x, x - learning_rate * gradient)
-        value, gradient = objective(x)
-        best = torch.where((value < least)[..., None], x, best)
-        least = torch.minimum(least, torch.where(value.isnan(), least, value))
-    return Minimum(best, least, gradient.norm(dim=-1), iteration, converged, stopped)
-
-
-def bounded_quadratic(h, b, lower, start, iterations=100):
-    """Minimise ½cᵀHc − bᵀc subject to c ≥ `lower`, by projected Newton steps; H (…, n, n) positive definite, b (…, n).
-
-    A step solves for the free entries only: those above the bound, or pushed off it by the gradient. It is halved until
-    the value falls. With `lower` = 0 this is the problem of non-negative least squares.
-    """
-    c = start.clamp_min(lower)
-    eye = torch.eye(b.shape[-1], dtype=torch.bool, device=b.device)
-
-    def value(c):
-        return dot(c, (h @ c[..., None])[..., 0] / 2 - b)  # (…, 1)
-
-    for _ in range(iterations):
-        gradient = (h @ c[..., None])[..., 0] - b
-        free = (c > lower) | (gradient < 0)
-        slope = torch.where(free, gradient, 0)
-        if (slope.norm(dim=-1) <= 1e-10 * b.norm(dim=-1)).all():
-            break
-        system = torch.where(free[..., :, None] & free[..., None, :], h, eye.to(h))
-        direction, now, step = -torch.linalg.solve(system, slope), value(c), torch.ones_like(b[..., :1])
-        for _ in range(30):
-            trial = (c + step * direction).clamp_min(lower)
-            lower_value = value(trial) < now
-            if lower_value.all():
-                break
-            step = torch.where(lower_value, step, step / 2)
-        c = torch.where(lower_value, trial, c)
-        if not lower_value.any():
-            break
-    return c

@@ -5,8 +5,13 @@ import math
 import pytest
 import torch
 
-from utils import decoreco, losses, mlp, rules, solvers
-from utils.stationarity import Stationarity, cheaper_share, direct_share, gram_share
+from utils import networks
+from utils.attacks.decoreco import make_rule
+from utils.kernels import residual
+from utils.kernels.coefficients import Margin, Signed
+from utils.kernels.layers import back, change, forward
+from utils.kernels.losses import LOSSES, signs
+from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
 
 
 class SmoothBackward(torch.autograd.Function):
@@ -26,7 +31,7 @@ class SmoothBackward(torch.autograd.Function):
 def plain(network, x, coefficients, weighted, sharpness):
     """R and its gradients, with `weighted(z, λ)` = Σ c_i Φ(x_i) for the rule."""
     x, coefficients = x.clone().requires_grad_(), coefficients.clone().requires_grad_()
-    network = mlp.change(network, lambda p: p.clone().requires_grad_())
+    network = change(network, lambda p: p.clone().requires_grad_())
     a = x
     for k, layer in enumerate(network):
         z = a @ layer.weight.T + (0 if layer.bias is None else layer.bias)
@@ -48,16 +53,16 @@ def margins(z):
 
 WEIGHTED = {
     "signed": (1, lambda z, c: (c * z[:, 0]).sum() / N),
-    "margin": (1, lambda z, c: (c * losses.signs(LABELS[1]) * z[:, 0]).sum() / N),
+    "margin": (1, lambda z, c: (c * signs(LABELS[1]) * z[:, 0]).sum() / N),
     "multiclass": (3, lambda z, c: (c * margins(z)).sum() / N),
-    "logistic": (1, lambda z, c: -losses.LOSSES["logistic"].value(z, LABELS[1]).sum() / (N * MU)),
-    "square": (1, lambda z, c: -losses.LOSSES["square"].value(z, LABELS[1]).sum() / (N * MU)),
-    "cross_entropy": (3, lambda z, c: -losses.LOSSES["cross_entropy"].value(z, LABELS[3]).sum() / (N * MU)),
+    "logistic": (1, lambda z, c: -LOSSES["logistic"].value(z, LABELS[1]).sum() / (N * MU)),
+    "square": (1, lambda z, c: -LOSSES["square"].value(z, LABELS[1]).sum() / (N * MU)),
+    "cross_entropy": (3, lambda z, c: -LOSSES["cross_entropy"].value(z, LABELS[3]).sum() / (N * MU)),
 }
 
 
-def network(sizes, biases, seed=0):
-    return mlp.initial_weights(sizes, seed, small=0.3, biases=biases)
+def network_of(hidden, biases, outputs=1):
+    return networks.initial(networks.Recipe(hidden, "square", MU, start=0.3, biases=biases), D, 0, outputs)
 
 
 def candidates(seed=1):
@@ -75,9 +80,10 @@ def candidates(seed=1):
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_equals_double_backward(name, hidden, sharpness, share, biases):
     outputs, weighted = WEIGHTED[name]
-    net, (x, c) = network([D, *hidden, outputs], biases), candidates()
-    tied = name in losses.LOSSES
-    rule = rules.make("tied" if tied else name, LABELS[outputs], outputs, MU, name if tied else None)
+    net, (x, c) = network_of(hidden, biases, outputs), candidates()
+    tied = name in LOSSES
+    recipe = networks.Recipe(hidden, name if tied else "square", MU)
+    rule = make_rule("tied" if tied else name, LABELS[outputs], net, recipe)
     ours = Stationarity(net, rule, sharpness, share)(x, c)
     value, in_x, in_c = plain(net, x, c, weighted, sharpness)
     assert torch.allclose(ours.value, value, rtol=1e-12)
@@ -90,65 +96,48 @@ def test_equals_double_backward(name, hidden, sharpness, share, biases):
 
 
 def test_relu_gradient_is_the_slope_of_the_residual():
-    net, (x, c) = network([D, 20, 17, 1], True), candidates()
-    residual = Stationarity(net, rules.Signed())
-    ours, direction, h = residual(x, c), torch.randn_like(x), 1e-6
-    slope = (residual(x + h * direction, c).value - residual(x - h * direction, c).value) / (2 * h)
+    net, (x, c) = network_of((20, 17), True), candidates()
+    r = Stationarity(net, Signed())
+    ours, direction, h = r(x, c), torch.randn_like(x), 1e-6
+    slope = (r(x + h * direction, c).value - r(x - h * direction, c).value) / (2 * h)
     assert torch.allclose((ours.x_gradient * direction).sum(), slope, rtol=1e-6)
 
 
 def test_a_batch_equals_its_members_also_in_slices(monkeypatch):
-    net = network([D, 20, 17, 1], False)
+    net = network_of((20, 17), False)
     x, c = (torch.stack(parts) for parts in zip(*(candidates(seed) for seed in range(5))))
-    residual = Stationarity(net, rules.Signed(), 5.0)
+    r = Stationarity(net, Signed(), 5.0)
     for rows in (10**6, 2 * N, 1):
-        monkeypatch.setitem(__import__("utils.stationarity").stationarity.ROWS, "cpu", rows)
-        together = residual(x, c)
+        monkeypatch.setitem(residual.ROWS, "cpu", rows)
+        together = r(x, c)
         for k in range(5):
-            for ours, alone in zip(together, residual(x[k], c[k])):
+            for ours, alone in zip(together, r(x[k], c[k])):
                 assert torch.allclose(ours[k], alone, rtol=1e-12)
 
 
 def test_single_precision_is_exact_to_single_precision():
-    net, (x, c) = network([D, 20, 17, 1], False), candidates()
-    double = Stationarity(net, rules.Signed(), 5.0)(x, c)
-    single = Stationarity(mlp.change(net, torch.Tensor.float), rules.Signed(), 5.0)(x.float(), c.float())
+    net, (x, c) = network_of((20, 17), False), candidates()
+    double = Stationarity(net, Signed(), 5.0)(x, c)
+    single = Stationarity(change(net, torch.Tensor.float), Signed(), 5.0)(x.float(), c.float())
     for a, b in zip(single, double):
         assert (a - b).norm() <= 1e-5 * b.norm()
 
 
 def test_quadratic_in_the_coefficients():
-    net, (x, c) = network([D, 20, 17, 1], True), candidates()
-    residual = Stationarity(net, rules.Margin(losses.signs(LABELS[1])), 5.0)
-    h, b = residual.quadratic(x)
-    assert torch.allclose(residual.squares.sum() - 2 * b @ c + c @ h @ c, residual(x, c).value, rtol=1e-12)
+    net, (x, c) = network_of((20, 17), True), candidates()
+    r = Stationarity(net, Margin(signs(LABELS[1])), 5.0)
+    h, b = r.quadratic(x)
+    assert torch.allclose(r.squares.sum() - 2 * b @ c + c @ h @ c, r(x, c).value, rtol=1e-12)
 
 
 def test_outside_of_the_first_layers_row_space_candidates_only_add():
-    net, (x, c) = network([D, 20, 17, 1], False), candidates()
-    residual, basis = Stationarity(net, rules.Signed(), 5.0), decoreco.span(net, 1e-9)
+    net, (x, c) = network_of((20, 17), False), candidates()
+    r, basis = Stationarity(net, Signed(), 5.0), networks.span(net, 1e-9)
     assert basis.shape == (D, 20)
-    inside = x @ basis @ basis.T
-    signals = mlp.back(net, (c / N)[:, None], [torch.sigmoid(5 * z) for z in mlp.forward(net, x)[1][:-1]])[0][0]
+    inside = networks.within(x, basis)
+    signals = back(net, (c / N)[:, None], [torch.sigmoid(5 * z) for z in forward(net, x)[1][:-1]])[0][0]
     extra = (signals.T @ (x - inside)).square().sum()  # ‖D₁ᵀx_out‖²
-    assert torch.allclose(residual(x, c).value, residual(inside, c).value + extra, rtol=1e-12)
-    reduced = Stationarity(decoreco.in_span(net, basis), rules.Signed(), 5.0)(x @ basis, c)
-    assert torch.allclose(reduced.value, residual(inside, c).value, rtol=1e-12)
-    assert torch.allclose(reduced.x_gradient, residual(inside, c).x_gradient @ basis, rtol=1e-9, atol=1e-12)
-
-
-def test_bounded_quadratic_is_non_negative_least_squares():
-    from scipy.optimize import nnls
-
-    generator = torch.Generator().manual_seed(0)
-    a = torch.randn(4, 30, 12, dtype=torch.float64, generator=generator)
-    target = torch.randn(4, 30, dtype=torch.float64, generator=generator)
-    h, b = a.mT @ a, (a.mT @ target[..., None])[..., 0]
-    ours = solvers.bounded_quadratic(h, b, 0.0, torch.ones(4, 12, dtype=torch.float64))
-    for k in range(4):
-        assert torch.allclose(ours[k], torch.as_tensor(nnls(a[k].numpy(), target[k].numpy())[0]), atol=1e-8)
-    free = solvers.bounded_quadratic(h, b, -math.inf, torch.zeros(4, 12, dtype=torch.float64))
-    assert torch.allclose(free, torch.linalg.solve(h, b), rtol=1e-8)
-    shifted = solvers.bounded_quadratic(h, b, 0.1, torch.zeros(4, 12, dtype=torch.float64))
-    gradient = (h @ shifted[..., None])[..., 0] - b
-    assert (shifted >= 0.1).all() and (gradient[shifted > 0.1].abs() < 1e-8).all() and (gradient > -1e-8).all()
+    assert torch.allclose(r(x, c).value, r(inside, c).value + extra, rtol=1e-12)
+    reduced = Stationarity(networks.in_span(net, basis), Signed(), 5.0)(x @ basis, c)
+    assert torch.allclose(reduced.value, r(inside, c).value, rtol=1e-12)
+    assert torch.allclose(reduced.x_gradient, r(inside, c).x_gradient @ basis, rtol=1e-9, atol=1e-12)

@@ -12,14 +12,13 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
-from utils import solvers
-from utils.affine import curvatures, dot, residuals, times
-from utils.errors import InputError, choose
+from utils.kernels import solvers
+from utils.kernels.affine import residuals, ridge, times
+from utils.kernels.layers import joint, parted
+from utils.kernels.losses import curvatures
 
-TOLERANCE = 1e-9  # gradient norm at which training ends
 
-
-class Network(NamedTuple):
+class Weights(NamedTuple):
     """Φ(x; θ) = σ(xW₁ᵀ + b₁)w₂ + b₂, eq. (9), with σ(s) = softplus(βs)/β; β = ∞ is ReLU."""
 
     first: torch.Tensor  # W̄₁ = (W₁, b₁): (…, h, d+1)
@@ -34,7 +33,7 @@ class Coordinates(NamedTuple):
     data: torch.Tensor  # L (…, m, m)
 
 
-class Trained(NamedTuple):
+class Solved(NamedTuple):
     """A stationary point of E, and what is known about it."""
 
     inside: torch.Tensor  # v = (A, w₂, b₂) (…, n); outside the row space of X̄ the weights are zero
@@ -46,9 +45,9 @@ class Trained(NamedTuple):
 
     @property
     def weights(self):
-        """θ as a Network: W̄₁ = AQᵀ."""
+        """θ: W̄₁ = AQᵀ."""
         a, w, b = unpack(self.inside, self.coordinates)
-        return Network(a @ self.coordinates.basis.mT, torch.cat([w, b], -1), self.sharpness)
+        return Weights(a @ self.coordinates.basis.mT, torch.cat([w, b], -1), self.sharpness)
 
 
 class Direction(NamedTuple):
@@ -56,7 +55,7 @@ class Direction(NamedTuple):
 
     inside: torch.Tensor  # (…, n)
     factor: float
-    target: Network  # θ*
+    target: Weights  # θ*
     projected: torch.Tensor  # v* = (A*, w₂*, b₂*) (…, n)
 
 
@@ -78,14 +77,14 @@ def activation(s, sharpness):
     return softplus(s, beta=sharpness, threshold=40), slope, sharpness * slope * (1 - slope)
 
 
-def initial_weights(d, width, seed, kind="standard", sharpness=10.0, device="cpu"):
-    """Draw θ⁰: `uniform` is U(0, 1) as in the paper; `standard` is U(−1/√n, 1/√n) for n inputs, torch's own default."""
-    choose("THETA_START", kind, ("uniform", "standard"))
-    generator = torch.Generator().manual_seed(seed)
-    draw = [torch.rand(*size, dtype=torch.float64, generator=generator) for size in ((width, d + 1), (width + 1,))]
-    if kind == "standard":
-        draw = [(2 * t - 1) / fan_in**0.5 for t, fan_in in zip(draw, (d, width))]
-    return Network(*(t.to(device) for t in draw), sharpness)
+def weights(network, sharpness):
+    """The Weights of a network with one hidden layer, whose softplus has the sharpness β."""
+    return Weights(joint(network[0]), joint(network[1])[..., 0, :], sharpness)
+
+
+def network(theta):
+    """The layers of Weights."""
+    return parted(theta.first), parted(theta.second[..., None, :])
 
 
 def coordinates(x):
@@ -106,13 +105,13 @@ def unpack(v, at):
     return v[..., : h * m].unflatten(-1, (h, m)), v[..., h * m : -1], v[..., -1:]
 
 
-def project(weights, at):
-    """The coordinates v (…, n) of a Network, or of a Trained in other coordinates, inside the row space of X̄."""
-    if isinstance(weights, Trained):
-        a, w, b = unpack(weights.inside, weights.coordinates)
-        return pack(a @ (weights.coordinates.basis.mT @ at.basis), w, b)  # (h, m') @ (m', m)
-    second = weights.second.expand(*at.data.shape[:-2], -1)
-    return pack(weights.first @ at.basis, second[..., :-1], second[..., -1:])  # (h, d+1) @ (d+1, m)
+def to_coordinates(theta, at):
+    """The coordinates v (…, n) of Weights, or of a Solved in other coordinates, inside the row space of X̄."""
+    if isinstance(theta, Solved):
+        a, w, b = unpack(theta.inside, theta.coordinates)
+        return pack(a @ (theta.coordinates.basis.mT @ at.basis), w, b)  # (h, m') @ (m', m)
+    second = theta.second.expand(*at.data.shape[:-2], -1)
+    return pack(theta.first @ at.basis, second[..., :-1], second[..., -1:])  # (h, d+1) @ (d+1, m)
 
 
 def forward(v, at, sharpness):
@@ -133,7 +132,7 @@ def energy(v, at, y, weight_decay, sharpness):
     losses = binary_cross_entropy_with_logits(state.logits, y.expand_as(state.logits), reduction="none")
     r = residuals(state.logits, y) / len(y)
     back = state.slope * state.w[..., None, :] * r[..., None]  # (…, m, h)
-    return losses.mean(-1) + weight_decay / 2 * dot(v, v), transposed(back, r, at, state) + weight_decay * v
+    return losses.mean(-1) + weight_decay / 2 * v.square().sum(-1), transposed(back, r, at, state) + weight_decay * v
 
 
 def hessian(v, at, y, weight_decay, sharpness):
@@ -147,8 +146,7 @@ def hessian(v, at, y, weight_decay, sharpness):
     slope = state.slope * state.w[..., None, :]  # ∂z/∂s
     bend = state.bend * state.w[..., None, :] * r[..., None]
     kernel = (slope @ slope.mT) * (at.data @ at.data.mT) + state.active @ state.active.mT + 1  # JJᵀ
-    shifted = curvature[..., None] * kernel + weight_decay * torch.eye(m, dtype=v.dtype, device=v.device)
-    factors = torch.linalg.lu_factor(shifted)
+    factors = torch.linalg.lu_factor(ridge(kernel, curvature, weight_decay))
 
     def jacobian(u):  # -> the change of s, and of z
         a, w, b = unpack(u, at)
@@ -158,9 +156,8 @@ def hessian(v, at, y, weight_decay, sharpness):
     def product(u):
         ds, dw, dz = jacobian(u)
         back = slope * (curvature * dz)[..., None] + (state.slope * dw[..., None, :]) * r[..., None] + bend * ds
-        mixed = times((state.slope * ds).mT, r)
-        extra = pack(torch.zeros_like(unpack(u, at)[0]), mixed, torch.zeros_like(u[..., -1:]))
-        return transposed(back, curvature * dz, at, state) + extra + weight_decay * u
+        on_w = times(state.active.mT, curvature * dz) + times((state.slope * ds).mT, r)
+        return pack(back.mT @ at.data, on_w, (curvature * dz).sum(-1, keepdim=True)) + weight_decay * u
 
     def precondition(u):
         c = torch.linalg.lu_solve(*factors, (curvature * jacobian(u)[2])[..., None])[..., 0]
@@ -169,88 +166,46 @@ def hessian(v, at, y, weight_decay, sharpness):
     return product, precondition
 
 
-def train(x, y, weight_decay, start, tolerance=TOLERANCE):
-    """Minimise E from `start`, a Network θ⁰ or a Trained, until ‖∇E‖ ≤ `tolerance`: a local minimum of eq. (1).
+def solve(x, y, weight_decay, start, tolerance=1e-9):
+    """Minimise E from `start`, the Weights θ⁰ or a Solved, until ‖∇E‖ ≤ `tolerance`: a local minimum of eq. (1).
 
     The part of θ⁰ outside the row space of X̄ does not change the logits; its minimiser, 0, is taken at once. Inside, a
-    few steps of L-BFGS lead to where Newton's method with conjugate gradients takes over.
+    few steps of L-BFGS lead to where Newton's method with conjugate gradients takes over. μ, β must be positive.
     """
-    objective, curvature, at = problem(x, y, weight_decay, start.sharpness)
-    near = solvers.lbfgs(objective, project(start, at), gradient_tolerance=1e-2, iterations=200)
-    found = solvers.newton_cg(objective, curvature, near.x, gradient_tolerance=reachable(tolerance, x))
-    return trained(found, at, start, near.iterations)
-
-
-def problem(x, y, weight_decay, sharpness):
-    """The lower level in coordinates: v -> (E, ∇E), v -> the Hessian's product and preconditioner, and (Q, L)."""
-    if not weight_decay > 0:
-        raise InputError(f"WEIGHT_DECAY is {weight_decay}; without a positive one the weights grow without bound.")
-    if not sharpness > 0:
-        raise InputError(f"SHARPNESS is {sharpness}; softplus(βs)/β needs a positive β.")
     at = coordinates(x)
-    terms = (at, y, weight_decay, sharpness)
-    return lambda v: energy(v, *terms), lambda v: hessian(v, *terms), at
+    terms = (at, y, weight_decay, start.sharpness)
+    v = to_coordinates(start, at)
+    near = solvers.lbfgs(lambda v: energy(v, *terms), v, gradient_tolerance=1e-2, iterations=200)
+    goal = {"gradient_tolerance": tolerance if x.dtype == torch.float64 else max(tolerance, 1e-6)}  # single precision's
+    found = solvers.newton_cg(lambda v: energy(v, *terms), lambda v: hessian(v, *terms), near.x, **goal)
+    steps = near.iterations + found.iterations
+    return Solved(found.x, at, start.sharpness, found.gradient_norm, steps, found.converged)
 
 
-def trained(found, at, start, before=0):
-    """Wrap a solvers.Minimum as a Trained."""
-    return Trained(found.x, at, start.sharpness, found.gradient_norm, before + found.iterations, found.converged)
-
-
-def reachable(tolerance, x):
-    """The tolerance, or what single precision can reach."""
-    return tolerance if x.dtype == torch.float64 else max(tolerance, 1e-6)
-
-
-def cg(x, y, weight_decay, start, pairs, tolerance=1e-10):
-    """Inner solve to a stationary point; the inverse Hessian by preconditioned conjugate gradients."""
-    solved = train(x, y, weight_decay, start)
+def inner(x, y, weight_decay, start, pairs=()):
+    """The same as `affine.inner`, with H⁻¹u by preconditioned conjugate gradients."""
+    solved = solve(x, y, weight_decay, start)
     product, precondition = hessian(solved.inside, solved.coordinates, y, weight_decay, solved.sharpness)
 
     def inverse(u):
-        solution = solvers.cg(product, u.inside, reachable(tolerance, x), 1000, precondition)
+        solution = solvers.cg(product, u.inside, 1e-10 if x.dtype == torch.float64 else 1e-6, precondition=precondition)
         return u._replace(inside=solution.x, factor=u.factor / weight_decay), solved.converged & solution.converged
 
-    return solved, inverse, []
-
-
-def lbfgs(x, y, weight_decay, start, pairs, tolerance=1e-7, memory=100):
-    """Inner solve by L-BFGS, whose memory then stands for the inverse Hessian: the paper's quasi-Newton H."""
-    objective, _, at = problem(x, y, weight_decay, start.sharpness)
-    settings = {"gradient_tolerance": reachable(tolerance, x), "iterations": 5000, "memory": memory}
-    found = solvers.lbfgs(objective, project(start, at), **settings)
-
-    def inverse(u):
-        inside = solvers.quasi_newton_product(found.pairs, u.inside)
-        return u._replace(inside=inside, factor=u.factor / weight_decay), found.converged
-
-    return trained(found, at, start), inverse, []
-
-
-INVERSES = {"cg": cg, "lbfgs": lbfgs}
-
-
-def in_span(network, basis):
-    """The Network for images given by their coordinates in an orthonormal `basis` (…, d, r)."""
-    inside, bias = network.first[..., :-1] @ basis, network.first[..., -1:]
-    return network._replace(first=torch.cat([inside, bias.expand(*inside.shape[:-1], 1)], -1))
+    return solved, inverse, ()
 
 
 def difference(solved, target):
     """θ(x) − θ*: inside v − v*; outside, where θ(x) is zero, −θ*."""
-    projected = project(target, solved.coordinates)
+    projected = to_coordinates(target, solved.coordinates)
     return Direction(solved.inside - projected, -1.0, target, projected)
 
 
-def square(u):
-    """‖u‖² of a Direction: (…)."""
-    outside = square_norm(u.target) - dot(u.projected, u.projected)
-    return dot(u.inside, u.inside) + u.factor**2 * outside.clamp_min(0)
-
-
-def square_norm(weights):
-    """‖θ‖² of a Network: (…)."""
-    return weights.first.square().sum((-2, -1)) + weights.second.square().sum(-1)
+def square_norm(u):
+    """‖θ‖² of Weights, or ‖u‖² of a Direction: (…)."""
+    if isinstance(u, Weights):
+        return u.first.square().sum((-2, -1)) + u.second.square().sum(-1)
+    outside = square_norm(u.target) - u.projected.square().sum(-1)
+    return u.inside.square().sum(-1) + u.factor**2 * outside.clamp_min(0)
 
 
 def cross_gradient(x, y, solved, p):

@@ -1,9 +1,8 @@
 """The residual of stationarity, R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖², and its gradient in closed form.
 
-Eq. (3) of the first paper and the attacks it builds on are this residual, with different rules for the coefficients c
-(`rules`). A layer's share is ‖W̄_l − D_lᵀĀ_{l−1}‖², where Ā are the layer's inputs and D the back-propagated signals,
-whose rows carry the coefficients. The gradient follows the signals up and the inputs down once more: no gradient in θ is
-kept, and nothing is differentiated twice.
+Eq. (3) of the first paper and the attacks it builds on are this, with different rules for the c (`coefficients`). A
+layer's share is ‖W̄_l − D_lᵀĀ_{l−1}‖², where Ā are the layer's inputs and D the back-propagated signals, whose rows
+carry the c. The gradient follows the signals up and the inputs down: nothing is differentiated twice.
 
 Shapes: candidates x (…, n, d), coefficients λ (…, n); inputs and signals of a layer (…, n, n_{l−1}) and (…, n, n_l).
 Leading dimensions are independent sets of candidates for the same network.
@@ -14,8 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from utils.mlp import back, forward
-
+from utils.kernels.layers import back, forward
 
 ROWS = {"cpu": 512, "cuda": 2**17}  # candidates that are evaluated at once
 
@@ -27,15 +25,6 @@ class Residual(NamedTuple):
     layers: torch.Tensor  # ‖W̄_l − D_lᵀĀ_{l−1}‖² (…, L)
     x_gradient: torch.Tensor  # (…, n, d)
     coefficient_gradient: torch.Tensor  # (…, n)
-
-
-class Share(NamedTuple):
-    """A layer's ‖W̄ − DᵀĀ‖² and its derivatives."""
-
-    value: torch.Tensor  # (…)
-    signals: torch.Tensor  # derivative in D (…, n, n_l)
-    inputs: torch.Tensor  # derivative in A (…, n, n_{l−1}), without the term pending·DW
-    pending: float  # −2, or 0: that term is multiplied by W together with other signals
 
 
 def slopes(z, sharpness):
@@ -55,29 +44,33 @@ def inner(a, b):
     return torch.linalg.vecdot(a.flatten(-2), b.flatten(-2))
 
 
-def gram_share(layer, square, a, d, z):
-    """‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩: 2n² products for every input and output of the layer."""
+def gram_share(layer, size, a, d, z):
+    """A layer's share as ‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩, `size` is ‖W̄‖²: 2n² products for every input and output.
+
+    Returns the share (…), derivatives in D (…, n, n_l) and in A (…, n, n_{l−1}), the latter without a term c·DW, and
+    c, here −2: W multiplies that term together with other signals.
+    """
     gram = (a @ a.mT).add_(layer.bias is not None).mul_(2)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
     signals = (gram @ d).sub_(z, alpha=2)
-    value = square + inner(d, torch.sub(signals, z, alpha=2)) / 2
-    return Share(value, signals, (2 * (d @ d.mT)) @ a, -2.0)
+    value = size + inner(d, torch.sub(signals, z, alpha=2)) / 2
+    return value, signals, (2 * (d @ d.mT)) @ a, -2.0
 
 
-def direct_share(layer, square, a, d, z):
-    """‖W̄ − DᵀĀ‖² as it stands: n products for every weight, three times."""
+def direct_share(layer, size, a, d, z):
+    """The same as ‖W̄ − DᵀĀ‖², as it stands: n products for every weight, three times; no term is left out."""
     error = (d.mT @ a).sub_(layer.weight)  # DᵀĀ − W̄: (n_l, n) @ (n, n_{l−1}) -> (n_l, n_{l−1})
     value, signals = inner(error, error), (a @ error.mT).mul_(2)
     if layer.bias is not None:
         bias = d.sum(-2) - layer.bias
         value, signals = value + inner(bias[..., None], bias[..., None]), signals.add_(bias[..., None, :], alpha=2)
-    return Share(value, signals, ((2 * d) @ error), 0.0)
+    return value, signals, (2 * d) @ error, 0.0
 
 
-def cheaper_share(layer, square, a, d, z):
+def cheaper_share(layer, size, a, d, z):
     """The form with fewer products: 2n²(n_l + n_{l−1}) against 3n·n_l·n_{l−1}."""
     outputs, inputs = layer.weight.shape[-2:]
     gram = 2 * a.shape[-2] * (outputs + inputs) < 3 * outputs * inputs
-    return (gram_share if gram else direct_share)(layer, square, a, d, z)
+    return (gram_share if gram else direct_share)(layer, size, a, d, z)
 
 
 class Stationarity:
@@ -97,26 +90,21 @@ class Stationarity:
         a, z = forward(network, x)
         slope, bend = map(list, zip(*(slopes(s, self.sharpness) for s in z)))
         d, u = back(network, self.rule.signal(z[-1], coefficients), slope[:-1])
-        shares = [self.share(*parts) for parts in zip(network, self.squares, a, d, z)]
-        up = shares[0].signals  # dR/dD_l: the layer's own, and through the layers below
+        shares, signals, inputs, pending = zip(*map(self.share, network, self.squares, a, d, z))
+        up = signals[0]  # dR/dD_l: the layer's own, and through the layers below
         through = []  # dR/dZ_l through the surrogate
         for k in hidden:
             through.append((up * u[k]).mul_(bend[k]))
-            up = ((up * slope[k]) @ network[k + 1].weight.mT).add_(shares[k + 1].signals)
+            up = ((up * slope[k]) @ network[k + 1].weight.mT).add_(signals[k + 1])
         coefficient_gradient, down = self.rule.pullback(z[-1], coefficients, up)
         for k in reversed(hidden):  # down: dR/dZ_l, from the last layer to the first
-            inputs = shares[k + 1].inputs
-            if shares[k + 1].pending:
-                inputs.add_(u[k], alpha=shares[k + 1].pending)
-            if down is not None:
-                inputs.add_(down @ network[k + 1].weight)
-            down = inputs.mul_(slope[k]).add_(through[k])
-        if shares[0].pending:
-            down = torch.add(down, d[0], alpha=shares[0].pending) if down is not None else shares[0].pending * d[0]
-        x_gradient = shares[0].inputs
-        if down is not None:
-            x_gradient.add_(down @ network[0].weight)  # (n, n_1) @ (n_1, d) -> (n, d)
-        layers = torch.stack([share.value for share in shares], -1)
+            if pending[k + 1]:
+                inputs[k + 1].add_(u[k], alpha=pending[k + 1])
+            down = inputs[k + 1].add_(down @ network[k + 1].weight).mul_(slope[k]).add_(through[k])
+        if pending[0]:
+            down = torch.add(down, d[0], alpha=pending[0])
+        x_gradient = inputs[0].add_(down @ network[0].weight)  # (n, n_1) @ (n_1, d) -> (n, d)
+        layers = torch.stack(shares, -1)
         return Residual(layers.sum(-1), layers, x_gradient, coefficient_gradient)
 
     def quadratic(self, x):

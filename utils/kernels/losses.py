@@ -1,7 +1,7 @@
 """The losses of the victims: values, slopes and curvatures in the outputs of a network.
 
-Outputs z are (…, m, K). Two classes have K = 1 and labels y (m,) in {0, 1}, which stand for −1 and +1; more classes have
-labels in {0, …, K−1}.
+Outputs z are (…, m, K). Two classes have K = 1 and labels y (m,) in {0, 1}, which stand for −1 and +1; more classes
+have labels in {0, …, K−1}.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ def softmax_product(z, v):
     return p * (v - (p * v).sum(-1, keepdim=True))
 
 
-def sigmoid_product(z, v):
-    """σ(z)(1 − σ(z))v."""
-    return torch.sigmoid(z) * torch.sigmoid(-z) * v
+def curvatures(z):
+    """ℓ''(z) = σ(z)(1 − σ(z)) of the logistic loss, without cancellation for large |z|."""
+    return torch.sigmoid(z) * torch.sigmoid(-z)
 
 
 LOSSES = {
@@ -40,7 +40,7 @@ LOSSES = {
     "logistic": Loss(
         lambda z, y: softplus(-signs(y) * z[..., 0]),
         lambda z, y: -(signs(y) * torch.sigmoid(-signs(y) * z[..., 0]))[..., None],
-        sigmoid_product,
+        lambda z, v: curvatures(z) * v,
     ),
     # (z − y)², y = ±1
     "square": Loss(

@@ -1,0 +1,200 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from utils import networks, victims
+from utils.attacks import bilevel
+from utils.attacks.contract import Released
+from utils.errors import InputError
+from utils.images import Part
+from utils.kernels import one_hidden
+
+MU = 1e-2
+WIDTH = 6
+
+
+def plain_energy(x, y, first, second, sharpness, weight_decay=MU):
+    """E in all d coordinates, as eqs. (4) and (9) write it."""
+    s = x @ first[:, :-1].T + first[:, -1]
+    active = s.clamp_min(0) if math.isinf(sharpness) else torch.log1p(torch.exp(sharpness * s)) / sharpness
+    losses = binary_cross_entropy_with_logits(active @ second[:-1] + second[-1], y)
+    return losses + weight_decay / 2 * (first.square().sum() + second.square().sum())
+
+
+RECIPE = networks.one_hidden(WIDTH, MU)
+
+
+def drawn(seed, inputs=30, recipe=RECIPE):
+    """The kernel's weights of a θ⁰."""
+    return one_hidden.weights(networks.initial(recipe, inputs, seed), recipe.sharpness)
+
+
+def distance(network, target):
+    """The relative squared distance of two networks."""
+    ours, theirs = networks.flatten(network), networks.flatten(target)
+    return ((ours - theirs).square().sum() / theirs.square().sum()).item()
+
+
+@pytest.fixture
+def problem(small):
+    x, y, generator = small
+    victim = victims.train(Part(x, y), RECIPE, 0)
+    assert victim.gradient_norm <= 1e-9
+    theta0 = networks.initial(RECIPE, 30, 0)
+    return torch.rand(12, 30, dtype=torch.float64, generator=generator), victim.released, theta0, generator
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 10.0, math.inf])
+def test_energy_in_coordinates_equals_energy_in_full(small, sharpness):
+    x, y, _ = small
+    net = drawn(1)._replace(sharpness=sharpness)
+    at = one_hidden.coordinates(x)
+    inside = net._replace(first=net.first @ at.basis @ at.basis.T).first.requires_grad_()
+    second = net.second.requires_grad_()
+    value, gradient = one_hidden.energy(one_hidden.to_coordinates(net, at), at, y, MU, sharpness)
+    expected = plain_energy(x, y, inside, second, sharpness)
+    full = torch.autograd.grad(expected, (inside, second))
+    assert abs(value - expected) <= 1e-12
+    assert torch.allclose(gradient, one_hidden.to_coordinates(one_hidden.Weights(*full, sharpness), at), atol=1e-12)
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 10.0])
+def test_hessian_product_is_the_derivative_of_the_gradient(small, sharpness):
+    x, y, generator = small
+    at = one_hidden.coordinates(x)
+    v = one_hidden.to_coordinates(drawn(1), at)
+    product, precondition = one_hidden.hessian(v, at, y, MU, sharpness)
+    for _ in range(3):
+        u = torch.randn(v.shape, dtype=v.dtype, generator=generator)
+        ahead, behind = (one_hidden.energy(v + t * u, at, y, MU, sharpness)[1] for t in (1e-6, -1e-6))
+        assert (product(u) - (ahead - behind) / 2e-6).norm() <= 1e-7 * product(u).norm()
+        assert (u * precondition(u)).sum() > 0
+
+
+def test_preconditioner_inverts_the_hessian_where_residuals_vanish(small):
+    x, _, generator = small
+    at = one_hidden.coordinates(x)
+    v = one_hidden.to_coordinates(drawn(1), at)
+    y = torch.sigmoid(one_hidden.forward(v, at, 10.0).logits)  # ℓ' = 0: only the Gauss–Newton part is left
+    product, precondition = one_hidden.hessian(v, at, y, MU, 10.0)
+    u = torch.randn(v.shape, dtype=v.dtype, generator=generator)
+    assert (precondition(product(u)) - u).norm() <= 1e-9 * u.norm()
+
+
+@pytest.mark.parametrize("kind", ["uniform", "standard"])
+def test_training_ends_at_a_stationary_point_of_the_full_energy(small, kind):
+    x, y, _ = small
+    solved = one_hidden.solve(x, y, MU, drawn(0, recipe=RECIPE._replace(start=kind)))
+    assert solved.converged and solved.gradient_norm <= 1e-9
+    first, second = (part.clone().requires_grad_() for part in solved.weights[:2])
+    gradients = torch.autograd.grad(plain_energy(x, y, first, second, 10.0), (first, second))
+    assert all(gradient.norm() <= 1e-8 for gradient in gradients)
+
+
+def test_training_on_photographs_is_stationary(photos):
+    data, _ = photos
+    solved = one_hidden.solve(*data.secret, MU, drawn(0, 3072, networks.one_hidden(32, MU, start="uniform")))
+    assert solved.gradient_norm <= 1e-7
+    size = solved.weights.first.norm(dim=1) * solved.weights.second[:-1].abs()
+    assert (size > 1e-3 * size.max()).sum() < 16  # most neurons have died
+
+
+def test_a_batch_equals_its_members(problem):
+    x, released, _, generator = problem
+    y, batch = released.labels, torch.stack([x, torch.rand(x.shape, dtype=x.dtype, generator=generator)])
+    together = one_hidden.solve(batch, y, MU, drawn(0))
+    assert together.converged.all()
+    for k in range(2):
+        first, second = (part[k].clone().requires_grad_() for part in together.weights[:2])
+        gradients = torch.autograd.grad(plain_energy(batch[k], y, first, second, 10.0), (first, second))
+        assert all(gradient.norm() <= 1e-8 for gradient in gradients)
+
+
+def test_relu_is_reported_as_not_converged(photos):
+    data, _ = photos
+    solved = one_hidden.solve(*data.secret, MU, drawn(0, 3072, networks.one_hidden(16, MU, math.inf)))
+    assert not solved.converged and solved.gradient_norm > 1e-7
+
+
+def test_single_precision_reaches_its_own_tolerance(small):
+    x, y, _ = small
+    theta0 = drawn(0)
+    theta0 = one_hidden.Weights(theta0.first.float(), theta0.second.float(), 10.0)
+    solved = one_hidden.solve(x.float(), y.float(), MU, theta0)
+    assert solved.inside.dtype == torch.float32 and solved.gradient_norm <= 1e-6
+
+
+def test_hypergradient_is_the_derivative(problem):
+    x, released, theta0, generator = problem
+    target = one_hidden.weights(released.network, 10.0)
+    h = bilevel.hypergradient(released, x, start=theta0)
+
+    def half_square(weights):
+        return sum((a - b).square().sum() for a, b in zip(weights[:2], target[:2])) / 2
+
+    assert h.sound and abs(h.loss - half_square(h.solved.weights)) <= 1e-10
+    for _ in range(5):
+        direction = torch.randn(x.shape, dtype=x.dtype, generator=generator)
+
+        def loss(step):
+            moved = one_hidden.solve(x + step * direction, released.labels, MU, h.solved, tolerance=1e-13)
+            return half_square(moved.weights)
+
+        slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
+        assert abs((h.gradient * direction).sum() - slope) <= 1e-5 * h.gradient.norm()
+
+
+def test_hypergradient_equals_differentiating_through_training(small):
+    x, y, generator = small
+    recipe = networks.one_hidden(3, 0.1)
+    released, theta0 = victims.train(Part(x, y), recipe, 0).released, networks.initial(recipe, 30, 0)
+    target = one_hidden.weights(released.network, 10.0)
+    x = torch.rand(12, 30, dtype=x.dtype, generator=generator)
+    h = bilevel.hypergradient(released, x, start=theta0)
+    x = x.clone().requires_grad_()
+    first, second = (part.clone().requires_grad_() for part in h.solved.weights[:2])
+    for _ in range(4000):  # plain gradient descent from θ(x); every step stays in the graph
+        steps = torch.autograd.grad(plain_energy(x, y, first, second, 10.0, 0.1), (first, second), create_graph=True)
+        first, second = first - 0.1 * steps[0], second - 0.1 * steps[1]
+    loss = ((first - target.first).square().sum() + (second - target.second).square().sum()) / 2
+    (through,) = torch.autograd.grad(loss, x)
+    assert (through - h.gradient).norm() <= 1e-6 * h.gradient.norm()
+
+
+@pytest.mark.parametrize("inner_start", ["warm", "cold"])
+def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
+    x, released, _, _ = problem
+    found = bilevel.attack(released, x, theta_start=released.network, inner_start=inner_start, iterations=60)
+    assert found.history.shape == found.details.sound.shape
+    assert found.history[-1] < 0.5 * found.history[0]
+    assert abs(distance(found.network, released.network) - found.history[-1]) <= 1e-6
+
+
+def test_the_truth_with_known_theta0_needs_no_step(small):
+    x, y, _ = small
+    released = victims.train(Part(x, y), RECIPE, 0).released
+    found = bilevel.attack(released, x, theta_start=networks.initial(RECIPE, 30, 0))
+    assert found.stopped == "converged" and len(found.history) == 1 and torch.equal(found.images, x)
+
+
+def test_an_attack_that_leaves_the_pixel_range_or_its_budget_ends(photos):
+    data, _ = photos
+    recipe = networks.one_hidden(16, MU, start="uniform")
+    released = victims.train(data.secret, recipe, 0).released
+    settings = {"theta_start": networks.initial(recipe, 3072, 1), "iterations": 40}
+    found = bilevel.attack(released, data.known.images, **settings, inner_budget=3_000)
+    moved = (found.images - data.known.images).square().mean().sqrt()
+    assert (found.stopped == "left") == (moved > 1)
+    assert distance(found.network, released.network) > 0.1
+    short = bilevel.attack(released, data.known.images, **settings, inner_budget=10)
+    assert short.stopped == "budget" and torch.equal(short.images, data.known.images)
+
+
+def test_bad_input_is_told_in_a_sentence(problem):
+    x, released, theta0, _ = problem
+    with pytest.raises(InputError, match="needs theta_start, a network"):
+        bilevel.attack(released, x)
+    with pytest.raises(InputError, match="needs 12 labels and 29 inputs"):
+        bilevel.attack(released, x[:, 1:], theta_start=theta0)

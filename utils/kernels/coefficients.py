@@ -1,0 +1,79 @@
+"""Four rules for the coefficients of the stationarity residual: what the signals of the last layer are.
+
+A rule turns coefficients λ (…, n) and outputs z (…, n, K) of n candidates into the signals D_L (…, n, K) that are
+propagated back, and pulls a derivative in D_L back to λ and, where the signals depend on them, to the outputs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import one_hot
+
+from utils.kernels.losses import LOSSES, Loss, signs
+
+
+class Signed:
+    """c_i = λ_i/n of either sign: regression with weight decay (Buzaglo et al.)."""
+
+    bounded = False  # whether λ_i ≥ λ_min
+
+    def direction(self, z):
+        """What λ/n is multiplied by: one, or (…, n, K)."""
+        return 1.0
+
+    def signal(self, z, coefficients):
+        """D_L = λ/n times the direction."""
+        return coefficients[..., None] * self.direction(z) / z.shape[-2]
+
+    def pullback(self, z, coefficients, up):
+        """dR/dλ = ⟨direction, dR/dD_L⟩/n, and dR/dz = 0."""
+        return (up * self.direction(z)).sum(-1) / z.shape[-2], torch.zeros_like(up)
+
+
+@dataclass
+class Margin(Signed):
+    """c_i = λ_i y_i/n with λ_i ≥ λ_min and y_i = ±1: two classes without weight decay (Haim et al.)."""
+
+    y: torch.Tensor  # (n,) of ±1
+    bounded = True
+
+    def direction(self, z):
+        return self.y[:, None]
+
+
+@dataclass
+class Multiclass(Signed):
+    """λ_i/n times the gradient of Φ_y − max_{j≠y} Φ_j, λ_i ≥ λ_min: more classes, cross-entropy (Buzaglo et al.)."""
+
+    own: torch.Tensor  # (n, K), one at the label
+    bounded = True
+
+    def direction(self, z):
+        rival = torch.where(self.own > 0, -torch.inf, z).argmax(-1)  # the strongest other class j
+        return self.own - one_hot(rival, z.shape[-1])
+
+
+@dataclass
+class Tied:
+    """c_i = −ℓ'(Φ(x_i), y_i)/(nμ): eqs. (3) and (4) with weight decay, R = ‖∇_θ E‖²/μ². There is no λ."""
+
+    labels: torch.Tensor  # (n,)
+    loss: Loss
+    weight_decay: float  # μ
+    bounded = False
+
+    def signal(self, z, coefficients):
+        """D_L = −ℓ'(z, y)/(nμ)."""
+        return self.loss.slope(z, self.labels) / (-z.shape[-2] * self.weight_decay)
+
+    def pullback(self, z, coefficients, up):
+        """dR/dλ = 0, and dR/dz = −ℓ''·dR/dD_L/(nμ)."""
+        return torch.zeros_like(coefficients), self.loss.bend(z, up) / (-z.shape[-2] * self.weight_decay)
+
+
+RULES = {  # each from labels (n,), the number of outputs, and the victim's loss and weight decay
+    "signed": lambda labels, outputs, loss, weight_decay: Signed(),
+    "margin": lambda labels, outputs, loss, weight_decay: Margin(signs(labels)),
+    "multiclass": lambda labels, outputs, loss, weight_decay: Multiclass(one_hot(labels.long(), outputs)),
+    "tied": lambda labels, outputs, loss, weight_decay: Tied(labels, LOSSES[loss], weight_decay),
+}

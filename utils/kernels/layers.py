@@ -1,0 +1,74 @@
+"""Networks as tuples of layers, Φ(x; θ) = W_L σ(… σ(W₁x + b₁) …) + b_L with σ a ReLU; one layer is an affine model.
+
+Shapes: images x (…, m, d); layer l maps n_{l−1} inputs to n_l outputs; outputs z_L (…, m, K), K = 1 for two classes.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Layer(NamedTuple):
+    """s = Wa + b."""
+
+    weight: torch.Tensor  # W (…, n_l, n_{l−1})
+    bias: torch.Tensor | None  # b (…, n_l)
+
+
+def joint(layer):
+    """[W b], the bias as a last column: (…, n_l, n_{l−1} + 1)."""
+    return torch.cat([layer.weight, layer.bias[..., None]], -1)
+
+
+def parted(rows):
+    """The layer of [W b]: the opposite of `joint`."""
+    return Layer(rows[..., :-1], rows[..., -1])
+
+
+def change(network, function):
+    """Apply a function to every tensor of a network."""
+    return tuple(Layer(*(None if p is None else function(p) for p in layer)) for layer in network)
+
+
+def flatten(network):
+    """All weights θ as one vector."""
+    return torch.cat([p.flatten() for layer in network for p in layer if p is not None])
+
+
+def unflatten(theta, like):
+    """The network with the shapes of `like` whose weights are the entries of a vector, as views."""
+    parts = iter(theta.split([p.numel() for layer in like for p in layer if p is not None]))
+    return change(like, lambda p: next(parts).view(p.shape))
+
+
+def forward(network, x):
+    """Run the network: every layer's inputs a_0 = x, …, a_{L−1}, and every layer's outputs z_1, …, z_L."""
+    a, z = [x], []
+    for layer in network:
+        s = a[-1] @ layer.weight.mT  # (…, m, n_{l−1}) @ (n_{l−1}, n_l) -> (…, m, n_l)
+        z.append(s if layer.bias is None else s + layer.bias[..., None, :])
+        a.append(z[-1].clamp_min(0))
+    return a[:-1], z
+
+
+def back(network, top, slopes):
+    """Propagate signals D_L = `top` (…, m, K) back: U_l = D_{l+1}W_{l+1} and D_l = U_l ∘ `slopes`_l for every layer."""
+    d, u = [top], []
+    for layer, slope in zip(network[:0:-1], slopes[::-1]):
+        u.append(d[-1] @ layer.weight)  # (…, m, n_{l+1}) @ (n_{l+1}, n_l) -> (…, m, n_l)
+        d.append(u[-1] * slope)
+    return d[::-1], u[::-1]
+
+
+def pullback(network, x, signals):
+    """The outputs z_L, and Σ_i ∇_θ⟨s_i, Φ(x_i; θ)⟩ as one vector, for s = `signals`(z_L) (m, K) that are held fixed."""
+    a, z = forward(network, x)
+    d, _ = back(network, signals(z[-1]), [(s > 0).to(s) for s in z[:-1]])
+    parts = tuple(Layer(dl.mT @ al, None if l.bias is None else dl.sum(0)) for l, dl, al in zip(network, d, a))
+    return z[-1], flatten(parts)
+
+
+def gradient(network, x, labels, loss):
+    """(1/m) Σ ℓ(Φ(x_i), y_i) and its gradient in θ, as one vector."""
+    z, slope = pullback(network, x, lambda z: loss.slope(z, labels) / len(x))
+    return loss.value(z, labels).mean(), slope

@@ -1,0 +1,86 @@
+"""How similar images are, rows (n, d) in [0, 1]: all pairs at once, or place by place. `shape` is (H, W, C) of one."""
+
+import torch
+from torch.nn.functional import avg_pool2d, interpolate
+
+C1, C2 = 0.01**2, 0.03**2  # the constants of SSIM for pixels in [0, 1]
+
+
+def l2(images, references):
+    """All Euclidean distances: (n, d), (k, d) -> (n, k)."""
+    return torch.cdist(images, references, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def standardised(rows):
+    """Rows (…, d) minus their mean, with norm one; a constant row becomes zero."""
+    centred = rows - rows.mean(-1, keepdim=True)
+    return centred / centred.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).eps)
+
+
+def stretch(images):
+    """Map the smallest value of every image to 0 and the largest to 1."""
+    low, high = images.amin(1, keepdim=True), images.amax(1, keepdim=True)
+    return (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).eps)
+
+
+def planes(rows, shape):
+    """Images as planes, one per channel: (n, d) -> (n, C, H, W)."""
+    return rows.reshape(-1, *shape).permute(0, 3, 1, 2)
+
+
+def ncc(images, references):
+    """All normalised cross-correlations, over all pixels and channels at once: (n, d), (k, d) -> (n, k)."""
+    return standardised(images) @ standardised(references).T
+
+
+def half_ncc(images, references, shape):
+    """The mean over channels of their ncc at half the resolution (bicubic): (n, d), (k, d) -> (n, k)."""
+
+    def reduced(rows):
+        small = interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic", align_corners=False)
+        return standardised(small.flatten(2)).flatten(1)  # (n, C, H/2, W/2) -> (n, d/4)
+
+    return reduced(images) @ reduced(references).T / shape[-1]
+
+
+def ssim(images, references, shape, window=7):
+    """All structural similarities, computed in single precision: (n, d), (k, d) -> (n, k).
+
+    Square uniform window, sample covariances, data range 1, averaged over the windows inside the image and over the
+    channels; equals `skimage.metrics.structural_similarity(…, win_size=window, data_range=1, channel_axis=2)` to 1e-5.
+    At one position of the window, the numerators (2μₓμᵧ + C₁)(2cov + C₂) of all pairs are a table of rank 2w² + 2, the
+    denominators (μₓ² + μᵧ² + C₁)(varₓ + varᵧ + C₂) one of rank 4: two matrix products and a division. Memory: n·k.
+    """
+    x, y = (rows.T.float().contiguous() for rows in (images, references))  # (d, n), (d, k): one line per pixel
+    pixels = torch.arange(len(x), device=x.device).reshape(shape).unfold(0, window, 1).unfold(1, window, 1)
+    table, pixels = images.new_zeros(x.shape[1], y.shape[1]), pixels.reshape(-1, window**2)  # (P, w²)
+    for block in pixels.split(64):
+        part = x.new_zeros(table.shape)  # few terms, whose sum loses little
+        for left, right, low_left, low_right in zip(*factors(x[block], y[block])):  # (64, w², n), (64, w², k)
+            part.addcdiv_(left.mT @ right, low_left.mT @ low_right)  # (n, rank) @ (rank, k)
+        table += part
+    return table / len(pixels)
+
+
+def factors(x, y):
+    """Of the numerators, then of the denominators: (P, w², n), (P, w², k) -> twice (P, rank, n), (P, rank, k)."""
+    mean, other, degrees = x.mean(1, keepdim=True), y.mean(1, keepdim=True), x.shape[1] - 1
+    p, q = x - mean, y - other
+    var, spread = (part.square().sum(1, keepdim=True) / degrees for part in (p, q))  # (P, 1, n), (P, 1, k)
+    scaled, light, one = p * (2 / degrees), mean**2 + C1, torch.ones_like(mean)
+    left = torch.cat([2 * mean * scaled, C1 * scaled, 2 * C2 * mean, C1 * C2 * one], 1)
+    low_left = torch.cat([light * (var + C2), light, var + C2, one], 1)
+    light, one = other**2, torch.ones_like(other)
+    right = torch.cat([other * q, q, other, one], 1)
+    return left, right, low_left, torch.cat([one, spread, light, light * spread], 1)
+
+
+def pairwise_ssim(images, references, shape, window=3):
+    """SSIM of every image with the reference of the same place, in their own precision: (n, d), (n, d) -> (n,)."""
+    x, y = planes(images, shape), planes(references, shape)
+    mx, my, xx, yy, xy = (avg_pool2d(a, window, stride=1) for a in (x, y, x * x, y * y, x * y))  # means
+    unbiased = window**2 / (window**2 - 1)
+    var_x, var_y, cov = (part * unbiased for part in (xx - mx * mx, yy - my * my, xy - mx * my))
+    numerator = (2 * mx * my + C1) * (2 * cov + C2)
+    denominator = (mx**2 + my**2 + C1) * (var_x + var_y + C2)
+    return (numerator / denominator).mean((1, 2, 3))

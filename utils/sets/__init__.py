@@ -1,0 +1,1 @@
+"""Other training sets behind the same weights."""
