@@ -1,112 +1,151 @@
 import pytest
 import torch
+from conftest import chapter_functions
 
-from utils import affine, bilevel, evaluate, starts
+from utils import networks, victims
+from utils.attacks import bilevel, starts
+from utils.attacks.contract import Released
 from utils.errors import InputError
+from utils.images import Part
+from utils.kernels import affine
 
 MU = 1e-2
+CHAPTER = chapter_functions("03-bilevel-solver")
+INVERSES = {"exact": None, "cg": CHAPTER["cg"], "quasi-Newton": CHAPTER["quasi_newton"]}
 
 
 @pytest.fixture
 def problem(small):
     x, y, generator = small
-    target = affine.train(x, y, MU).weights
-    return torch.rand(12, 30, dtype=torch.float64, generator=generator), y, target, generator
+    released = victims.train(Part(x, y), networks.affine(MU)).released
+    return torch.rand(12, 30, dtype=torch.float64, generator=generator), released, generator
+
+
+def distance(network, released):
+    ours, theirs = networks.flatten(network), networks.flatten(released.network)
+    return (ours - theirs).square().sum() / theirs.square().sum()
 
 
 @pytest.mark.parametrize("inverse", ["exact", "cg"])
 def test_hypergradient_is_the_derivative(problem, inverse):
-    x, y, target, generator = problem
-    h = bilevel.hypergradient(x, y, target, MU, inverse)
+    x, released, generator = problem
+    h = bilevel.hypergradient(released, x, INVERSES[inverse])
     for _ in range(5):
         direction = torch.randn(x.shape, dtype=torch.float64, generator=generator)
 
         def loss(step):
-            return bilevel.hypergradient(x + step * direction, y, target, MU).loss
+            return bilevel.hypergradient(released, x + step * direction).loss
 
         slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
         assert abs((h.gradient * direction).sum() - slope) <= 1e-6 * h.gradient.norm()
 
 
 def test_hypergradient_equals_differentiating_through_training(problem):
-    x, y, target, _ = problem
-    x = x.clone().requires_grad_()
+    x, released, _ = problem
+    x, target = x.clone().requires_grad_(), networks.vector(released.network)
     theta = torch.zeros(31, dtype=torch.float64)
     gram_norm = torch.linalg.eigvalsh(x.detach() @ x.detach().T + 1)[-1] / (4 * 12) + MU
     for _ in range(20_000):  # plain gradient descent; every step stays in the graph
         z = x @ theta[:-1] + theta[-1]
-        r = torch.sigmoid(z) - y
+        r = torch.sigmoid(z) - released.labels
         theta = theta - (torch.cat([x.T @ r, r.sum()[None]]) / 12 + MU * theta) / gram_norm
     (through,) = torch.autograd.grad(((theta - target) ** 2).sum() / 2, x)
-    implicit = bilevel.hypergradient(x.detach(), y, target, MU).gradient
+    implicit = bilevel.hypergradient(released, x.detach()).gradient
     assert (through - implicit).norm() <= 1e-6 * implicit.norm()
 
 
 def test_quasi_newton_gradient_descends(problem):
-    x, y, target, _ = problem
-    true = bilevel.hypergradient(x, y, target, MU).gradient
-    theta0 = affine.initial_weights(30, 0, "uniform")
-    approximate = bilevel.hypergradient(x, y, target, MU, "lbfgs", theta0).gradient
+    x, released, _ = problem
+    true = bilevel.hypergradient(released, x).gradient
+    theta0 = networks.initial(networks.affine(MU, "uniform"), 30, 0)
+    approximate = bilevel.hypergradient(released, x, INVERSES["quasi-Newton"], theta0).gradient
     assert (true * approximate).sum() > 0
 
 
 @pytest.mark.parametrize("name", ["random", "partition"])
 @pytest.mark.parametrize("inner_start", ["warm", "cold"])
 def test_attack_reaches_the_weights(photos, name, inner_start):
-    data, target = photos
+    data, network = photos
+    released = Released(network, data.secret.labels, networks.affine(MU))
     start = starts.random(100, 3072, 5) if name == "random" else starts.partition(data.known, 100)
-    found = bilevel.attack(target, data.secret.labels, start, weight_decay=MU, inner_start=inner_start)
+    found = bilevel.attack(released, start, inner_start=inner_start)
     assert found.stopped == "converged"
-    retrained = affine.train(found.images, data.secret.labels, MU).weights
-    assert evaluate.relative_distance(retrained, target) <= 1e-12
-    assert evaluate.relative_distance(found.weights, target) <= 1e-12
+    retrained = victims.train(Part(found.images, released.labels), released.recipe).released.network
+    assert distance(retrained, released) <= 1e-12
+    assert distance(found.network, released) <= 1e-12
 
 
-@pytest.mark.parametrize("inverse", ["exact", "cg", "lbfgs"])
-def test_fixed_steps_shrink_the_distance(problem, inverse):
-    x, y, target, _ = problem
-    found = bilevel.attack(
-        target, y, x, weight_decay=MU, inverse=inverse, optimiser="gradient", learning_rate=0.3, iterations=300
-    )
+def test_fixed_steps_shrink_the_distance(problem):
+    x, released, _ = problem
+    settings = {"optimiser": "gradient", "learning_rate": 0.3, "iterations": 100}
+    theta0 = networks.initial(networks.affine(MU), 30, 0)
+    found = bilevel.attack(released, x, theta_start=theta0, **settings)
     assert found.history.min() < 0.1 * found.history[0]
 
 
 def test_the_truth_needs_no_step(photos):
-    data, target = photos
-    found = bilevel.attack(target, data.secret.labels, data.secret.images, weight_decay=MU)
+    data, network = photos
+    released = Released(network, data.secret.labels, networks.affine(MU))
+    found = bilevel.attack(released, data.secret.images)
     assert len(found.history) == 1 and torch.equal(found.images, data.secret.images)
 
 
 def test_several_starts_in_one_call(problem):
-    x, y, target, generator = problem
+    x, released, generator = problem
     batch = torch.stack([x, torch.rand(12, 30, dtype=torch.float64, generator=generator)])
-    together = bilevel.attack(target, y, batch, weight_decay=MU)
-    assert (together.history[-1] <= 1e-13).all()
+    together = bilevel.attack(released, batch)
+    assert (together.history[-1] <= 1e-13).all() and together.stopped == ["converged"] * 2
     for k in range(2):
-        alone = bilevel.attack(target, y, batch[k], weight_decay=MU)
+        alone = bilevel.attack(released, batch[k])
         assert torch.allclose(together.images[k], alone.images, atol=1e-3)
 
 
 def test_gradient_norm_majorises_the_distance(problem):
-    x, y, target, _ = problem
-    pairs = []
+    x, released, _ = problem
+    target, pairs = networks.vector(released.network), []
 
     def watch(x, loss):
-        pairs.append((loss, affine.energy_gradient(x, y, target, MU).square().sum() / (2 * MU**2)))
+        pairs.append((loss, affine.energy_gradient(x, released.labels, target, MU).square().sum() / (2 * MU**2)))
 
-    bilevel.attack(target, y, x, weight_decay=MU, watch=watch)
+    bilevel.attack(released, x, watch=watch)
     assert len(pairs) > 5 and all(loss <= bound * (1 + 1e-9) for loss, bound in pairs)
 
 
 def test_too_large_a_learning_rate_is_refused(problem):
-    x, y, target, _ = problem
+    x, released, _ = problem
     with pytest.raises(InputError, match=r"LEARNING_RATE 1e\+08 is too large; try 1e\+07"):
-        bilevel.attack(target, y, x, weight_decay=MU, optimiser="gradient", learning_rate=1e8)
+        bilevel.attack(released, x, optimiser="gradient", learning_rate=1e8)
 
 
-def test_shapes_and_words_are_checked(problem):
-    x, y, target, _ = problem
-    with pytest.raises(InputError, match="needs 12 labels and 31 weights"):
-        bilevel.attack(target[:-1], y, x, weight_decay=MU)
-    with pytest.raises(InputError, match="INVERSE is 'newton', but it must be one of 'exact', 'cg', 'lbfgs'"):
-        bilevel.attack(target, y, x, weight_decay=MU, inverse="newton")
+@pytest.mark.parametrize(
+    "change, settings, sentence",
+    [
+        ({"network": (networks.Layer(torch.zeros(1, 29), torch.zeros(1)),)}, {}, "needs 12 labels and 30 inputs"),
+        ({"labels": torch.zeros(11)}, {}, r"there are \(11,\) labels"),
+        ({}, {"optimiser": "newton"}, "OPTIMISER is 'newton', but it must be one of 'lbfgs', 'gradient'"),
+        ({}, {"inner_start": "hot"}, "INNER_START is 'hot'"),
+        ({}, {"inner_budget": 0}, "give at least 0 iterations and 1 inner step"),
+        ({}, {"iterations": -1}, "give at least 0 iterations and 1 inner step"),
+        ({}, {"basis": torch.eye(30, 3, dtype=torch.float64)}, "do not lie in the span of the basis"),
+        ({"recipe": networks.affine(0.0)}, {}, "trained on the logistic loss with weight decay"),
+        ({"recipe": networks.perceptron("signed", 5, 5)}, {}, "the square loss"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(problem, change, settings, sentence):
+    x, released, _ = problem
+    with pytest.raises(InputError, match=sentence):
+        bilevel.attack(released._replace(**change), x, **settings)
+
+
+def test_a_start_that_is_not_finite_is_refused(problem):
+    x, released, _ = problem
+    with pytest.raises(InputError, match="NaN or infinite"):
+        bilevel.attack(released, x / 0)
+
+
+def test_in_the_coordinates_of_a_span_the_attack_is_the_same(problem):
+    x, released, _ = problem
+    basis = networks.span_of(x, released.network[0].weight)
+    plain, fast = (bilevel.attack(released, x, iterations=10, basis=b) for b in (None, basis))
+    assert basis.shape == (30, 13) and (plain.images - fast.images).norm() <= 1e-9 * plain.images.norm()
+    assert distance(fast.network, released) == pytest.approx(distance(plain.network, released).item(), rel=1e-6)

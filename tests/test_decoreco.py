@@ -1,11 +1,22 @@
-"""The stationarity attack: what it may see, how it stops, what it refuses; and the victims it attacks."""
+"""The stationarity attack: what it may see, how it steps and stops, what it refuses; and the victims it attacks."""
+
+import math
 
 import pytest
 import torch
+from scipy.optimize import nnls
 
-from utils import decoreco, decoreco_trials, evaluate, hidden, images, losses, mlp, report, rules, starts
+from utils import evaluate, images, networks, report, victims
+from utils.attacks import decoreco, starts
+from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.stationarity import Stationarity
+from utils.experiment import Name, Trial
+from utils.kernels.coefficients import Margin, Signed
+from utils.kernels.layers import flatten, forward, unflatten
+from utils.kernels.losses import LOSSES
+from utils.kernels.residual import Stationarity
+
+SIGNED = networks.perceptron("signed", 40, 40)._replace(epochs=500)
 
 
 @pytest.fixture(scope="module")
@@ -15,109 +26,190 @@ def data(toy_npz):
 
 @pytest.fixture(scope="module")
 def victim(data):
-    return mlp.victim(*data.secret, mlp.RECIPES["regression"]._replace(epochs=500), 40)
+    return victims.train(data.secret, SIGNED)
+
+
+@pytest.fixture(scope="module")
+def start():
+    return starts.normal(20, 192, 0.02, 0)
+
+
+def trial_of(data, victim, start, basis=None, **settings):
+    found = decoreco.attack(victim.released, start, basis=basis, **settings)
+    name = Name("decoreco", "signed", "random")
+    return Trial(name, 0, data, victim, networks.within(start, basis), found, basis)
 
 
 def plain_training(network, x, labels, recipe):
     """The same descent in all weights, with gradients by autograd."""
-    theta = [p.clone().requires_grad_() for layer in network for p in layer if p is not None]
 
-    def energy():
-        z = mlp.forward(mlp.unflatten(torch.cat([p.flatten() for p in theta]), network), x)[1][-1]
-        return losses.LOSSES[recipe.loss].value(z, labels).mean() + recipe.weight_decay / 2 * sum(
-            p.square().sum() for p in theta
-        )
+    def objective(theta):
+        theta = theta.clone().requires_grad_()
+        z = forward(unflatten(theta, network), x)[1][-1]
+        value = LOSSES[recipe.loss].value(z, labels).mean() + recipe.weight_decay / 2 * theta.square().sum()
+        return value.detach(), *torch.autograd.grad(value, theta)
 
-    def objective(flat):
-        with torch.no_grad():
-            for p, q in zip(theta, flat.split([p.numel() for p in theta])):
-                p.copy_(q.view(p.shape))
-        value = energy()
-        return value.detach(), torch.cat([g.flatten() for g in torch.autograd.grad(value, theta)])
-
-    return mlp.descend(objective, mlp.flatten(network), recipe)
+    return victims.descend(objective, flatten(network), recipe)
 
 
-@pytest.mark.parametrize("name", mlp.RECIPES)
+@pytest.mark.parametrize("rule", ["signed", "margin", "multiclass"])
 @pytest.mark.parametrize("biases", [False, True])
-def test_training_in_coordinates_is_training(name, biases):
+def test_training_in_coordinates_is_training(rule, biases):
     x = torch.rand(12, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    many = name == "many_classes"
-    labels = (torch.arange(12) % (3 if many else 2)).double()
-    recipe = mlp.RECIPES[name]._replace(epochs=40, small=0.1, dtype=torch.float64)
-    network = mlp.initial_weights([30, 9, 8, 3 if many else 1], 0, recipe.small, biases)
-    ours = mlp.train(network, x, labels, recipe)
-    theirs = plain_training(network, x - x.mean(0), labels, recipe)
-    assert (mlp.flatten(ours.weights) - theirs).norm() <= 1e-8 * theirs.norm()
-
-
-def test_a_victim_is_trained_once(data, monkeypatch):
-    recipe = mlp.RECIPES["regression"]._replace(epochs=20)
-    first = mlp.victim(*data.secret, recipe, 11)
-    monkeypatch.setattr(mlp, "train", None)
-    again = mlp.victim(*data.secret, recipe, 11)
-    assert torch.equal(mlp.flatten(first.weights), mlp.flatten(again.weights))
+    outputs = 3 if rule == "multiclass" else 1
+    labels = (torch.arange(12) % max(outputs, 2)).double()
+    recipe = networks.perceptron(rule, 9, 8)
+    recipe = recipe._replace(epochs=40, start=0.1, dtype=torch.float64, biases=biases)
+    ours = victims.train(images.Part(x, labels), recipe, 3)
+    theirs = plain_training(networks.initial(recipe, 30, 3, outputs), x - x.mean(0), labels, recipe)
+    assert (flatten(ours.released.network) - theirs).norm() <= 1e-8 * theirs.norm()
 
 
 @pytest.mark.parametrize("optimiser, steps", [("adam", 300), ("projection", 100), ("sgd", 300)])
 @pytest.mark.parametrize("space", ["pixels", "span"])
-def test_an_attack_lowers_its_loss_and_keeps_the_best(victim, optimiser, steps, space):
-    start, labels = starts.normal(20, 192, 0.02, 0), decoreco_trials.labels(20, 2)
-    basis = decoreco.span(victim.weights) if space == "span" else None
-    found = decoreco.attack(victim.weights, labels, start, optimiser=optimiser, iterations=steps, basis=basis)
+def test_an_attack_lowers_its_loss_and_keeps_the_best(victim, start, optimiser, steps, space):
+    basis = networks.span(victim.released.network) if space == "span" else None
+    found = decoreco.attack(victim.released, start, optimiser=optimiser, iterations=steps, basis=basis)
     assert found.history.shape == (steps + 1,) and found.stopped == "iterations"
-    assert found.loss.total <= 0.9 * found.history[0]
-    assert torch.allclose(found.loss.total, found.history.min(), rtol=1e-3)
+    assert found.loss <= 0.9 * found.history[0] and found.loss == found.details.total
+    assert torch.allclose(found.loss, found.history.min(), rtol=1e-3)
     assert found.images.shape == start.shape and found.images.dtype == start.dtype
+    assert found.coefficients.shape == (20,) and found.network is None and found.seconds > 0
     if basis is not None:
-        assert torch.allclose(found.images @ basis @ basis.T, found.images, atol=1e-5)
+        assert torch.allclose(networks.within(found.images, basis), found.images, atol=1e-5)
 
 
-def test_projection_keeps_the_bound(data):
-    trained = mlp.victim(*data.secret, mlp.RECIPES["two_classes"]._replace(epochs=200), 40)
-    start, labels = starts.normal(20, 192, 0.02, 0), decoreco_trials.labels(20, 2)
-    found = decoreco.attack(trained.weights, labels, start, rule="margin", optimiser="projection", iterations=20)
-    assert (found.coefficients >= 0.3 - 1e-6).all() and found.loss.feasibility == 0
+def steps_of(ours, rates, gradients):
+    """Where a rule for steps goes from zero, given the gradients of every step."""
+    tensors, state, path = [torch.zeros_like(g) for g in gradients[0]], None, []
+    for k, slopes in enumerate(gradients):
+        steps, state = ours(slopes, state, rates, k, len(gradients))
+        tensors = [p - step for p, step in zip(tensors, steps)]
+        path.append(torch.cat([p.flatten() for p in tensors]))
+    return torch.stack(path)
+
+
+def cosine(optimiser, steps):
+    return torch.optim.lr_scheduler.LambdaLR(optimiser, lambda k: (1 + math.cos(math.pi * k / steps)) / 2)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_steps_are_those_of_the_textbook(name):
+    generator, rates = torch.Generator().manual_seed(0), (0.03, 0.2)
+    gradients = [
+        [torch.randn(*size, dtype=torch.float64, generator=generator) for size in ((4, 5), (4,))] for _ in range(25)
+    ]
+    tensors = [torch.zeros(4, 5, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)]
+    groups = [{"params": [p], "lr": rate} for p, rate in zip(tensors, rates)]
+    theirs = torch.optim.SGD(groups, momentum=0.9) if name == "sgd" else torch.optim.Adam(groups, eps=1e-12)
+    schedule, path = cosine(theirs, 25) if name == "adam" else None, []
+    for slopes in gradients:
+        for p, g in zip(tensors, slopes):
+            p.grad = g
+        theirs.step()
+        if schedule:
+            schedule.step()
+        path.append(torch.cat([p.flatten() for p in tensors]))
+    assert torch.allclose(steps_of(decoreco.STEPS[name], rates, gradients), torch.stack(path), rtol=1e-9)
+
+
+def test_an_attack_in_a_basis_is_the_attack_on_coordinates_with_longer_steps(victim, start):
+    basis = networks.span(victim.released.network)
+    settings = {"iterations": 20, "range_weight": 0.0, "dtype": torch.float64}
+    ours = decoreco.attack(victim.released, start, basis=basis, learning_rate=0.01, **settings)
+    reduced = victim.released._replace(network=networks.in_span(victim.released.network, basis))
+    rate = 0.01 * math.sqrt(192 / basis.shape[1])
+    theirs = decoreco.attack(reduced, start @ basis, learning_rate=rate, **settings)
+    assert torch.allclose(ours.images, theirs.images @ basis.T, atol=1e-9)
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.3])
+def test_the_best_coefficients_are_those_of_non_negative_least_squares(victim, bound):
+    x = starts.normal(12, 192, 1.0, 0)
+    y = torch.tensor([-1.0, 1.0]).repeat(6).double()
+    objective = decoreco.Objective(victim.released.network, Margin(y), 30.0, bound, 0.0)
+    h, b = objective.stationarity.quadratic(x)
+    h = h + 1e-6 * h.diagonal().mean() * torch.eye(12)
+    factor = torch.linalg.cholesky(h)
+    target = torch.linalg.solve_triangular(factor, (b - bound * h.sum(1))[:, None], upper=False)[:, 0]
+    expected = bound + torch.from_numpy(nnls(factor.T.numpy(), target.numpy())[0])
+    ours = objective.best_coefficients(x)
+    assert torch.allclose(ours, expected, atol=1e-7)
+    gradient = h @ ours - b
+    free = ours > bound
+    assert (gradient[free].abs() <= 1e-8 * b.norm()).all() and (gradient[~free] >= -1e-8 * b.norm()).all()
+    both = objective.best_coefficients(torch.stack([x, x.flip(0)]))
+    assert torch.allclose(both[0], ours, rtol=1e-9) and both.shape == (2, 12)
+
+
+def test_without_a_bound_the_best_coefficients_have_no_slope(victim):
+    x = starts.normal(12, 192, 1.0, 0)
+    objective = decoreco.Objective(victim.released.network, Signed(), 30.0, 0.3, 0.0)
+    best = objective.best_coefficients(x)
+    r = objective.stationarity
+    assert r(x, best).coefficient_gradient.norm() <= 1e-4 * r(x, 0 * best).coefficient_gradient.norm()
+    for seed in range(3):
+        other = best + 0.1 * torch.randn(12, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        assert r(x, best).value < r(x, other).value
+
+
+def test_projection_keeps_the_bound_also_where_candidates_are_blank(data, start):
+    trained = victims.train(data.secret, networks.perceptron("margin", 40, 40)._replace(epochs=200))
+    settings = {"rule": "margin", "optimiser": "projection", "iterations": 20}
+    found = decoreco.attack(trained.released, start, **settings)
+    assert (found.coefficients >= 0.3 - 1e-6).all() and found.details.feasibility == 0
+    dark = tuple(layer._replace(bias=None) for layer in trained.released.network)
+    blank = decoreco.attack(trained.released._replace(network=dark), 0 * start, **settings)
+    assert blank.coefficients.isfinite().all()
 
 
 def test_a_batch_of_restarts_equals_its_members(victim):
-    start = torch.stack([starts.normal(20, 192, 0.02, seed) for seed in range(3)])
-    labels, settings = decoreco_trials.labels(20, 2), {"iterations": 25, "dtype": torch.float64}
-    together = decoreco.attack(victim.weights, labels, start, **settings)
-    objective = decoreco.Objective(victim.weights, rules.Signed(), 30.0, 0.3, 1.0)
-    drawn = decoreco.draw(rules.Signed(), start, 0)
+    batch = torch.stack([starts.normal(20, 192, 0.02, seed) for seed in range(3)])
+    settings = {"iterations": 25, "dtype": torch.float64}
+    together = decoreco.attack(victim.released, batch, **settings)
+    drawn = decoreco.draw(Signed(), batch, 0)
+    assert together.stopped == ["iterations"] * 3 and together.details.stationarity.shape == (3, 3)
     for k in range(3):
-        alone = decoreco.minimise(objective, start[k], drawn[k], "adam", decoreco.SETTINGS["adam"], 25, 0.0, False)
+        alone = decoreco.attack(victim.released, batch[k], coefficients=drawn[k], **settings)
         assert torch.allclose(together.images[k], alone.images, rtol=1e-9, atol=1e-12)
         assert torch.allclose(together.history[:, k], alone.history, rtol=1e-9)
 
 
-def test_one_diverging_restart_leaves_the_others_alone(victim):
-    start = torch.stack([starts.normal(20, 192, 0.02, 0), torch.full((20, 192), 1e30, dtype=torch.float64)])
-    found = decoreco.attack(victim.weights, decoreco_trials.labels(20, 2), start, iterations=20)
-    assert found.stopped == "diverged" and found.history[-1, 0] < found.history[0, 0]
+@pytest.mark.parametrize("optimiser", decoreco.SETTINGS)
+def test_one_diverging_restart_leaves_the_others_alone_and_has_its_own_word(victim, start, optimiser):
+    batch = torch.stack([start, torch.full((20, 192), 1e30, dtype=torch.float64)])
+    settings = {"optimiser": optimiser, "iterations": 20}
+    found = decoreco.attack(victim.released, batch, **settings)
+    assert found.stopped == ["iterations", "diverged"] and found.history[-1, 0] < found.history[0, 0]
     assert found.images[0].isfinite().all()
+    with pytest.raises(InputError, match="The attack diverged: .* smaller LEARNING_RATE"):
+        decoreco.attack(victim.released, batch[1], **settings)
 
 
-def test_a_loss_below_the_tolerance_ends_the_attack(victim):
-    start = starts.normal(20, 192, 0.02, 0)
-    found = decoreco.attack(victim.weights, decoreco_trials.labels(20, 2), start, tolerance=1e9)
+def test_a_loss_below_the_tolerance_ends_the_attack(victim, start):
+    found = decoreco.attack(victim.released, start, tolerance=1e9)
     assert found.stopped == "converged" and len(found.history) == 1
+    both = torch.stack([start, 5 * start])
+    first, second = decoreco.attack(victim.released, both, iterations=0).loss.tolist()
+    found = decoreco.attack(victim.released, both, iterations=0, tolerance=(first + second) / 2)
+    assert sorted(found.stopped) == ["converged", "iterations"]
+    assert (found.stopped[0] == "converged") == (first < second)
 
 
 def test_penalties_are_the_published_ones():
-    net = mlp.initial_weights([4, 3, 1], 0, small=1.0)
-    objective = decoreco.Objective(net, rules.Margin(torch.tensor([1.0, -1.0])), 5.0, 0.5, 1.0)
+    recipe = networks.Recipe((3,), "square", 0.1, start=1.0, biases=False)
+    net = networks.initial(recipe, 4, 0)
+    objective = decoreco.Objective(net, Margin(torch.tensor([1.0, -1.0])), 5.0, 0.5, 1.0)
     x, c = torch.tensor([[2.0, 0, -1.5, 0.5], [0, 0, 0, 0]]).double(), torch.tensor([0.2, 0.7]).double()
-    loss, *_ = objective(x, c)
-    assert torch.allclose(loss.range * objective.scale, torch.tensor(1.25).double())
-    assert torch.allclose(loss.feasibility * objective.scale, torch.tensor(5 * 0.09).double())
+    parts, *_ = objective(x, c)
+    assert torch.allclose(parts.range * objective.scale, torch.tensor(1.25).double())
+    assert torch.allclose(parts.feasibility * objective.scale, torch.tensor(5 * 0.09).double())
     h = 1e-6
     residual = objective.stationarity(x, c)
 
     def penalties(x, c):
-        loss = objective(x, c)[0]
-        return (loss.range + loss.feasibility) * objective.scale
+        parts = objective(x, c)[0]
+        return (parts.range + parts.feasibility) * objective.scale
 
     for k, entry in enumerate(([torch.eye(8)[0].view(2, 4) * h, 0], [0, torch.eye(2)[0] * h])):
         slope = (penalties(x + entry[0], c + entry[1]) - penalties(x - entry[0], c - entry[1])) / (2 * h)
@@ -125,124 +217,86 @@ def test_penalties_are_the_published_ones():
         assert torch.allclose(ours.flatten()[0], slope, rtol=1e-5)
 
 
+HALVES = torch.tensor([0.0] * 10 + [1.0] * 10).double()
 WRONG = [
     ({"rule": "best"}, "RULE is 'best', but it must be one of 'signed'"),
     ({"rule": "multiclass"}, "needs a network with several outputs, but this one has 1: use signed or margin"),
-    ({"rule": "margin", "labels": torch.arange(20.0)}, "needs labels from 0 to 1, but they reach from 0 to 19"),
-    ({"rule": "margin", "lambda_min": -1.0}, "LAMBDA_MIN is -1; a bound on λ cannot be negative"),
-    ({"rule": "tied"}, "loss is None, but it must be one of"),
-    ({"rule": "tied", "loss": "square"}, "divides by the weight decay, which is None"),
-    ({"sharpness": 0.0}, "The sharpness α of the surrogate is 0; it must be larger than 0"),
-    ({"rule": "tied", "loss": "square", "weight_decay": 0.1, "optimiser": "projection"}, "leave nothing to project"),
-    ({"range_weight": -1.0}, "a penalty cannot be negative"),
+    ({"rule": "margin", "labels": HALVES + 1}, "needs labels from 0 to 1, but has [1.0, 2.0]"),
+    ({"lambda_min": -1.0}, "LAMBDA_MIN is -1; it cannot be negative"),
+    ({"range_weight": -1.0}, "RANGE_WEIGHT is -1; it cannot be negative"),
+    ({"iterations": -1}, "STEPS is -1; it cannot be negative"),
+    ({"sharpness": -1.0}, "it must be larger than 0"),
+    ({"rule": "tied", "optimiser": "projection"}, "OPTIMISER is 'projection', but it must be one of 'sgd', 'adam'."),
     ({"start": torch.full((20, 192), torch.nan)}, "values that are NaN or infinite: draw it anew"),
     ({"optimiser": "newton"}, "OPTIMISER is 'newton', but it must be one of 'sgd', 'adam', 'projection'"),
     ({"start": torch.zeros(20, 7)}, "but there are (20,) labels and 192 inputs"),
     ({"labels": torch.zeros(3)}, "but there are (3,) labels and 192 inputs"),
-    ({"weights": torch.zeros(193)}, "needs the Layers of a ReLU network"),
-    ({"weights": hidden.initial_weights(192, 5, 0)}, "needs the Layers of a ReLU network"),
+    ({"start": torch.zeros(1, 192)}, "There are 1 candidates for 2 classes: make CANDIDATES larger"),
 ]
 
 
 @pytest.mark.parametrize("given, sentence", WRONG, ids=lambda value: str(value)[:30])
-def test_mistakes_are_told_in_one_sentence(victim, given, sentence):
-    usual = {
-        "weights": victim.weights,
-        "labels": decoreco_trials.labels(20, 2),
-        "start": starts.normal(20, 192, 0.02, 0),
-    }
+def test_mistakes_are_told_in_one_sentence(victim, start, given, sentence):
     with pytest.raises(InputError) as caught:
-        decoreco.attack(**{**usual, **given})
+        decoreco.attack(**{"released": victim.released, "start": start, **given})
     assert sentence in str(caught.value)
 
 
-def test_too_few_candidates_and_layers_that_do_not_fit(victim):
-    with pytest.raises(InputError, match="There are 1 candidates for 2 classes: make CANDIDATES larger"):
-        decoreco.attack(victim.weights, torch.zeros(1), starts.normal(1, 192, 0.02, 0), rule="margin")
+def test_networks_that_a_rule_or_the_kernel_does_not_cover(victim, start):
+    labels = decoreco.balanced(20, 2)
+    with pytest.raises(InputError, match="The tied rule divides by the weight decay, which is 0"):
+        decoreco.make_rule("tied", labels, victim.released.network, SIGNED._replace(weight_decay=0.0))
+    smooth = networks.one_hidden(5, 0.01)
+    with pytest.raises(InputError, match="needs a ReLU network, and this one has a softplus"):
+        decoreco.attack(Released(networks.initial(smooth, 192, 0), labels, smooth), start)
     with pytest.raises(InputError, match="There are 2 candidates for 4 classes"):
-        decoreco_trials.labels(2, 4)
-    with pytest.raises(InputError, match="The layers' shapes do not follow each other"):
-        decoreco.attack(
-            victim.weights[:1] + victim.weights[2:] + victim.weights[2:], torch.zeros(2), starts.normal(2, 192, 0.02, 0)
-        )
+        decoreco.balanced(2, 4)
 
 
-def test_the_published_evaluation_finds_the_truth_and_the_adversarys_does_not_see_it(data, victim):
-    trial = decoreco_trials.attack(data, victim, "signed", 0, data.secret.images - victim.mean, iterations=1)
-    matches = decoreco_trials.published(trial, data.secret.images - victim.mean)
-    assert matches.index.tolist() == list(range(10)) and (matches.ssim > 0.6).all()
-    shuffled = (data.secret.images - victim.mean).flip(0)
-    assert decoreco_trials.published(trial, shuffled).index.tolist() == list(range(9, -1, -1))
-    lifted = evaluate.as_adversary(
-        data.secret.images - victim.mean, data.secret.images - victim.mean, victim.mean, victim.mean, data.shape
-    )
-    assert torch.allclose(lifted.ssim, torch.ones(10, dtype=torch.float64))
-    order, nearest = decoreco_trials.ranked(trial)
-    assert sorted(order.tolist()) == list(range(10)) and nearest.max() < 10
+def test_the_tied_residual_at_the_training_images_is_the_victims_gradient(data, victim):
+    for trained in (victim, victims.train(data.secret, networks.affine(0.01))):
+        released, x = trained.released, data.secret.images - trained.mean
+        rule = decoreco.make_rule("tied", data.secret.labels, released.network, released.recipe)
+        residual = Stationarity(released.network, rule)(x, torch.zeros(10, dtype=torch.float64))
+        expected = torch.tensor((trained.gradient_norm / released.recipe.weight_decay) ** 2, dtype=torch.float64)
+        assert torch.allclose(residual.value, expected, rtol=1e-9, atol=1e-18)
 
 
-def test_half_resolution_ncc_is_the_plain_one():
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.rand(3, 8 * 8 * 3, dtype=torch.float64, generator=generator) for _ in range(2))
-
-    def small(row):
-        plane = row.reshape(1, 8, 8, 3).permute(0, 3, 1, 2)
-        return torch.nn.functional.interpolate(plane, scale_factor=0.5, mode="bicubic")[0].reshape(3, -1)
-
-    table = evaluate.half_ncc(a, b, (8, 8, 3))
-    for i in range(3):
-        for j in range(3):
-            plain = sum(torch.corrcoef(torch.stack(pair))[0, 1] for pair in zip(small(a[i]), small(b[j]))) / 3
-            assert torch.allclose(table[i, j], plain)
+def test_an_affine_victim_can_be_attacked_too(data):
+    released = victims.train(data.secret, networks.affine(0.01)).released
+    found = decoreco.attack(released, starts.normal(10, 192, 0.02, 0), rule="tied", iterations=100)
+    assert found.loss < 0.5 * found.history[0]
 
 
 def test_many_classes(toy_npz):
     labelled = images.load("photos", binary=False)
-    assert set(labelled.labels) == {0, 1, 2, 3}
-    data = images.split(labelled, 8, 8)
-    assert data.secret.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    with pytest.raises(InputError, match="give a multiple of the 4 classes"):
-        images.split(labelled, 10, 8)
-    assert starts.partition(data.known, 4).shape == (4, 3072)
-    trained = mlp.victim(*data.secret, mlp.RECIPES["many_classes"]._replace(epochs=100), 20)
-    trial = decoreco_trials.attack(data, trained, "multiclass", 0, starts.normal(16, 3072, 0.02, 0), iterations=50)
-    assert trial.attack.loss.total < trial.attack.history[0]
+    data = images.halves(labelled, 16)
+    trained = victims.train(data.secret, networks.perceptron("multiclass", 20, 20)._replace(epochs=100))
+    found = decoreco.attack(trained.released, starts.normal(16, 3072, 0.02, 0), rule="multiclass", iterations=50)
+    assert found.loss < found.history[0] and found.details.stationarity.shape == (3,)
+    assert decoreco.balanced(16, 4).tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
 
 
-def test_parts_and_candidates_are_balanced(toy_npz):
-    four = images.load("photos", binary=False)
-    data = decoreco_trials.split(four, 50, 0)
-    assert data.secret.images.shape == (24, 3072) and data.known.images.shape == (48, 3072)
-    assert decoreco_trials.count(data, "signed") == 48 and decoreco_trials.count(data, "tied") == 24
-    assert decoreco_trials.split(images.load(str(toy_npz)), 22, 0).secret.labels.tolist() == [0] * 5 + [1] * 5
-
-
-def test_the_area_under_the_roc_curve():
-    mask = torch.tensor([True] * 10 + [False] * 10)
-    assert decoreco_trials.area(mask.double(), mask) == 1
-    assert decoreco_trials.area(-mask.double(), mask) == 0
-    assert decoreco_trials.area(torch.ones(20), mask) == 0.5
-    assert decoreco_trials.area(torch.ones(20), mask | True) is None
-
-
-def test_true_reconstructions_and_baselines(data, victim):
+def test_the_published_evaluation_finds_the_truth_and_the_adversarys_does_not_see_it(data, victim):
     truth = data.secret.images - victim.mean
-    trial = decoreco_trials.attack(data, victim, "signed", 0, starts.normal(10, 192, 1.0, 0), "span", iterations=1)
-    assert decoreco_trials.true(trial, torch.cat([truth, trial.start * 0])).tolist() == [True] * 10 + [False] * 10
-    for baseline in decoreco_trials.BASELINES.values():
+    trial = trial_of(data, victim, truth, iterations=1)
+    matches = evaluate.published(trial, truth)
+    assert (matches.ssim > 0.6).all()
+    assert torch.allclose(evaluate.published(trial, truth.flip(0)).pictures, matches.pictures)
+    order, nearest = evaluate.ranked(trial)
+    assert sorted(order.tolist()) == list(range(10)) and nearest.max() < 10
+
+
+def test_what_reconstructions_show_and_what_baselines_do(data, victim):
+    truth, basis = data.secret.images - victim.mean, networks.span(victim.released.network)
+    trial = trial_of(data, victim, starts.normal(10, 192, 1.0, 0), basis, iterations=1)
+    candidates = torch.cat([truth, trial.start * 0])
+    assert evaluate.shows_training_image(trial, candidates).tolist() == [True] * 10 + [False] * 10
+    for baseline in evaluate.BASELINES.values():
         candidates = baseline(trial)
         assert len(candidates) in (1, 10)
-        assert torch.allclose(decoreco_trials.within(candidates, trial.basis), candidates, atol=1e-12)
-    assert decoreco_trials.best_baseline(trial, decoreco_trials.published, decoreco_trials.good) >= 0
-    assert not decoreco_trials.beats_chance([trial._replace(start=truth)], decoreco_trials.published)
-    names = {row.name for row in decoreco_trials.rows(trial, "random")}
+        assert torch.allclose(networks.within(candidates, basis), candidates, atol=1e-12)
+    assert evaluate.best_baseline(trial, evaluate.published, evaluate.good) >= 0
+    assert not evaluate.beats_chance([trial._replace(start=truth)], evaluate.published)
+    names = {row.name for row in evaluate.rows(trial)}
     assert names == {name for name in report.NAMES if name.startswith("decoreco/signed/random/")}
-
-
-def test_the_tied_residual_at_the_training_images_is_the_victims_gradient(data, victim):
-    recipe = mlp.RECIPES["regression"]
-    rule = rules.make("tied", data.secret.labels, 1, recipe.weight_decay, recipe.loss)
-    x = data.secret.images - victim.mean
-    residual = Stationarity(victim.weights, rule)(x, torch.zeros(10, dtype=torch.float64))
-    expected = torch.tensor((victim.gradient_norm / recipe.weight_decay) ** 2, dtype=torch.float64)
-    assert torch.allclose(residual.value, expected, rtol=1e-9)

@@ -1,0 +1,49 @@
+"""What every attack is given, and what it returns."""
+
+import os
+from typing import NamedTuple
+
+import torch
+from tqdm.auto import tqdm
+
+from utils.errors import InputError
+from utils.networks import Recipe
+
+
+class Released(NamedTuple):
+    """All that an attacker sees of a victim."""
+
+    network: tuple  # of Layers, θ*
+    labels: torch.Tensor  # (m,), of the training images
+    recipe: Recipe  # how it was trained: loss, weight decay μ, activation
+
+
+class Attack(NamedTuple):
+    """What an attack found, and how it went; (…) are independent attacks, in one batch."""
+
+    images: torch.Tensor  # x (…, n, d), the iterate with the smallest loss
+    coefficients: torch.Tensor | None  # λ (…, n), where the attack has them
+    network: tuple | None  # θ(x), where the attack trains
+    loss: torch.Tensor  # the attacker's, at x (…)
+    history: torch.Tensor  # the loss of every iteration, the start first (K+1, …)
+    stopped: str | list  # why: a word, or one for every attack of a batch
+    details: NamedTuple  # what this kind of attack knows beside
+    seconds: float
+
+
+def check_start(released, start, labels):
+    """Raise InputError unless a start x (…, n, d) is finite and fits to labels (n,) and to the released network."""
+    (n, d), inputs = start.shape[-2:], released.network[0].weight.shape[-1]
+    if d != inputs or labels.shape != (n,):
+        raise InputError(
+            f"The start holds {n} images of {d} values, which needs {n} labels and {d} inputs, but there are "
+            f"{tuple(labels.shape)} labels and {inputs} inputs."
+        )
+    if not start.isfinite().all():
+        raise InputError("The start holds values that are NaN or infinite: draw it anew.")
+
+
+def bar(iterations, name, progress):
+    """A bar that counts the start and so many iterations; silent without `progress` or if the environment says so."""
+    silent = not progress or "TQDM_DISABLE" in os.environ  # which tqdm's notebook bars do not heed themselves
+    return tqdm(range(iterations + 1), desc=name, leave=False, disable=silent)

@@ -1,0 +1,28 @@
+"""Where an attack may begin, each an (m, d) tensor of images. The start at the secret itself is evaluate.leak."""
+
+import torch
+
+from utils.errors import InputError
+
+
+def random(m, d, seed, device="cpu"):
+    """Draw every pixel from U(0, 1); the same numbers on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(m, d, dtype=torch.float64, generator=generator).to(device)
+
+
+def normal(m, d, scale, seed, device="cpu"):
+    """Draw every pixel from N(0, `scale`²): where the stationarity attack begins, on images without their mean."""
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(m, d, dtype=torch.float64, generator=generator).to(device)
+
+
+def partition(known, m):
+    """Return the first m/K images of each of K classes of a part that the attacker knows, class 0 first."""
+    kinds = int(known.labels.max()) + 1
+    each, available = m // kinds, len(known.labels) // kinds
+    if each > available:
+        raise InputError(
+            f"The partition holds {available * kinds} images, but the start needs {m}: make PARTITION larger."
+        )
+    return torch.cat([known.images[k * available : k * available + each] for k in range(kinds)])

@@ -1,0 +1,113 @@
+"""How networks are described, drawn and looked at: what trainers, attackers and evaluators agree on."""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from utils.errors import choose
+from utils.kernels.affine import weights as vector
+from utils.kernels.layers import Layer, change, flatten, forward, joint, parted
+
+__all__ = ["Layer", "change", "flatten", "forward", "joint", "parted", "vector"]
+
+
+class Recipe(NamedTuple):
+    """How a victim is built and trained: public, like the source code of a trainer."""
+
+    hidden: tuple  # widths of the hidden layers; none is the affine model
+    loss: str  # one of kernels.losses.LOSSES
+    weight_decay: float  # μ
+    sharpness: float = math.inf  # β of the softplus that stands for the ReLU; ∞ is the ReLU itself
+    start: str | float = "standard"  # θ⁰: zero, uniform, standard, or the scale of a normal first layer; see `initial`
+    biases: bool = True  # whether the layers after the first one have biases
+    centred: bool = False  # whether the trainer subtracts the mean of the images
+    learning_rate: float = 0.05  # of gradient descent, from here on
+    momentum: float = 0.0
+    growth: float = 1.05  # factor of the learning rate, each epoch in which the energy falls
+    epochs: int = 2500
+    dtype: torch.dtype = torch.float64
+
+
+def affine(weight_decay, start="zero"):
+    """The affine classifier of eq. (8), trained to its one stationary point."""
+    return Recipe((), "logistic", weight_decay, start=choose("THETA_START", start, ("zero", "uniform", "standard")))
+
+
+def one_hidden(width, weight_decay, sharpness=10.0, start="standard"):
+    """The network of eq. (9) with a softplus, trained to a stationary point near θ⁰."""
+    choose("THETA_START", start, ("uniform", "standard"))
+    return Recipe((width,), "logistic", weight_decay, sharpness, start)
+
+
+# After Haim et al. (2022) and Buzaglo et al. (2023): their losses, starts and weight decay. They take 10⁶ steps of one
+# learning rate; ours are fewer, with momentum and a growing rate. Without decay the loss needs float64 to fall on.
+SEPARATING = Recipe((), "logistic", 0.0, start=1e-4, biases=False, centred=True)
+REGRESSION = SEPARATING._replace(
+    loss="square", weight_decay=7.5e-4, learning_rate=0.01, momentum=0.99, growth=1.01, epochs=5000, dtype=torch.float32
+)
+PERCEPTRONS = {
+    "signed": REGRESSION,
+    "tied": REGRESSION,
+    "margin": SEPARATING,
+    "multiclass": SEPARATING._replace(loss="cross_entropy"),
+}
+
+
+def perceptron(rule, *widths):
+    """The ReLU network with hidden layers of these widths for which a rule of the stationarity attack is made."""
+    return PERCEPTRONS[choose("RULE", rule, PERCEPTRONS)]._replace(hidden=widths)
+
+
+def initial(recipe, inputs, seed, outputs=1, device="cpu"):
+    """Draw θ⁰ for images of `inputs` values; the same numbers on every device.
+
+    `uniform` is U(0, 1) as in the first paper, `standard` U(−1/√n, 1/√n) for n inputs, torch's own default. A number is
+    the scale of a first layer from N(0, 1); the later ones are `standard` then.
+    """
+    generator, sizes, layers = torch.Generator().manual_seed(seed), (inputs, *recipe.hidden, outputs), []
+
+    def draw(kind, *size):
+        return kind(*size, dtype=torch.float64, generator=generator)
+
+    for fan_in, fan_out in zip(sizes, sizes[1:]):
+        shapes = (fan_out, fan_in), (fan_out,)
+        if isinstance(recipe.start, str):
+            rows = draw(torch.rand, fan_out, fan_in + 1)
+            kinds = {"zero": 0 * rows, "uniform": rows, "standard": (2 * rows - 1) / fan_in**0.5}
+            layers.append(parted(kinds[recipe.start]))
+        elif not layers:
+            layers.append(Layer(*(recipe.start * draw(torch.randn, *shape) for shape in shapes)))
+        else:
+            weight, bias = (fan_in**-0.5 * (2 * draw(torch.rand, *shape) - 1) for shape in shapes)
+            layers.append(Layer(weight, bias if recipe.biases else None))
+    return change(tuple(layers), lambda p: p.to(device))
+
+
+def span(network, tolerance=1e-3):
+    """An orthonormal basis (d, r) of what W₁ sees: its right singular vectors with σ > `tolerance`·σ_max."""
+    _, values, vectors = torch.linalg.svd(network[0].weight, full_matrices=False)
+    return vectors[values > tolerance * values[0]].mT
+
+
+def span_of(*rows):
+    """An orthonormal basis (…, d, r) of the span of all these images and weights, each (…, n, d).
+
+    The gradients of both attacks are combinations of the start's images and of the rows of W₁. An optimiser that only
+    combines gradients, such as gradient descent or L-BFGS, loses nothing if r coordinates replace d pixels; Adam, which
+    scales every coordinate by itself, is another one in other coordinates. Leading dimensions are independent.
+    """
+    most = torch.broadcast_shapes(*(part.shape[:-2] for part in rows))
+    return torch.linalg.qr(torch.cat([part.expand(*most, -1, -1) for part in rows], -2).mT)[0]
+
+
+def in_span(network, basis):
+    """The network for images given by their coordinates in a basis (…, d, r): W₁ becomes W₁Q (…, n_1, r)."""
+    weight, bias = network[0].weight @ basis, network[0].bias
+    bias = bias.expand(*weight.shape[:-1]) if bias is not None else None
+    return (Layer(weight, bias), *network[1:])
+
+
+def within(x, basis):
+    """Project images (…, n, d) onto the span of a basis; None is all there is."""
+    return x if basis is None else x @ basis @ basis.mT

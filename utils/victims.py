@@ -1,0 +1,115 @@
+"""The trainer: sees the secret images, and releases a network.
+
+A network sees its images through X̄ᵀ = QLᵀ only (QR of the images with a column of ones). Training costs m numbers per
+neuron instead of d; outside the row space of X̄ the weights W̄₁ merely decay.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from utils import networks
+from utils.attacks.contract import Released
+from utils.errors import InputError, choose
+from utils.kept import kept
+from utils.kernels import affine, layers, one_hidden
+from utils.kernels.layers import Layer, flatten, joint, parted, unflatten
+from utils.kernels.losses import LOSSES
+
+
+class Victim(NamedTuple):
+    """A trained network: what its trainer released, and what only the trainer and the evaluator know."""
+
+    released: Released
+    mean: torch.Tensor  # (d,): was subtracted from the training images; zero unless the recipe is centred
+    loss: float  # (1/m) Σ ℓ at the end
+    gradient_norm: float  # ‖∇_θ E‖ at the end
+    accuracy: float  # on the training images
+
+
+@kept
+def train(secret, recipe, seed=0, start=None):
+    """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `start`, or drawn from `seed`.
+
+    A smooth network with at most one hidden layer is trained until ‖∇E‖ vanishes, by Newton's method; any other one by
+    gradient descent, for as many epochs as the recipe says. InputError if recipe and labels do not fit together.
+    """
+    x, y = secret
+    smooth = not recipe.hidden or math.isfinite(recipe.sharpness)
+    check(recipe, y, smooth)
+    outputs = int(y.max()) + 1 if recipe.loss == "cross_entropy" else 1
+    if start is None:
+        start = networks.initial(recipe, x.shape[1], seed, outputs, x.device)
+    mean = x.mean(0) * recipe.centred
+    network, z, gradient_norm = (stationary if smooth else descended)(start, x - mean, y, recipe)
+    loss = LOSSES[recipe.loss].value(z, y).mean().item()
+    named = z.argmax(1) if outputs > 1 else z[:, 0] > 0  # classes, from the outputs z (m, K)
+    accuracy = (named == y).double().mean().item()
+    return Victim(Released(network, y, recipe), mean, loss, gradient_norm, accuracy)
+
+
+def check(recipe, labels, smooth):
+    """Raise InputError unless the recipe can be followed with these labels."""
+    choose("loss", recipe.loss, LOSSES)
+    if recipe.loss != "cross_entropy" and not torch.isin(labels, labels.new_tensor([0, 1])).all():
+        reach = f"they reach from {labels.min()} to {labels.max()}"
+        raise InputError(f"The {recipe.loss} loss needs labels 0 and 1, but {reach}.")
+    if not recipe.sharpness > 0:
+        raise InputError(f"SHARPNESS is {recipe.sharpness}; softplus(βs)/β needs a positive β.")
+    if smooth and not recipe.weight_decay > 0:
+        raise InputError(f"WEIGHT_DECAY is {recipe.weight_decay}; without a positive one E has no single minimiser.")
+    if smooth and (len(recipe.hidden) > 1 or recipe.loss != "logistic"):
+        raise InputError("A softplus network is trained with one hidden layer and the logistic loss: use sharpness=∞.")
+
+
+def stationary(network, x, y, recipe):
+    """Train to a stationary point: the network, its outputs z (m, 1) and ‖∇E‖."""
+    model = one_hidden if recipe.hidden else affine
+    solved = model.solve(x, y, recipe.weight_decay, model.weights(network, recipe.sharpness))
+    at = one_hidden.forward(solved.inside, solved.coordinates, recipe.sharpness) if recipe.hidden else solved
+    return model.network(solved.weights), at.logits[:, None], solved.gradient_norm.item()
+
+
+def descended(network, x, y, recipe):
+    """Train by gradient descent in the recipe's type, in the coordinates L; all else is in the type of x.
+
+    Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm.
+    """
+    loss, first = LOSSES[recipe.loss], joint(network[0])
+    basis, upper = torch.linalg.qr(torch.cat([x, torch.ones_like(x[:, :1])], 1).mT)  # Q (d+1, m), Lᵀ (m, m)
+    outside = first - first @ basis @ basis.mT
+    inner, norm = (Layer(first @ basis, None), *network[1:]), outside.norm().clamp_min(1e-300)
+    seen, known = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
+
+    def objective(theta):
+        value, slope = layers.gradient(unflatten(theta[:-1], inner), seen, known, loss)
+        slope = torch.cat([slope, slope.new_zeros(1)]) + recipe.weight_decay * theta
+        return value + recipe.weight_decay / 2 * theta @ theta, slope
+
+    theta = torch.cat([flatten(inner), norm[None]]).to(recipe.dtype)
+    theta = descend(objective, theta, recipe).to(x)
+    inner = unflatten(theta[:-1], inner)
+    first = inner[0].weight @ basis.mT + theta[-1] / norm * outside  # (n_1, m) @ (m, d+1) -> (n_1, d+1)
+    trained = layers.change((parted(first), *inner[1:]), torch.clone)
+    slope = layers.gradient(trained, x, y, loss)[1] + recipe.weight_decay * flatten(trained)
+    return trained, layers.forward(trained, x)[1][-1], slope.norm().item()
+
+
+def descend(objective, theta, recipe):
+    """Gradient descent with momentum; the learning rate grows while the energy falls.
+
+    A step that raises the energy is undone, the momentum forgotten and the rate cut by a fifth. So the rate follows the
+    curvature as the weights shrink, and training goes on where the loss is tiny, and its gradient too.
+    """
+    value, slope = objective(theta)
+    velocity, rate = torch.zeros_like(theta), recipe.learning_rate
+    for _ in range(recipe.epochs):
+        tried = recipe.momentum * velocity + slope
+        trial = theta - rate * tried
+        new, new_slope = objective(trial)
+        if new <= value:
+            theta, value, slope, velocity, rate = trial, new, new_slope, tried, recipe.growth * rate
+        else:
+            velocity, rate = torch.zeros_like(theta), 0.8 * rate
+    return theta
