@@ -2,26 +2,31 @@ import pytest
 import torch
 from skimage.metrics import structural_similarity
 
-from utils import evaluate
+from utils import evaluate, networks, report
+from utils.attacks.bilevel import Inner
+from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
+from utils.experiment import Name, Trial
+from utils.images import Part, Split
+from utils.kernels import similarity
+from utils.victims import Victim
+
+SHAPE = (8, 8, 3)
 
 
 @pytest.mark.parametrize("shape, window", [((32, 32, 3), 7), ((20, 16, 1), 3)])
 def test_ssim_is_that_of_scikit_image(shape, window):
     generator = torch.Generator().manual_seed(0)
     n = shape[0] * shape[1] * shape[2]
-    x, y = (
-        torch.rand(3, n, dtype=torch.float64, generator=generator),
-        torch.rand(4, n, dtype=torch.float64, generator=generator),
-    )
+    x, y = (torch.rand(k, n, dtype=torch.float64, generator=generator) for k in (3, 4))
     y[0] = x[0] + 0.05 * y[0]
-    table = evaluate.ssim(x, y, shape, window)
+    table = similarity.ssim(x, y, shape, window)
     for i in range(3):
         for j in range(4):
             a, b = x[i].reshape(shape).numpy(), y[j].reshape(shape).numpy()
             expected = structural_similarity(a, b, win_size=window, data_range=1.0, channel_axis=2)
             assert abs(table[i, j] - expected) < 1e-5
-            assert abs(evaluate.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0] - expected) < 1e-10
+            assert abs(similarity.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0] - expected) < 1e-10
 
 
 @pytest.mark.parametrize("window", [3, 7])
@@ -29,11 +34,15 @@ def test_both_forms_of_ssim_agree_on_flat_dark_and_equal_images(photos, window):
     x = photos[0].secret.images[:6].clone()
     x[0], x[1], x[2] = 0.0, 1.0, 0.5
     x[3] /= 1000
-    table = evaluate.ssim(x, x, (32, 32, 3), window)
+    table = similarity.ssim(x, x, (32, 32, 3), window)
     for shift in range(6):
-        y = x.roll(-shift, 0)
-        pairs = evaluate.pairwise_ssim(x, y, (32, 32, 3), window)
+        pairs = similarity.pairwise_ssim(x, x.roll(-shift, 0), (32, 32, 3), window)
         assert torch.allclose(table[torch.arange(6), (torch.arange(6) + shift) % 6], pairs, atol=1e-5, rtol=0)
+
+
+def test_ncc_ignores_brightness_and_contrast():
+    x = torch.rand(2, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(similarity.ncc(x, 3 * x + 1).diagonal(), torch.ones(2).double())
 
 
 @pytest.mark.parametrize("by", ["ssim", "l2", "ncc"])
@@ -45,17 +54,129 @@ def test_an_image_is_its_own_nearest_neighbour(photos, by):
     assert torch.allclose(found.similarity, torch.tensor(0.0 if by == "l2" else 1.0).double(), atol=1e-6)
 
 
-def test_ncc_ignores_brightness_and_contrast():
-    x = torch.rand(2, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(evaluate.ncc(x, 3 * x + 1).diagonal(), torch.ones(2).double())
-
-
-def test_relative_distance_knows_its_baseline():
-    target = torch.tensor([3.0, 4.0])
-    assert evaluate.relative_distance(torch.zeros(2), target) == 1
-    assert evaluate.mean_square_distance(torch.zeros(2), target) == 12.5
-
-
 def test_unknown_measures_are_named():
     with pytest.raises(InputError, match="must be one of 'ssim', 'l2', 'ncc'"):
         evaluate.nearest(torch.rand(2, 12), torch.rand(2, 12), (2, 2, 3), "psnr")
+
+
+def test_the_distance_knows_its_baseline_and_the_order_of_the_neurons():
+    recipe = networks.one_hidden(5, 1e-2)
+    target, other = (networks.initial(recipe, 12, seed) for seed in (0, 1))
+    assert evaluate.distance(networks.change(target, torch.zeros_like), target) == 1
+    order = torch.tensor([3, 0, 4, 1, 2])
+    first, second = target
+    first = networks.change((first,), lambda part: part[order])
+    shuffled = (*first, second._replace(weight=second.weight[:, order]))
+    assert evaluate.distance(shuffled, target) > 0.1
+    assert evaluate.matched_distance(shuffled, target) <= 1e-28
+    assert evaluate.matched_distance(other, target) <= evaluate.distance(other, target)
+
+
+def pictures(n, seed, low=0.0):
+    """Pictures whose darkest value is `low` and whose brightest is 1."""
+    x = torch.rand(n, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return low + (1 - low) * similarity.stretch(x)
+
+
+def make_trial(name, centred=True, x=None):
+    """A trial of an attack that gave the training images back, or `x`; the known images are much brighter than they."""
+    secret = Part(pictures(6, 0) ** 6, torch.tensor([0.0] * 3 + [1.0] * 3))
+    known = Part(pictures(10, 1, low=0.8), torch.tensor([0.0] * 5 + [1.0] * 5))
+    recipe = networks.perceptron("signed", 4)._replace(centred=centred)
+    network = networks.initial(recipe, 192, 0)
+    mean = secret.images.mean(0) * centred
+    victim = Victim(Released(network, secret.labels, recipe), mean, 0.0, 1e-9, 1.0)
+    details = Inner(torch.ones(2, dtype=torch.bool), torch.tensor(1e-9), 3)
+    x = secret.images - mean if x is None else x
+    history = torch.tensor([1.0, 0.5])
+    attack = Attack(x, torch.ones(len(x)), network, history[-1], history, "converged", details, 1.5)
+    start = torch.rand(10, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) - 0.5
+    return Trial(name, 0, Split(secret, known, SHAPE, ""), victim, start, attack)
+
+
+@pytest.fixture
+def trial():
+    return make_trial(Name("decoreco", "signed", "random"))
+
+
+def test_as_published_the_truth_is_found_and_every_image_finds_its_own(trial):
+    matches = evaluate.published(trial)
+    assert torch.allclose(matches.pictures, trial.data.secret.images)
+    assert evaluate.good(matches) == 6 and abs(evaluate.mean_ssim(matches) - 1) < 1e-12
+    assert torch.equal(evaluate.published(trial, evaluate.secret(trial).flip(0)).pictures, matches.pictures)
+
+
+def test_an_adversary_adds_the_mean_that_it_knows_and_no_other(trial):
+    """With the training mean the picture would be the training image itself; here it is white."""
+    x, known = trial.attack.images, trial.data.known.images.mean(0)
+    assert (known - trial.victim.mean).abs().mean() > 0.5
+    matches = evaluate.adversary(trial)
+    assert torch.equal(matches.pictures, (x + known).clamp(0, 1))
+    assert evaluate.good(matches) == 0
+    assert torch.equal(evaluate.strangers(trial), trial.data.known.images - known)
+
+
+def test_nothing_is_added_to_what_was_reconstructed_with_its_mean():
+    trial = make_trial(Name("bilevel", "affine", "random"), centred=False)
+    assert torch.equal(evaluate.adversary(trial).pictures, trial.data.secret.images)
+    assert torch.equal(evaluate.strangers(trial), trial.data.known.images)
+    assert evaluate.good(evaluate.published(trial)) == 6
+
+
+def test_baselines_stay_in_the_span_that_the_attack_searched(trial):
+    basis = torch.linalg.qr(torch.rand(192, 7, dtype=torch.float64))[0]
+    trial = trial._replace(basis=basis, start=networks.within(trial.start, basis))
+    for baseline in evaluate.BASELINES.values():
+        candidates = baseline(trial)
+        assert candidates.shape[1] == 192
+        assert torch.allclose(networks.within(candidates, basis), candidates, atol=1e-12)
+    assert evaluate.beats_chance([trial], evaluate.published)
+    assert not evaluate.beats_chance([trial._replace(start=trial.attack.images)], evaluate.published)
+
+
+def test_the_best_reconstruction_comes_first(trial):
+    x = evaluate.secret(trial)
+    noise = torch.rand(3, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    trial = trial._replace(attack=trial.attack._replace(images=torch.cat([noise, x[[4]]])))
+    order, nearest = evaluate.ranked(trial)
+    assert order[0] == 3 and nearest[0] == 4
+    assert evaluate.shows_training_image(trial).tolist() == [False] * 3 + [True]
+    assert torch.allclose(evaluate.pictures(trial, order[:1]), trial.data.secret.images[[4]])
+
+
+def test_the_area_under_the_curve_is_one_if_all_are_told_apart():
+    mask = torch.arange(20) < 5
+    assert evaluate.area(mask.double(), mask) == 1
+    assert evaluate.area(-mask.double(), mask) == 0
+    assert evaluate.area(torch.ones(20), mask) == 0.5
+    assert evaluate.area(torch.ones(20), mask | True) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        Name("decoreco", "signed", "partition"),
+        Name("bilevel", "affine", "ground_truth"),
+        Name("bilevel", "one_hidden", "random", "unknown_theta0"),
+    ],
+)
+def test_a_trial_gives_every_row_of_its_name(name):
+    listed = evaluate.rows(make_trial(name, centred=name.attack == "decoreco"))
+    assert {row.name for row in listed} == {known for known in report.NAMES if known.startswith(name.prefix + "/")}
+    assert all(isinstance(row.value, float) and row.seed == 0 for row in listed)
+    value = {row.name.removeprefix(name.prefix + "/"): row.value for row in listed}
+    if name.attack == "bilevel":
+        assert value["relative_distance"] == 0 and value["nearest_training_l2"] == 0
+    else:
+        assert value["good_reconstructions"] == 6 and value["attack_loss"] == 0.5 and value["seconds"] == 1.5
+
+
+def test_a_new_attack_is_one_line_of_a_registry(trial, monkeypatch):
+    monkeypatch.setitem(evaluate.ROWS, "guess", lambda trial: [("good", float(evaluate.good(evaluate.published(trial))))])
+    listed = evaluate.rows(trial._replace(name=Name("guess", "signed", "random")))
+    assert listed == [report.Row("guess/signed/random/good", 0, 6.0)]
+
+
+def test_good_is_an_ssim_above_0_4():
+    ssim = torch.tensor([0.39, 0.4001, 0.35, 0.9])
+    assert evaluate.good(evaluate.Matches(ssim, torch.zeros(4, 12))) == 2

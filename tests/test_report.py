@@ -1,9 +1,10 @@
 import json
+import re
 
 import pytest
 import torch
 
-from utils import report
+from utils import report, tables
 
 
 def plain(text):
@@ -16,16 +17,30 @@ def test_numbers_below_rounding_are_said_to_be():
     assert plain(report.number(2.34e-7)) == "2.3·10⁻⁷"
     assert plain(report.mean_sd([1e-20, 2e-25])) == "< 10⁻¹²"
     assert plain(report.mean_sd([1.0, 2.0, 3.0])) == "2 ± 1"
-    assert plain(report.mean_sd([0.5])) == "0.5 ± 0"
     assert plain(report.mean_sd([21.0, 33.0, 45.0])) == "33 ± 10"
+    assert plain(report.mean_sd([0.5, 0.5])) == "0.5 ± 0"
+
+
+def test_one_value_has_no_spread_and_none_is_no_number():
+    assert plain(report.mean_sd([0.5])) == "0.5"
+    assert plain(report.mean_sd([1e-7], 1e-6)) == "< 10⁻⁶"
+    assert plain(report.mean_sd([None, 0.25])) == "0.25"
+    assert report.mean_sd([None]) == report.mean_sd([]) == "–"
+    assert report.joined([3, 12.0]) == "3, 12"
+
+
+def test_groups_are_lines_and_quantities_columns():
+    table = tables.by_group("x", {"a": [1, 3], "b": [5]}, {"itself": float, "half": lambda x: x / 2}, report.joined)
+    assert table.data.splitlines() == ["| x | itself | half |", "| --- | --- | --- |", "| a | 1, 3 | 0, 2 |", "| b | 5 | 2 |"]
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "results.json"
-    report.write_atomically(path, {"a": 1})
+    run, name = report.Run({"RESULTS": str(path)}, torch.device("cpu"), 0.0), "collapse/decay/gradient_norm"
+    report.save(run, [report.Row(name, 0, 1.0)], "")
     with pytest.raises(ValueError):
-        report.write_atomically(path, {"a": float("nan")})
-    assert json.loads(path.read_text()) == {"a": 1}
+        report.save(run, [report.Row(name, 0, float("nan"))], "")
+    assert json.loads(path.read_text())["rows"] == [{"name": name, "seed": 0, "value": 1.0}]
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
 
 
@@ -41,6 +56,76 @@ def test_a_bar_in_a_cell_does_not_end_it():
 
 
 def test_numbers_in_names_stand_for_any_number():
+    assert len(report.NAMES) == len(set(report.NAMES)) == 129
     assert report.general("landscape/bilevel/0.25/1/distance_to_noise") in report.NAMES
     assert report.general("landscape/bilevel/x/1/distance_to_noise") not in report.NAMES
     assert report.general("bilevel/affine/random/nearest_training_l2") == "bilevel/affine/random/nearest_training_l2"
+
+
+@pytest.mark.parametrize(
+    "default, given, sentence",
+    [
+        (0, -1, "SEED is -1; it must be 0 or larger."),
+        (0, "one", "SEED is 'one'; it must be a whole number, like its default 0."),
+        (0, True, "SEED is True; it must be a whole number, like its default 0."),
+    ],
+)
+def test_a_wrong_seed_is_said_in_one_sentence(default, given, sentence):
+    with pytest.raises(report.InputError) as caught:
+        report.check_parameters({"SEED": default}, {"SEED": given})
+    assert str(caught.value) == sentence
+
+
+def test_whole_numbers_are_numbers_and_zero_is_a_seed():
+    report.check_parameters({"SEED": 1, "RATE": 0.5}, {"SEED": 0, "RATE": 2})
+    with pytest.raises(report.InputError, match="RATE is inf; it must be larger than 0."):
+        report.check_parameters({"RATE": 0.5}, {"RATE": float("inf")})
+
+
+@pytest.mark.parametrize("path", ["/dev/null/results.json", "."])
+def test_where_nothing_can_be_written_is_known_at_the_start(path):
+    report.check_writable("")
+    with pytest.raises(report.InputError, match="give the path of a file in a folder of yours"):
+        report.check_writable(path)
+
+
+DECLARED = {"DATASET": "photos", "SEED": 0, "IMAGES": 100, "WEIGHT_DECAY": 1e-2, "SHARPNESS": 10.0, "RULE": "signed"}
+DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
+
+
+@pytest.mark.parametrize(
+    "given, sentence",
+    [
+        ({"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED, IMAGES"),
+        ({"seed": 1}, "There is no parameter seed; this chapter has"),
+        ({"SEED": "one"}, "SEED is 'one'; it must be a whole number, like its default 0."),
+        ({"SEED": True}, "SEED is True; it must be a whole number"),
+        ({"SEED": -1}, "SEED is -1; it must be 0 or larger."),
+        ({"IMAGES": 0}, "IMAGES is 0; it must be larger than 0."),
+        ({"IMAGES": 2.5}, "IMAGES is 2.5; it must be a whole number"),
+        ({"SHARPNESS": -1.0}, "SHARPNESS is -1.0; it must be larger than 0."),
+        ({"SHARPNESS": float("inf")}, "SHARPNESS is inf; it must be larger than 0"),
+        ({"WEIGHT_DECAY": float("nan")}, "WEIGHT_DECAY is nan; it must be larger than 0"),
+        ({"THETA_START": "zeros"}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
+        ({"RULE": "best"}, "RULE is 'best', but it must be one of 'signed', 'margin', 'multiclass', 'tied'."),
+        ({"DATASET": 7}, "DATASET is 7; it must be text"),
+        ({"DEVICE": "tpu"}, "DEVICE is 'tpu', but it must be one of 'auto', 'cpu', 'cuda'."),
+    ],
+)
+def test_wrong_parameters_end_in_a_sentence(given, sentence):
+    with pytest.raises(report.InputError, match=re.escape(sentence.rstrip("."))):
+        report.check_parameters(DECLARED, given)
+
+
+def test_right_parameters_pass():
+    report.check_parameters(DECLARED, {"SEED": 7, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
+
+
+def test_devices_and_files_that_are_not_there(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert report.choose_device("auto").type == "cpu"
+    with pytest.raises(report.InputError, match="torch finds no GPU here: use DEVICE='auto' or 'cpu'"):
+        report.choose_device("cuda")
+    for path in ("/dev/null/results.json", str(tmp_path)):
+        with pytest.raises(report.InputError, match="RESULTS cannot be written to"):
+            report.check_writable(path)

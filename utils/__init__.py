@@ -1,6 +1,10 @@
-"""The shared kernels of the book, one idea per file.
+"""The shared code of the book: what two chapters need, and the arithmetic that must be fast.
 
-Data flows one way: `images` → `affine` (the victim) → `starts` → `bilevel` (the attack) → `evaluate` → `figures`.
+images → victims (the trainer) → attacks (the attacker) → experiment, evaluate (the evaluator) → figures, tables, report
+
+`kernels` is the arithmetic of all of them, tensors in and tensors out; `networks` what trainer, attacker and evaluator
+agree on; `sets` other training sets behind the same weights. Attackers are given a `attacks.contract.Released`, and can
+reach neither the images nor the trainer. `kept` keeps slow results on disk, under the `source` of what made them.
 """
 
 import warnings

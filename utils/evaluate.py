@@ -1,188 +1,220 @@
-"""How close reconstructions are to other images. The evaluator sees the secret; no attack calls anything here.
+"""How close an attack came. Beside the trainer, the evaluator alone sees the secret; no attack calls anything here.
 
-Images are rows (n, d) in [0, 1]; `shape` is (H, W, C) of one image.
+Images are rows (n, d). What a victim saw without its mean is reconstructed without a mean; pictures are in [0, 1].
 """
 
 from typing import NamedTuple
 
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch.nn.functional import avg_pool2d, interpolate
 
+from utils import networks, report
 from utils.errors import choose
+from utils.kernels.similarity import half_ncc, l2, ncc, pairwise_ssim, ssim, stretch
+
+SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
+GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
+SHOWS = 0.7  # half_ncc with a training image above which a reconstruction shows it
+
+
+def leak(secret):
+    """The secret training images themselves as a start: the paper's proof of concept, which no attacker has."""
+    return secret.images.clone()
+
+
+def secret(trial):
+    """The training images as the victim saw them (m, d)."""
+    return trial.data.secret.images - trial.victim.mean
+
+
+def distance(network, target):
+    """‖θ − θ*‖²/‖θ*‖² of two networks, a squared distance that does not shrink with the number of weights."""
+    ours, theirs = (networks.flatten(net) for net in (network, target))
+    return ((ours - theirs).square().sum() / theirs.square().sum()).item()
+
+
+def matched_distance(network, target):
+    """The same for one hidden layer, whose order changes nothing, after its neurons were put in the best order.
+
+    A neuron is its incoming and outgoing weights; the best order is the assignment of least total squared distance.
+    """
+    ours, theirs = (torch.cat([networks.joint(one), two.weight.mT], 1) for one, two in (network, target))  # (h, d+2)
+    order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
+    first, second = network
+    first = networks.change((first,), lambda part: part[order])
+    return distance((*first, second._replace(weight=second.weight[:, order])), target)
+
+
+def relative_distance(trial):
+    """‖θ − θ*‖²/‖θ*‖² after the attack."""
+    return distance(trial.attack.network, trial.victim.released.network)
+
+
+def solved(trial):
+    """Whether the attack returned the victim's weights."""
+    return relative_distance(trial) <= SOLVED[trial.name.model]
 
 
 class Nearest(NamedTuple):
-    """For each of n reconstructions, the most similar of k references."""
+    """For each of n images, the most similar of k references."""
 
     index: torch.Tensor  # (n,)
     similarity: torch.Tensor  # (n,): SSIM, NCC, or the L2 distance
 
 
-def parts(weights):
-    """The tensors of θ: a vector (d+1,) is one, a hidden.Network holds two."""
-    return [weights] if isinstance(weights, torch.Tensor) else [weights.first, weights.second]
-
-
-def square_distance(weights, target):
-    """‖θ − θ*‖²."""
-    return sum((a - b).square().sum().item() for a, b in zip(parts(weights), parts(target)))
-
-
-def relative_distance(weights, target):
-    """‖θ − θ*‖²/‖θ*‖², a squared distance that does not shrink with the number of weights."""
-    return square_distance(weights, target) / sum(a.square().sum().item() for a in parts(target))
-
-
-def mean_square_distance(weights, target):
-    """‖θ − θ*‖² averaged over the weights, one reading of the first paper's Table 1."""
-    return square_distance(weights, target) / sum(a.numel() for a in parts(target))
-
-
-def matched_distance(weights, target):
-    """The relative distance of two hidden.Networks after the neurons of the first were put in the best order.
-
-    A neuron is its incoming and outgoing weights; their order does not change the network. The best order is the
-    assignment of least total squared distance.
-    """
-    ours, theirs = (torch.cat([net.first, net.second[:-1, None]], 1) for net in (weights, target))  # (h, d+2)
-    order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
-    second = torch.cat([weights.second[:-1][order], weights.second[-1:]])
-    return relative_distance(weights._replace(first=weights.first[order], second=second), target)
-
-
-def l2(images, references):
-    """All Euclidean distances: (n, d), (k, d) -> (n, k)."""
-    return torch.cdist(images, references, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def ncc(images, references):
-    """All normalised cross-correlations, over all pixels and channels at once: (n, d), (k, d) -> (n, k)."""
-
-    def normalise(rows):
-        centred = rows - rows.mean(1, keepdim=True)
-        return centred / centred.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).eps)
-
-    return normalise(images) @ normalise(references).T
-
-
-C1, C2 = 0.01**2, 0.03**2  # the constants of SSIM for pixels in [0, 1]
-
-
-def ssim(images, references, shape, window=7):
-    """All structural similarities, computed in single precision: (n, d), (k, d) -> (n, k).
-
-    Square uniform window, sample covariances, data range 1, averaged over the windows inside the image and over the
-    channels; equals `skimage.metrics.structural_similarity(…, win_size=window, data_range=1, channel_axis=2)` to 1e-5.
-    At one position of the window, the numerators (2μₓμᵧ + C₁)(2cov + C₂) of all pairs are a table of rank 2w² + 2, the
-    denominators (μₓ² + μᵧ² + C₁)(varₓ + varᵧ + C₂) one of rank 4: two matrix products and a division. Memory: n·k.
-    """
-    x, y = (rows.T.float().contiguous() for rows in (images, references))  # (d, n), (d, k): one line per pixel
-    pixels = torch.arange(len(x), device=x.device).reshape(shape).unfold(0, window, 1).unfold(1, window, 1)
-    table, pixels = images.new_zeros(x.shape[1], y.shape[1]), pixels.reshape(-1, window**2)  # (P, w²)
-    for some in pixels.split(64):
-        part = x.new_zeros(table.shape)  # few terms, whose sum loses little
-        factors = zip(*left_factors(x[some]), *right_factors(y[some]))  # (64, w², n), (64, w², k)
-        for left, low_left, right, low_right in factors:
-            part.addcdiv_(left.mT @ right, low_left.mT @ low_right)  # (n, rank) @ (rank, k)
-        table += part
-    return table / len(pixels)
-
-
-def left_factors(windows):
-    """Of the numerators and of the denominators, for the first images: (P, w², n) -> (P, 2w² + 2, n), (P, 4, n)."""
-    p, mean, var = moments(windows)
-    p, square, one = p * (2 / (p.shape[1] - 1)), mean**2 + C1, torch.ones_like(mean)
-    numerator = [2 * mean * p, C1 * p, 2 * C2 * mean, C1 * C2 * one]
-    return torch.cat(numerator, 1), torch.cat([square * (var + C2), square, var + C2, one], 1)
-
-
-def right_factors(windows):
-    """The same for the images they are compared with."""
-    q, mean, var = moments(windows)
-    square, one = mean**2, torch.ones_like(mean)
-    return torch.cat([mean * q, q, mean, one], 1), torch.cat([one, var, square, square * var], 1)
-
-
-def moments(windows):
-    """Windows minus their means, the means, and the sample variances: (P, w², n) -> (P, w², n), (P, 1, n), (P, 1, n)."""
-    mean = windows.mean(1, keepdim=True)
-    centred = windows - mean
-    return centred, mean, centred.square().sum(1, keepdim=True) / (windows.shape[1] - 1)
-
-
 def nearest(images, references, shape, by="ssim"):
     """Find the most similar reference of every image by `ssim` (structurally most similar), `l2` or `ncc`."""
-    choose("by", by, ("ssim", "l2", "ncc"))
-    if by == "l2":
-        distance, index = l2(images, references).min(1)
-        return Nearest(index, distance)
-    table = ssim(images, references, shape) if by == "ssim" else ncc(images, references)
-    similarity, index = table.max(1)
-    return Nearest(index, similarity)
+    if choose("by", by, ("ssim", "l2", "ncc")) == "l2":
+        least = l2(images, references).min(1)
+        return Nearest(least.indices, least.values)
+    most = (ssim(images, references, shape) if by == "ssim" else ncc(images, references)).max(1)
+    return Nearest(most.indices, most.values)
 
 
-GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
+COMPARISONS = {
+    "reconstruction to training": lambda trial: (trial.attack.images, trial.data.secret.images),
+    "start to training": lambda trial: (trial.start, trial.data.secret.images),
+    "reconstruction to start": lambda trial: (trial.attack.images, trial.start),
+}
+
+
+def similarity(trial, comparison, by="ssim"):
+    """The mean over images of the similarity to the nearest neighbour; `comparison` is one of COMPARISONS."""
+    return nearest(*COMPARISONS[comparison](trial), trial.data.shape, by).similarity.mean().item()
 
 
 class Matches(NamedTuple):
-    """For each of k training images, the reconstruction that was compared with it."""
+    """For each of m training images, the reconstruction that was compared with it, and their SSIM."""
 
-    index: torch.Tensor  # (k,)
-    ssim: torch.Tensor  # (k,)
-    pictures: torch.Tensor  # (k, d): the reconstructions as they were compared, in [0, 1]
-
-
-def half_ncc(images, references, shape):
-    """Mean over channels of the normalised cross-correlation at half the resolution (bicubic): (n, d), (k, d) -> (n, k)."""
-
-    def normalise(rows):
-        planes = rows.reshape(-1, *shape).permute(0, 3, 1, 2)  # (n, C, H, W)
-        planes = interpolate(planes, scale_factor=0.5, mode="bicubic", align_corners=False).flatten(2)
-        planes = planes - planes.mean(-1, keepdim=True)
-        return (planes / planes.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).eps)).flatten(1)
-
-    return normalise(images) @ normalise(references).T / shape[-1]
+    ssim: torch.Tensor  # (m,)
+    pictures: torch.Tensor  # (m, d): the reconstructions as they were compared, in [0, 1]
 
 
-def as_published(reconstructions, training, mean, shape):
-    """Match every training image with a reconstruction as Haim et al. do: with the truth and its mean at hand.
+def compare(trial, candidates, picture):
+    """Match every training image with the candidate of the highest half_ncc, again and again if need be.
 
-    `reconstructions` (n, d) and `training` (k, d) are without the `mean` (d,). A training image gets the reconstruction of
-    the highest half_ncc, which may be used again; the mean is added, the reconstruction stretched to [0, 1], SSIM taken
-    with a window of 3.
+    `picture` makes pictures of candidates; SSIM has a window of 3. Nobody can count without the truth.
     """
-    index = half_ncc(training, reconstructions, shape).max(1).indices
-    pictures = stretch(reconstructions[index] + mean)
-    return Matches(index, pairwise_ssim(pictures, training + mean, shape), pictures)
+    candidates, shape = trial.attack.images if candidates is None else candidates, trial.data.shape
+    shown = picture(candidates[half_ncc(secret(trial), candidates, shape).max(1).indices])
+    return Matches(pairwise_ssim(shown, trial.data.secret.images, shape), shown)
 
 
-def as_adversary(reconstructions, training, mean, guess, shape):
-    """The same for reconstructions as an adversary would publish them: with a guessed mean, clipped to [0, 1].
-
-    Which reconstruction a training image is compared with is still the evaluator's choice: there is no other way to count.
-    """
-    index = half_ncc(training, reconstructions, shape).max(1).indices
-    pictures = (reconstructions[index] + guess).clamp(0, 1)
-    return Matches(index, pairwise_ssim(pictures, training + mean, shape), pictures)
+def published(trial, candidates=None):
+    """Compare as Haim et al. do, with the truth at hand: add the training mean, stretch every picture to [0, 1]."""
+    return compare(trial, candidates, lambda x: stretch(x + trial.victim.mean))
 
 
-def stretch(images):
-    """Map the smallest value of every image to 0 and the largest to 1."""
-    low, high = images.amin(1, keepdim=True), images.amax(1, keepdim=True)
-    return (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).eps)
+def adversary(trial, candidates=None):
+    """Compare as an adversary would publish: add the mean of the images that it knows, clip to [0, 1]."""
+    return compare(trial, candidates, lambda x: (x + known_mean(trial)).clamp(0, 1))
 
 
-def pairwise_ssim(images, references, shape, window=3):
-    """SSIM of every image with the reference of the same place, in their own precision: (n, d), (n, d) -> (n,)."""
-    x, y = (rows.reshape(-1, *shape).permute(0, 3, 1, 2) for rows in (images, references))  # (n, C, H, W)
+def known_mean(trial):
+    """The mean of the images that the attacker knows (d,), its guess of what the trainer subtracted; 0 for nothing."""
+    return trial.victim.released.recipe.centred * trial.data.known.images.mean(0)
 
-    def mean(a):
-        return avg_pool2d(a, window, stride=1)
 
-    def covariance(a, b):
-        return (mean(a * b) - mean(a) * mean(b)) * (window**2 / (window**2 - 1))
+def pictures(trial, rows):
+    """Some reconstructions as the sources show them: with the training mean, stretched to [0, 1]."""
+    return stretch(trial.attack.images[rows] + trial.victim.mean)
 
-    numerator = (2 * mean(x) * mean(y) + C1) * (2 * covariance(x, y) + C2)
-    denominator = (mean(x) ** 2 + mean(y) ** 2 + C1) * (covariance(x, x) + covariance(y, y) + C2)
-    return (numerator / denominator).mean((1, 2, 3))
+
+def strangers(trial):
+    """As many known images as there are candidates, without a mean if those have none, and within the same span."""
+    known = trial.data.known.images
+    return networks.within((known - known_mean(trial))[: len(trial.start)], trial.basis)
+
+
+# What can be handed in without any attack: photographs, the start, or a blank, of which only the mean is left.
+BASELINES = {
+    "strangers": strangers,
+    "start": lambda trial: trial.start,
+    "blank": lambda trial: torch.zeros_like(trial.start[:1]),
+}
+
+
+def good(matches):
+    """How many training images were matched with an SSIM above 0.4."""
+    return (matches.ssim > GOOD).sum().item()
+
+
+def mean_ssim(matches):
+    """The mean SSIM over the training images."""
+    return matches.ssim.mean().item()
+
+
+def best_baseline(trial, evaluated, measure):
+    """The largest value of a measure that a baseline reaches."""
+    return max(measure(evaluated(trial, baseline(trial))) for baseline in BASELINES.values())
+
+
+def beats_chance(trials, evaluated):
+    """Whether in every trial the attack has more good matches than the best of the baselines."""
+    return all(good(evaluated(t)) > best_baseline(t, evaluated, good) for t in trials)
+
+
+def ranked(trial):
+    """Order reconstructions by their half_ncc to the nearest training image, best first: (order, nearest), (n,)."""
+    most = half_ncc(trial.attack.images, secret(trial), trial.data.shape).max(1)
+    order = most.values.argsort(descending=True)
+    return order, most.indices[order]
+
+
+def shows_training_image(trial, candidates=None):
+    """Which reconstructions, or other candidates, correlate with a training image: (n,) booleans."""
+    candidates = trial.attack.images if candidates is None else candidates
+    return half_ncc(candidates, secret(trial), trial.data.shape).max(1).values > SHOWS
+
+
+def area(score, mask):
+    """The area under the ROC curve of a score (n,) that is to tell a mask (n,) from the rest, None without either."""
+    above = score[mask][:, None] - score[~mask]  # every one in the mask against every other
+    return ((above > 0).double() + (above == 0) / 2).mean().item() if above.numel() else None
+
+
+def measures(trial):
+    """What Table 1 is about, {name: (after the attack, at its start, at θ = 0)}, for an attack that trains."""
+    square = networks.flatten(trial.victim.released.network).square().mean().item()  # ‖θ*‖² per weight
+    relative = [relative_distance(trial), trial.attack.history[0].item(), 1.0]
+    to_training, before, to_start = (similarity(trial, comparison, "l2") for comparison in COMPARISONS)
+    return {
+        "relative_distance": relative,
+        "mean_square_distance": [value * square for value in relative],
+        "nearest_training_l2": [to_training, before, None],
+        "nearest_start_l2": [to_start, 0.0, None],
+    }
+
+
+def rows_of_weights(trial):
+    """RESULTS of a bilevel attack; the baseline is the start as it is, before any attack."""
+    _, model, start, knowledge = trial.name
+    paper = {"mean_square_distance": report.TABLE_1[model][start]}
+    held = dict.fromkeys(["relative_distance", "mean_square_distance"], report.verdict(solved(trial)))
+    listed = [(name, ours, paper.get(name), base, held.get(name)) for name, (ours, base, _) in measures(trial).items()]
+    norm = ("inner_gradient_norm", trial.attack.details.gradient_norm.item())
+    return [*listed, norm, ("outer_converged", float(solved(trial)))] if knowledge else listed
+
+
+def rows_of_pictures(trial):
+    """RESULTS of an attack on coefficients; the baseline is the best of BASELINES, or the loss of the start."""
+
+    def beside(evaluated, measure):
+        return float(measure(evaluated(trial))), None, float(best_baseline(trial, evaluated, measure))
+
+    return [
+        ("good_reconstructions", *beside(published, good)),
+        ("good_as_adversary", *beside(adversary, good)),
+        ("mean_ssim", *beside(published, mean_ssim)),
+        ("attack_loss", trial.attack.loss.item(), None, trial.attack.history[0].item()),
+        ("seconds", trial.attack.seconds),
+    ]
+
+
+ROWS = {"bilevel": rows_of_weights, "decoreco": rows_of_pictures}
+
+
+def rows(trial):
+    """The trial's numbers for RESULTS, under its name."""
+    listed = ROWS[trial.name.attack](trial)
+    return [report.Row(f"{trial.name.prefix}/{quantity}", trial.seed, *numbers) for quantity, *numbers in listed]

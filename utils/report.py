@@ -1,13 +1,14 @@
 """What every chapter does with its parameters at the start and with its numbers at the end."""
 
 import ast
+import contextlib
+import itertools
 import json
 import math
 import os
 import platform
 import re
 import statistics
-import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -18,41 +19,26 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from utils.errors import InputError, choose
+from utils.kernels.coefficients import RULES
 
-RULES = ("signed", "margin", "multiclass", "tied")
-STARTS = ("random", "ground_truth", "partition")
-QUANTITIES = ("relative_distance", "mean_square_distance", "nearest_training_l2", "nearest_start_l2")
+STARTS = "random|ground_truth|partition"
+OF_WEIGHTS = "relative_distance|mean_square_distance|nearest_training_l2|nearest_start_l2"
+OF_PICTURES = "good_reconstructions|good_as_adversary|mean_ssim|attack_loss|seconds"
 
-# Every name that a chapter may write to RESULTS; <number> stands for any. They do not change.
-NAMES = [
-    *(f"bilevel/affine/{start}/{quantity}" for start in STARTS for quantity in QUANTITIES),
-    *(
-        f"bilevel/one_hidden/{start}/{knowledge}_theta0/{quantity}"
-        for start in STARTS
-        for knowledge in ("known", "unknown")
-        for quantity in (*QUANTITIES, "inner_gradient_norm", "outer_converged")
-    ),
-    *(f"collapse/{decay}/gradient_norm" for decay in ("no_decay", "decay")),
-    *(
-        f"decoreco/{rule}/{start}/{quantity}"
-        for rule in RULES
-        for start in STARTS
-        for quantity in ("good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds")
-    ),
-    *(
-        f"kkt/{operation}/{quantity}"
-        for operation in ("merge", "split", "theorem4")
-        for quantity in ("stationarity", "distance")
-    ),
-    *(
-        f"landscape/{formulation}/<number>/<number>/distance_to_{reference}"
-        for formulation in ("bilevel", "decoreco")
-        for reference in ("training", "partition", "noise")
-    ),
-    *(f"plant/{what}/relative_distance" for what in ("noise", "photographs", "drawing")),
-    *(f"prior/sphere/<number>/{quantity}" for quantity in ("distance", "cosine")),
-    *(f"prior/shift/<number>/{quantity}" for quantity in ("good_reconstructions", "estimate")),
-]
+# Every name that a chapter may write to RESULTS; | is "or", <number> stands for any. They do not change.
+PATTERNS = f"""
+bilevel/affine/{STARTS}/{OF_WEIGHTS}
+bilevel/one_hidden/{STARTS}/known_theta0|unknown_theta0/{OF_WEIGHTS}|inner_gradient_norm|outer_converged
+collapse/no_decay|decay/gradient_norm
+decoreco/{"|".join(RULES)}/{STARTS}/{OF_PICTURES}
+kkt/merge|split|theorem4/stationarity|distance
+landscape/bilevel|decoreco/<number>/<number>/distance_to_training|distance_to_partition|distance_to_noise
+plant/noise|photographs|drawing/relative_distance
+prior/sphere/<number>/distance|cosine
+prior/shift/<number>/good_reconstructions|estimate
+"""
+PARTS = [[part.split("|") for part in line.split("/")] for line in PATTERNS.split()]
+NAMES = ["/".join(words) for parts in PARTS for words in itertools.product(*parts)]
 
 # Table 1 of the first paper: ‖θ* − θ‖².
 TABLE_1 = {
@@ -60,6 +46,8 @@ TABLE_1 = {
     "one_hidden": {"random": 6.1157e-5, "ground_truth": 1.7055e-3, "partition": 6.3629e-3},
 }
 
+# What parameters that are words may be.
+CHOICES = {"DEVICE": ("auto", "cpu", "cuda"), "THETA_START": ("uniform", "standard"), "RULE": RULES}
 
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
 if get_ipython():
@@ -78,29 +66,26 @@ class Row(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run of a chapter."""
+    """One run of a chapter: its parameters {name: value}, its torch device, and when it started (seconds)."""
 
     parameters: dict
     device: torch.device
-    started: float  # seconds, of a monotonic clock
+    started: float
 
 
-def start():
+def begin():
     """Check the chapter's parameters, choose its device, and see that RESULTS can be written.
 
     Reads the cell that begins with "# Parameters of", and the one that papermill puts behind it.
     """
-    declared, injected = (
-        next((cell for cell in reversed(cells_run) if cell.startswith(head)), "")
-        for head in ("# Parameters of", "# Parameters\n")
-    )
+    heads = ("# Parameters of", "# Parameters\n")
+    declared, injected = (next((c for c in reversed(cells_run) if c.startswith(head)), "") for head in heads)
     if not declared:
         raise InputError("The cell that begins with '# Parameters of this chapter' has not been run: run all cells.")
     declared = assignments(declared)
     check_parameters(declared, assignments(injected))
     parameters = {name: get_ipython().user_ns[name] for name in declared}
-    if parameters["RESULTS"]:
-        check_writable(parameters["RESULTS"])
+    check_writable(parameters["RESULTS"])
     return Run(parameters, choose_device(parameters["DEVICE"]), time.monotonic())
 
 
@@ -111,47 +96,33 @@ def assignments(source):
 
 def check_parameters(declared, given):
     """Raise InputError if a given parameter has an unknown name, the wrong type, or a number out of range."""
-    for name, value in given.items():
+    for name, value in {**declared, **given}.items():
         if name not in declared:
             raise InputError(f"There is no parameter {name}; this chapter has {', '.join(declared)}.")
-    for name, value in {**declared, **given}.items():
         default = declared[name]
-        kinds = (int, float) if isinstance(default, float) else (type(default),)
-        if type(value) not in kinds:
+        if type(value) is not type(default) and (type(default), type(value)) != (float, int):
             kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
             raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
-        if name == "THETA_START":
-            choose(name, value, ("uniform", "standard"))
-        if name == "RULE":
-            choose(name, value, RULES)
-        if name == "SEED" and value < 0:
-            raise InputError(f"{name} is {value!r}; it must be 0 or larger.")
-        if name != "SEED" and type(value) in (int, float) and not 0 < value < math.inf:
-            raise InputError(f"{name} is {value!r}; it must be larger than 0.")
+        choose(name, value, CHOICES.get(name, [value]))
+        if type(value) in (int, float) and not (0 < value < math.inf or name == "SEED" and value == 0):
+            raise InputError(f"{name} is {value!r}; it must be {'0 or larger' if name == 'SEED' else 'larger than 0'}.")
 
 
 def choose_device(name):
     """Return the torch device `cpu` or `cuda`; `auto` is a GPU where there is one."""
-    choose("DEVICE", name, ("auto", "cpu", "cuda"))
-    if name == "cuda" and not torch.cuda.is_available():
+    found = torch.cuda.is_available()
+    if name == "cuda" and not found:
         raise InputError("DEVICE is 'cuda', but torch finds no GPU here: use DEVICE='auto' or 'cpu'.")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    return torch.device("cuda" if found and name != "cpu" else "cpu")
 
 
 def check_writable(path):
-    """Raise InputError unless a file can be created at `path`; makes the folder if it is missing."""
-    try:
-        if Path(path).is_dir():
-            raise IsADirectoryError
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=Path(path).parent):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"RESULTS cannot be written to {path}: give the path of a file in a folder of yours."
-        ) from error
+    """Raise InputError unless a file can be created at `path`, if there is one; makes the folder if it is missing."""
+    folder = Path(path).parent
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not (os.path.isdir(folder) and os.access(folder, os.W_OK)) or (path and os.path.isdir(path)):
+        raise InputError(f"RESULTS cannot be written to {path}: give the path of a file in a folder of yours.")
 
 
 def general(name):
@@ -174,12 +145,8 @@ def save(run, rows, sha256):
         "data_sha256": sha256,
     }
     listed = [{key: value for key, value in row._asdict().items() if value is not None} for row in rows]
-    write_atomically(path, {"parameters": run.parameters, "provenance": provenance, "rows": listed})
-
-
-def write_atomically(path, content):
-    """Write JSON beside `path`, then put it in its place in one step."""
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    content = {"parameters": run.parameters, "provenance": provenance, "rows": listed}
+    temporary = Path(f"{path}.{os.getpid()}.tmp")  # beside the file, then in its place in one step
     try:
         temporary.write_text(json.dumps(content, indent=1, allow_nan=False))
         os.replace(temporary, path)
@@ -200,13 +167,18 @@ def number(value, floor=1e-12):
 
 
 def mean_sd(values, floor=1e-12):
-    """Print mean ± standard deviation over seeds, two digits and one."""
-    values = list(values)
-    if max(abs(value) for value in values) < floor:
-        return number(0, floor)
-    mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    """Print mean ± standard deviation over seeds, or a value alone, or – if there is none; None does not count."""
+    values = [value for value in values if value is not None]
+    if len(values) < 2 or max(map(abs, values)) < floor:
+        return number(values[0], floor) if values else "–"
+    mean, spread = statistics.mean(values), statistics.stdev(values)
     spread = float(f"{spread:.1g}") if spread > 1e-9 * abs(mean) else 0  # 10, not 1e+01
     return typeset(f"{mean:.2g} ± {spread:g}")
+
+
+def joined(values):
+    """Print whole numbers, one per seed, one after the other."""
+    return ", ".join(f"{value:.0f}" for value in values)
 
 
 def table(header, *rows):

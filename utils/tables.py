@@ -1,0 +1,60 @@
+"""Tables of trials that several chapters show; groups are {name: one trial per seed}."""
+
+from utils import evaluate, report
+from utils.evaluate import similarity
+
+
+def by_group(corner, groups, columns, show=report.mean_sd):
+    """A line per group, and a column {name: function of a trial} of what it comes to over the seeds."""
+    lines = ([name, *(show(map(of, trials)) for of in columns.values())] for name, trials in groups.items())
+    return report.table([corner, *columns], *lines)
+
+
+LOSSES = {"loss, start": lambda t: t.attack.history[0].item(), "loss, end": lambda t: t.attack.loss.item()}
+
+
+def losses(groups):
+    """The attacker's loss."""
+    return by_group("", groups, LOSSES)
+
+
+def counts(groups, evaluated):
+    """How many matches are good, evaluated as `published` or by the `adversary`, beside those of the baselines."""
+    columns = {name: lambda t, b=b: evaluate.good(evaluated(t, b(t))) for name, b in evaluate.BASELINES.items()}
+    return by_group("", groups, {"attack": lambda t: evaluate.good(evaluated(t)), **columns}, report.joined)
+
+
+def table_1(trials):
+    """One cell of Table 1, by the names of RESULTS: the paper's value, ours over seeds, and two baselines."""
+    name, measured = trials[0].name, [evaluate.measures(trial) for trial in trials]
+    paper = {"mean_square_distance": report.number(report.TABLE_1[name.model][name.start])}
+    lines = (
+        [which.replace("_", " "), paper.get(which, "–"), *map(report.mean_sd, zip(*(m[which] for m in measured)))]
+        for which in measured[0]
+    )
+    return report.table(["", "paper", "ours", "baseline: the start x₀", "baseline: θ = 0"], *lines)
+
+
+def similarities(trials):
+    """The mean similarity to the nearest neighbour by three measures."""
+    columns, better = evaluate.COMPARISONS, {"ssim": "higher", "ncc": "higher", "l2": "lower"}
+    lines = (
+        [f"{by.upper()}, {side} is nearer", *(report.mean_sd(similarity(t, c, by) for t in trials) for c in columns)]
+        for by, side in better.items()
+    )
+    return report.table(["nearest by", *columns], *lines)
+
+
+def convergence(groups):
+    """Whether the inner problems converged, and the outer one."""
+    columns = {
+        "victim's ‖∇E‖": lambda trials: report.mean_sd((t.victim.gradient_norm for t in trials), 1e-7),
+        "attack's ‖∇E‖": lambda trials: report.mean_sd((t.attack.details.gradient_norm.item() for t in trials), 1e-7),
+        "share of sound hypergradients": lambda trials: report.mean_sd(
+            t.attack.details.sound.double().mean().item() for t in trials
+        ),
+        "stopped as": lambda trials: ", ".join(sorted({t.attack.stopped for t in trials})),
+        "solved": lambda trials: f"{sum(map(evaluate.solved, trials))} of {len(trials)}",
+    }
+    lines = ([name, *(of(trials) for of in columns.values())] for name, trials in groups.items())
+    return report.table(["attacker", *columns], *lines)
