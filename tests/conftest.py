@@ -1,8 +1,37 @@
+import ast
+from pathlib import Path
+
+import nbformat
 import numpy as np
 import pytest
 import torch
 
-from utils import affine, images
+from utils import images, networks, victims
+
+BOOK = Path(__file__).parent.parent / "book"
+
+
+def chapter_functions(stem):
+    """What a chapter defines: the names of its imports, parameters and other constants, functions and classes.
+
+    Only cells are executed that hold nothing else, so that no experiment runs.
+    """
+    names = {"__name__": stem}
+    for cell in nbformat.read(BOOK / f"{stem}.ipynb", as_version=4).cells:
+        if cell.cell_type == "code" and all(map(only_defines, ast.parse(cell.source).body)):
+            exec(compile(cell.source, f"{stem}: {cell.source.splitlines()[0]}", "exec"), names)
+    return names
+
+
+def only_defines(statement):
+    """Whether a statement is an import, a function, a class, or the assignment of a literal."""
+    if isinstance(statement, ast.Assign):
+        try:
+            ast.literal_eval(statement.value)
+        except ValueError:
+            return False
+        return True
+    return isinstance(statement, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
 
 
 @pytest.fixture
@@ -16,9 +45,9 @@ def small():
 
 @pytest.fixture(scope="session")
 def photos():
-    """One hundred secret and one hundred known crops, and the victim's weights at μ = 0.01."""
+    """One hundred secret and one hundred known crops, and the victim's network at μ = 0.01."""
     data = images.split(images.load("photos"), 100, 100)
-    return data, affine.train(*data.secret, 1e-2).weights
+    return data, victims.train(data.secret, networks.affine(1e-2)).released.network
 
 
 @pytest.fixture(scope="session")

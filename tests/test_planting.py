@@ -1,68 +1,75 @@
+"""The functions of chapter 01: all training sets of an affine model, and the one nearest to a wish."""
+
 import pytest
 import torch
+from conftest import chapter_functions
 
-from utils import affine, evaluate, planting, starts
+from utils import networks
+from utils.attacks import starts
 from utils.errors import InputError
+from utils.kernels import affine
 
-MU = 1e-2
+CHAPTER = chapter_functions("01-linear-underdetermination")
+MU = CHAPTER["WEIGHT_DECAY"]
+plant = CHAPTER["plant"]
 
 
-@pytest.mark.parametrize("search", [True, False])
 @pytest.mark.parametrize("what", ["noise", "photographs", "drawing"])
-def test_planted_images_train_to_the_same_weights(photos, what, search):
-    data, target = photos
+def test_planted_images_train_to_the_same_weights(photos, what):
+    data, network = photos
+    target = networks.vector(network)
     wish = {
         "noise": starts.random(100, 3072, 3),
         "photographs": starts.partition(data.known, 100),
-        "drawing": planting.drawing("#..\n.#.\n..#", data.shape).expand(100, 3072),
+        "drawing": CHAPTER["drawing"]("#..\n.#.\n..#", data.shape).expand(100, 3072),
     }[what]
-    planted = planting.plant(wish, data.secret.labels, target, MU, search)
-    again = affine.train(planted.images, data.secret.labels, MU).weights
-    assert evaluate.relative_distance(again, target) <= 1e-12
+    planted = plant(wish, data.secret.labels, target)
+    again = affine.solve(planted.images, data.secret.labels, MU).weights
+    assert (again - target).square().sum() <= 1e-12 * target.square().sum()
     assert planted.converged
     assert planted.images.min() >= -1e-12 and planted.images.max() <= 1 + 1e-12
     assert 0 < planted.change < 0.1
 
 
 def test_searching_the_logits_brings_the_set_nearer(photos):
-    data, target = photos
-    wish = starts.partition(data.known, 100)
-    near, plain = (planting.plant(wish, data.secret.labels, target, MU, search).change for search in (True, False))
-    assert near < 0.9 * plain
+    data, network = photos
+    y, theta, wish = data.secret.labels, networks.vector(network), starts.partition(data.known, 100)
+    z = CHAPTER["feasible_logits"](affine.logits(wish, theta), y, theta)
+    plain = CHAPTER["project_onto_solutions"](wish, z, y, theta)
+    assert plant(wish, y, theta).change < 0.9 * (plain - wish).square().mean().sqrt()
 
 
 def test_the_secret_images_are_planted_unchanged(photos):
-    data, target = photos
-    planted = planting.plant(data.secret.images, data.secret.labels, target, MU)
-    assert planted.change < 1e-9
+    data, network = photos
+    assert plant(*data.secret, networks.vector(network)).change < 1e-9
 
 
 def test_distance_in_closed_form(small):
     x, y, generator = small
-    theta = affine.train(x, y, MU).weights
+    theta = affine.solve(x, y, MU).weights
     z = affine.logits(x, theta)
     wish = torch.rand(12, 30, dtype=torch.float64, generator=generator)
-    expected = (planting.project(wish, z, y, theta, MU) - wish).square().sum()
-    found = planting.squared_distance(z, wish @ wish.T, wish @ theta[:-1], y, theta, MU)
+    expected = (CHAPTER["project_onto_solutions"](wish, z, y, theta) - wish).square().sum()
+    found = CHAPTER["squared_distance"](z, wish @ wish.T, wish @ theta[:-1], y, theta)
     assert torch.allclose(found, expected, rtol=1e-9)
 
 
 def test_projection_is_the_nearest_point(small):
     x, y, generator = small
-    theta = affine.train(x, y, MU).weights
+    theta = affine.solve(x, y, MU).weights
     wish = torch.rand(12, 30, dtype=torch.float64, generator=generator)
-    nearest = planting.project(wish, affine.logits(x, theta), y, theta, MU)
+    nearest = CHAPTER["project_onto_solutions"](wish, affine.logits(x, theta), y, theta)
     # x is another point of the affine set: the error of a projection is orthogonal to the set.
     assert abs(((wish - nearest) * (x - nearest)).sum()) < 1e-9
 
 
 def test_labels_that_cannot_be(small):
     x, y, _ = small
-    theta = affine.train(x, y, MU).weights
-    with pytest.raises(InputError, match="No logits satisfy"):
-        planting.plant(x, y, 100 * theta, MU)
+    theta = affine.solve(x, y, MU).weights
+    with pytest.raises(InputError, match="No logits are feasible: check the labels and WEIGHT_DECAY"):
+        plant(x, y, 100 * theta)
 
 
 def test_an_empty_drawing():
     with pytest.raises(InputError, match="DRAWING is empty"):
-        planting.drawing("\n\n", (8, 8, 3))
+        CHAPTER["drawing"]("\n\n", (8, 8, 3))
