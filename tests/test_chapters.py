@@ -1,6 +1,10 @@
-"""Every chapter of the book, run by papermill with other parameters and with wrong ones."""
+"""Every chapter of the book at toy size, run by papermill, against the numbers it gave when they were last looked at.
+
+    REFERENCE=write .venv/bin/pytest tests/test_chapters.py -k toy      takes new references; look at their diff
+"""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -11,12 +15,18 @@ from papermill.exceptions import PapermillExecutionError
 
 from utils import report
 
+pytestmark = pytest.mark.chapters
 ROOT = Path(__file__).parent.parent
+REFERENCES = Path(__file__).parent / "reference"
 PAGES = re.findall(r"file: (book/\S+)", (ROOT / "_toc.yml").read_text())
 CHAPTERS = [page for page in PAGES if (ROOT / f"{page}.ipynb").exists()]
 COMMON = ["DATASET", "SEED", "DEVICE", "RESULTS"]
 SMALL = {
+    "IMAGES": 20,
+    "SEEDS": 1,
     "NEURONS": 40,
+    "WIDTH": 12,
+    "STEPS": 12,
     "ATTACK_STEPS": 30,
     "CANDIDATES": 40,
     "GRID": 3,
@@ -24,6 +34,20 @@ SMALL = {
     "RESTARTS": 2,
     "EPOCHS": 300,
 }  # for the chapters that have these parameters
+
+# How far a quantity may be from its reference: (relative, absolute); the first pattern that fits decides. Attacks in single
+# precision and attacks on a network with a hidden layer amplify rounding; exact solutions are compared with zero.
+TOLERANCES = [
+    (r"/seconds$", None),
+    (r"affine/.*/relative_distance|affine/.*/mean_square_distance|^plant/", (0.0, 1e-11)),
+    (r"/(good_\w+)$", (0.0, 2.0)),
+    (r"^decoreco/.*/mean_ssim", (0.02, 0.02)),
+    (r"/outer_converged$|/inner_gradient_norm$|^kkt/.*/stationarity$", (0.0, 1e-6)),
+    (r"^bilevel/one_hidden/.*/known_theta0/", (0.05, 1e-9)),
+    (r"^bilevel/one_hidden/", (0.15, 1e-9)),
+    (r"^(decoreco|landscape|prior)/", (0.05, 1e-6)),
+    (r"", (1e-4, 1e-11)),
+]
 
 
 def read(chapter):
@@ -36,34 +60,53 @@ def run(chapter, output, **parameters):
     )
 
 
+def differences(rows, reference):
+    """What is missing, new or too far away, as sentences."""
+    known = {(row["name"], row["seed"]): row for row in reference}
+    given = {(row["name"], row["seed"]): row for row in rows}
+    told = [f"{key} is {'missing' if key in known else 'new'}" for key in known.keys() ^ given.keys()]
+    for key in known.keys() & given.keys():
+        tolerance = next(limit for pattern, limit in TOLERANCES if re.search(pattern, key[0]))
+        for field in ("value", "baseline") if tolerance else ():
+            ours, theirs = given[key].get(field), known[key].get(field)
+            if (ours is None) != (theirs is None) or (
+                ours is not None and abs(ours - theirs) > tolerance[1] + tolerance[0] * abs(theirs)
+            ):
+                told.append(f"{key} has the {field} {ours}, not {theirs}")
+    return told
+
+
 def test_the_book_has_chapters():
-    assert len(CHAPTERS) >= 7
+    assert len(CHAPTERS) >= 11
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_chapter_takes_other_values_and_writes_its_results(chapter, toy_npz, tmp_path):
+def test_toy_run_gives_the_reference(chapter, toy_npz, tmp_path):
     results = tmp_path / "deep" / "results.json"
     tagged = next(cell for cell in read(chapter).cells if "parameters" in cell.metadata.get("tags", []))
     small = {name: SMALL[name] for name in report.assignments(tagged.source) if name in SMALL}
-    given = {"DATASET": str(toy_npz), "SEED": 3, "IMAGES": 20, "RESULTS": str(results), **small}
+    given = {"DATASET": str(toy_npz), "SEED": 3, "RESULTS": str(results), **small}
     run(chapter, tmp_path / "out.ipynb", **given)
     written = json.loads(results.read_text())
     assert set(written) == {"parameters", "provenance", "rows"}
     assert {name: written["parameters"][name] for name in given} == given
     assert set(written["provenance"]) == {"versions", "device", "duration_seconds", "data_sha256"}
-    assert written["rows"]
-    for row in written["rows"]:
-        assert report.general(row["name"]) in report.NAMES
-        assert row["seed"] >= 3 and isinstance(row["value"], float)
-        if row["name"].endswith("relative_distance"):
-            assert "baseline" in row
-            if "one_hidden" not in row["name"]:
-                assert row["value"] <= 1e-12
-            elif "ground_truth/known_theta0" in row["name"]:
-                assert row["value"] <= 1e-6
-        if row["name"].endswith("inner_gradient_norm"):
-            assert row["value"] <= 1e-7
     assert [path.name for path in results.parent.iterdir()] == ["results.json"]
+    assert all(report.general(row["name"]) in report.NAMES and row["seed"] == 3 for row in written["rows"])
+    reference = REFERENCES / f"{Path(chapter).name}.json"
+    if os.environ.get("REFERENCE") == "write":
+        reference.parent.mkdir(exist_ok=True)
+        lines = [json.dumps(row, ensure_ascii=False) for row in written["rows"]]
+        reference.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    assert not differences(written["rows"], json.loads(reference.read_text()))
+
+
+def test_a_changed_number_is_noticed():
+    row = {"name": "collapse/decay/gradient_norm", "seed": 3, "value": 0.5, "baseline": 0.1}
+    assert not differences([{**row, "value": 0.50001}], [row])
+    assert differences([{**row, "value": 0.501}], [row]) and differences([{**row, "baseline": 0.11}], [row])
+    assert differences([], [row]) and differences([row, {**row, "seed": 4}], [row])
+    assert differences([{key: row[key] for key in ("name", "seed", "value")}], [row])
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
@@ -87,34 +130,9 @@ def test_chapter_is_built_like_the_others(chapter):
 
 
 WRONG = [
-    ({"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED,"),
-    ({"seed": 1}, "There is no parameter seed; this chapter has DATASET, SEED,"),
-    ({"SEED": "one"}, "SEED is 'one'; it must be a whole number, like its default 0."),
-    ({"SEED": -1}, "SEED is -1; it must be 0 or larger."),
-    ({"IMAGES": 0}, "IMAGES is 0; it must be larger than 0."),
-    ({"IMAGES": 2}, "IMAGES is 2, but the 2 classes of the stationarity attack need at least 4."),
-    ({"IMAGES": 400}, "one class has only 148: choose at most 148 for each part, or a larger data set."),
-    ({"DATASET": "imagenet"}, "it must be 'photos', 'cifar10' or the path of an .npz file."),
-    ({"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz: check the path in DATASET."),
-    ({"DEVICE": "tpu"}, "DEVICE is 'tpu', but it must be one of 'auto', 'cpu', 'cuda'."),
-    ({"RESULTS": "/dev/null/results.json"}, "RESULTS cannot be written to /dev/null/results.json"),
-    ({"WIDTH": 0}, "WIDTH is 0; it must be larger than 0."),
-    ({"SHARPNESS": -1.0}, "SHARPNESS is -1.0; it must be larger than 0."),
-    ({"THETA_START": "zeros"}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
-    ({"RULE": "best"}, "RULE is 'best', but it must be one of 'signed', 'margin', 'multiclass', 'tied'."),
-    ({"NEURONS": 0}, "NEURONS is 0; it must be larger than 0."),
-    ({"WEIGHT_DECAY": 0.0}, "WEIGHT_DECAY is 0.0; it must be larger than 0."),
-    ({"OPTIMISER": "adam"}, "OPTIMISER is 'adam', but it must be one of 'lbfgs', 'gradient'."),
-    ({"OPTIMISER": "gradient", "LEARNING_RATE": 1e8}, "LEARNING_RATE 1e+08 is too large; try 1e+07."),
-]
-
-
-PARTITION = "book/07-partition-initialisation"
-WRONG = [(PARTITION, *case) for case in WRONG]
-LANDSCAPE = "book/08-landscape"
-WRONG += [
-    (LANDSCAPE, {"GRID": 1}, "GRID and RESTARTS must be at least 2, SAMPLES at least 3."),
-    (LANDSCAPE, {"MEAN": "none"}, "MEAN is 'none', but it must be one of 'training', 'partition'."),
+    ("book/07-partition-initialisation", {"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED,"),
+    ("book/07-partition-initialisation", {"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz"),
+    ("book/08-landscape", {"GRID": 1}, "GRID and RESTARTS must be at least 2, SAMPLES at least 3."),
 ]
 
 
@@ -128,9 +146,3 @@ def test_a_mistake_ends_in_one_sentence_and_leaves_no_file(chapter, given, sente
         f"InputError: {caught.value.evalue}"
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out.ipynb"]
-
-
-def test_cuda_without_a_gpu(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(report.InputError, match="torch finds no GPU here: use DEVICE='auto' or 'cpu'"):
-        report.choose_device("cuda")

@@ -1,0 +1,90 @@
+"""The house keeps its rules: who may see what, and how large anything may be."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "utils").rglob("*.py"))
+CHAPTERS = sorted((ROOT / "book").glob("*.ipynb"))
+NOT_FOR_ATTACKERS = {"utils.images", "utils.victims", "utils.experiment", "utils.evaluate"}
+
+
+def name_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path):
+    """The modules of utils that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found & {name_of(file) for file in FILES}
+
+
+REACHED = {name_of(path): imports(path) for path in FILES}
+
+
+def reached(name):
+    seen, new = set(), {name}
+    while new:
+        seen |= new
+        new = set().union(*(REACHED[module] for module in new)) - seen
+    return seen
+
+
+def test_attackers_cannot_reach_what_only_the_evaluator_knows():
+    attackers = [name for name in REACHED if name.startswith("utils.attacks")]
+    assert len(attackers) >= 4
+    for name in attackers:
+        assert not reached(name) & NOT_FOR_ATTACKERS, name
+
+
+def test_kernels_import_kernels_alone():
+    kernels = [name for name in REACHED if name.startswith("utils.kernels")]
+    assert len(kernels) >= 7
+    for name in kernels:
+        assert all(module.startswith("utils.kernels") for module in REACHED[name] - {"utils"}), name
+
+
+def test_nothing_imports_itself_in_a_circle():
+    for name in REACHED:
+        assert not any(name in reached(module) for module in REACHED[name] - {name}), name
+
+
+def test_the_shared_module_stays_small():
+    lines = {path: len(path.read_text().splitlines()) for path in FILES}
+    assert sum(lines.values()) <= 2920 and max(lines.values()) <= 230  # on the way to 2500: it may only fall
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 40, f"{path.name}: {node.name}"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_cells_fit_on_a_page(path):
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            lines = "".join(cell["source"]).splitlines()
+            assert len(lines) <= 25 and max(map(len, lines), default=0) <= 90, lines
+
+
+def code_of(path):
+    return "\n".join("".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code")
+
+
+def test_what_one_chapter_alone_needs_stands_in_it():
+    chapters = [set(re.findall(r"\w+", code_of(path))) for path in CHAPTERS]
+    words = [word for path in FILES for word in re.findall(r"\w+", path.read_text())]
+    rooms = [path for path in FILES if path.parent.name not in ("kernels", "sets")]  # arithmetic may wait for others
+    for path in rooms:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and words.count(node.name) == 1:
+                assert sum(node.name in chapter for chapter in chapters) >= 2, f"{path.name}: {node.name}"
