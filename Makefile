@@ -1,26 +1,33 @@
 # make book     set up, run every chapter, render the book           DATASET=cifar10 make book   on other images
-# make test     set up, run all tests                                make lab      open the chapters in JupyterLab
-# make bench    compare the kernels with their plain versions        make clean    remove what was built
+# make test     set up, run all tests                                make check    the tests that run no notebook
+# make lab      open the chapters in JupyterLab                      make bench    the kernels beside their plain versions
 # make batch    CHAPTER=05-random-initialisation SEEDS="0 1 2"       one JSON per seed; run again to resume
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
+# make clean    remove what was computed; the environment stays      make distclean     the environment, too
+# make install-check   install what conda and Binder install in an empty environment, and import it
+# JOBS=1        one chapter at a time                                TORCH=cpu     set up without CUDA, 4 GB smaller
 
 PYTHON ?= python3
 DATASET ?= photos
 CHAPTER ?= 05-random-initialisation
 SEEDS ?= 0 1 2
 PARAMETERS ?=
+TORCH ?=
 
 UV_VERSION := 0.13.8
 PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
 CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
-CODE := $(wildcard utils/*.py) .venv/ready
-KEY := $(subst /,_,$(DATASET))
+# Folders of results carry a number that depends on every character of a path or of parameters: no two share one.
+number = $(firstword $(shell printf '%s' '$(1)' | cksum))
+KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(basename $(notdir $(DATASET)))-$(call number,$(DATASET)))
 SPACE := $(subst ,, )
-BATCH = _build/batch/$(CHAPTER)/$(KEY)$(subst /,_,$(subst $(SPACE),,$(PARAMETERS:%=,%)))
+SETTINGS = $(subst /,_,$(subst $(SPACE),,$(PARAMETERS:%=,%)))$(if $(PARAMETERS),-$(call number,$(PARAMETERS)))
+BATCH = _build/batch/$(CHAPTER)/$(KEY)$(SETTINGS)
 ONE_SEED = $(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1)
 GIVEN := $(if $(filter photos,$(DATASET)),,DATASET=$(DATASET))
-RUNS := $(CHAPTERS:%=_build/runs/$(KEY)/%.ipynb)
+RUNS := _build/runs/$(KEY)
 BIN := .venv/bin
+PYTEST := OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
@@ -32,65 +39,101 @@ ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
 $(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
 endif
 
-.PHONY: book test bench batch lab outputs lock clean html
-.DELETE_ON_ERROR:
+.PHONY: book runs html test check install-check bench batch lab outputs lock clean distclean
 
-book: $(RUNS)
-	@$(MAKE) --no-print-directory html SOURCE=_build/runs/$(KEY)
+book: runs
+	@$(MAKE) --no-print-directory html
 	@echo "The book is ready: open _build/html/index.html"
 
-# One chapter, executed by papermill; again only if the chapter, the code, the environment or the data has changed.
-_build/runs/$(KEY)/%.ipynb: book/%.ipynb $(CODE) $(wildcard $(DATASET))
-	@echo "Running $* on $(DATASET) …"
-	@$(BIN)/python scripts/run_chapter.py $< $@ $(GIVEN)
+# Every chapter, executed by papermill; again only if something that it depends on has other contents.
+runs: .venv/ready
+	@echo "Running the chapters on $(DATASET) …"
+	@$(BIN)/python scripts/run_chapters.py $(CHAPTERS:%=book/%.ipynb) $(RUNS) $(GIVEN)
 
-# Pages from book/, notebooks from SOURCE, warnings are errors.
+# Pages from book/, notebooks from $(RUNS), into $(TO)/_build/html; warnings are errors. Again only if one has changed.
+html: TO := .
 html: .venv/ready
-	@rm -rf _build/source && mkdir -p _build/source
-	@cp -p -R _config.yml _toc.yml book _vendor _build/source/
-	@cp -p $(CHAPTERS:%=$(SOURCE)/%.ipynb) _build/source/book/
-	@echo "Rendering the book …"
-	@$(BIN)/jupyter-book build -q -W -n --keep-going _build/source --path-output . > _build/html.log 2>&1 \
-		|| { grep -E 'WARNING|ERROR' _build/html.log; echo "The book has errors: see _build/html.log"; exit 1; }
+	@rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source
+	@cp -R _config.yml _toc.yml book _vendor requirements.lock $(TO)/_build/source/
+	@cp $(CHAPTERS:%=$(RUNS)/%.ipynb) $(TO)/_build/source/book/
+	@key=$$(cd $(TO)/_build/source && find . -type f | LC_ALL=C sort | xargs cksum | cksum); cd $(TO)/_build; \
+	if [ "$$key" = "$$(cat html.key 2> /dev/null)" ] && [ -e html/index.html ]; then echo "The pages: unchanged"; exit; fi; \
+	echo "Rendering the book …"; rm -rf html.key html .doctrees; \
+	$(CURDIR)/$(BIN)/jupyter-book build -q -W -n --keep-going source --path-output .. > html.log 2>&1 \
+		|| { grep -E 'WARNING|ERROR' html.log; echo "The book has errors: see $(TO)/_build/html.log"; exit 1; }; \
+	echo "$$key" > html.key
 
 test: .venv/ready
-	@echo "1/3 unit tests, and every chapter with other parameters"
-	@$(BIN)/pytest tests -q
-	@echo "2/3 every chapter gives its committed outputs"
-	@TQDM_DISABLE=1 $(BIN)/pytest -q --nbval --nbval-current-env --nbval-cell-timeout 600 $(CHAPTERS:%=book/%.ipynb)
-	@echo "3/3 the book renders without a warning"
-	@$(MAKE) --no-print-directory html SOURCE=book
-	@echo "All tests passed. The book with its committed outputs: _build/html/index.html"
+	@echo "1/4 the tests that run no notebook"
+	@$(PYTEST) tests -m "not chapters"
+	@echo "2/4 every chapter at toy size, with right and wrong parameters"
+	@$(PYTEST) tests -m chapters
+	@echo "3/4 every chapter gives its committed outputs"
+	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 $(CHAPTERS:%=book/%.ipynb)
+	@echo "4/4 the book with its committed outputs renders without a warning"
+	@mkdir -p _build/test && $(MAKE) --no-print-directory html RUNS=book TO=_build/test
+	@echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
+
+check: .venv/ready
+	@$(PYTEST) tests -m "not chapters"
+
+# What conda hands to pip, and what comes after it in the README and on Binder.
+install-check: .venv/ready
+	@rm -rf _build/install && $(PYTHON) -m venv _build/install
+	@sed -n 's/^      - //p' environment.yml > _build/install/conda.txt && cp requirements.lock _build/install/
+	@$(BIN)/uv pip install -q --python _build/install/bin/python -r _build/install/conda.txt
+	@PATH="$(CURDIR)/_build/install/bin:$$PATH" sh postBuild
+	@$(BIN)/uv pip install -q --dry-run --python-version 3.14 --only-binary :all: --target _build/install/newest \
+		-r requirements.lock
+	@cd _build/install && bin/python -c 'import jupyter_book, torch, torchvision; from utils import figures, images; images.load("photos")'
+	@rm -rf _build/install
+	@echo "The environment of environment.yml installs, and the book's code runs in it."
 
 bench: .venv/ready
 	@for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
-batch: $(SEEDS:%=$(BATCH)/seed-%.json)
+batch: .venv/ready
+	@failed=0; for seed in $(SEEDS); do echo "$(CHAPTER) on $(DATASET), seed $$seed"; \
+	$(BIN)/python scripts/run_chapters.py book/$(CHAPTER).ipynb $(BATCH)/seed-$$seed.ipynb $(GIVEN) SEED=$$seed \
+		$(ONE_SEED) RESULTS=$(BATCH)/seed-$$seed.json $(PARAMETERS) || failed=1; done; exit $$failed
 	@echo "The results are in $(BATCH)/"
-
-$(BATCH)/seed-%.json: book/$(CHAPTER).ipynb $(CODE) $(wildcard $(DATASET))
-	@echo "Running $(CHAPTER) on $(DATASET) with seed $* …"
-	@$(BIN)/python scripts/run_chapter.py $< $(@:.json=.ipynb) $(GIVEN) SEED=$* $(ONE_SEED) RESULTS=$@ $(PARAMETERS)
 
 lab: .venv/ready
 	@$(BIN)/jupyter lab book
 
-outputs: .venv/ready
-	@for chapter in $(CHAPTERS:%=book/%.ipynb); do $(BIN)/python scripts/run_chapter.py $$chapter $$chapter || exit 1; done
+outputs:
+	@$(MAKE) --no-print-directory runs DATASET=photos
+	@cp $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
 
-.venv/ready: requirements.lock pyproject.toml scripts/vendor.py
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 …"; exit 1; }
+# Set up again only if one of the files has other contents. Without CUDA, two packages come from PyTorch's own index.
+.venv/ready: requirements.lock pyproject.toml scripts/vendor.py scripts/widgets.js
+	@if [ "$$(cat $^ | cksum)" = "$$(cat $@ 2> /dev/null)" ]; then touch $@; else $(MAKE) --no-print-directory setup; fi
+
+.PHONY: setup
+setup: CUDA := torch|torchvision|triton|nvidia-|cuda-
+setup:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
+		{ echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 …"; exit 1; }
 	@echo "Setting up .venv with the versions of requirements.lock (PyTorch is large: a few minutes) …"
 	@$(PYTHON) -m venv .venv || { echo "Python's venv module is missing; on Debian: apt install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv==$(UV_VERSION)
+ifeq ($(TORCH),cpu)
+	@awk '/^[a-z]/ {skip = /^($(CUDA))/} !skip' requirements.lock > .venv/small.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r .venv/small.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --torch-backend cpu \
+		$$(sed -nE 's/^((torch|torchvision)==[0-9.]+).*/\1/p' requirements.lock)
+else
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
+endif
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@$(BIN)/python scripts/vendor.py _vendor
-	@touch $@
+	@cat requirements.lock pyproject.toml scripts/vendor.py scripts/widgets.js | cksum > .venv/ready
 
 lock:
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group test pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf _build .venv _vendor
+	rm -rf _build
+
+distclean: clean
+	rm -rf .venv _vendor

@@ -1,11 +1,14 @@
 """The files at the top level agree with each other."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
 
@@ -15,11 +18,22 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_conda_environment_installs_the_lock():
+def test_conda_gives_pip_what_pip_takes(tmp_path):
+    """conda writes the list under `pip:` into a file; pip must accept all of it, hashes included."""
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    python, _, pip = environment["dependencies"]
-    assert python == "python " + PROJECT["project"]["requires-python"]
-    assert pip == {"pip": ["-r requirements.lock", "-e ."]}
+    python, name, pip = environment["dependencies"]
+    assert python == "python =3.11" and name == "pip"
+    for file in ("requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / file, tmp_path)
+    (tmp_path / "condaenv.requirements.txt").write_text("\n".join(pip["pip"]))
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--exists-action=b", "-U"]
+    ended = subprocess.run([*pip, "-r", "condaenv.requirements.txt"], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0 and "Would install" not in ended.stdout, ended.stderr
+
+
+def test_every_folder_of_utils_is_in_the_package():
+    folders = [path.parent.relative_to(ROOT) for path in (ROOT / "utils").rglob("__init__.py")]
+    assert sorted(".".join(folder.parts) for folder in folders) == sorted(PROJECT["tool"]["setuptools"]["packages"])
 
 
 def test_lock_holds_every_dependency_with_a_hash():
@@ -52,42 +66,108 @@ def test_every_chapter_file_is_in_the_table_of_contents():
         assert f"book/{path.stem}" in contents
 
 
+CHAPTERS = "01-a.ipynb", "table-1.ipynb"
+
+
 @pytest.fixture
-def run_chapter(tmp_path):
-    """Run a two-cell notebook through scripts/run_chapter.py."""
+def book(tmp_path):
+    """A repository of this project's script, a small utils and two chapters; a function that runs the script there."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "run_chapters.py", tmp_path / "scripts")
+    (tmp_path / "utils").mkdir()
+    for name in ("__init__.py", "errors.py", "source.py"):
+        shutil.copy(ROOT / "utils" / name, tmp_path / "utils")
+    sums = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
+    (tmp_path / "utils" / "sums.py").write_text(sums)
+    (tmp_path / "requirements.lock").write_text("x==1\n")
+    write(tmp_path / "01-a.ipynb", "from utils import sums\nprint(sums.double(4))")
+    write(tmp_path / "table-1.ipynb", "N = 3", "print(N)")
 
-    def run(source, *arguments, output="out.ipynb"):
-        import nbformat
-
-        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        cells = [nbformat.v4.new_code_cell(source)]
-        notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-        nbformat.write(notebook, tmp_path / "chapter.ipynb")
-        script = [sys.executable, str(ROOT / "scripts" / "run_chapter.py"), "chapter.ipynb", output, *arguments]
-        return subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
+    def run(*arguments):
+        command = [sys.executable, "scripts/run_chapters.py", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "JOBS": "2"})
 
     return run
 
 
-def test_a_finished_chapter_replaces_its_output(run_chapter, tmp_path):
-    assert run_chapter("print(1)").returncode == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["chapter.ipynb", "out.ipynb"]
+def write(path, *cells):
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cells = [nbformat.v4.new_code_cell(cell, id=f"cell-{number}") for number, cell in enumerate(cells)]
+    if len(cells) > 1:
+        cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
 
 
-def test_a_failing_chapter_says_why_and_leaves_no_output(run_chapter, tmp_path):
-    ended = run_chapter("from utils.errors import InputError\nraise InputError('Give more images.')")
-    assert ended.returncode != 0 and not (tmp_path / "out.ipynb").exists()
-    assert "chapter stopped. InputError: Give more images." in ended.stderr
-    assert "Traceback" not in ended.stderr
+def replace(path, old, new):
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
 
 
-def test_numbers_on_the_command_line_are_numbers(run_chapter, tmp_path):
-    assert run_chapter("print(1)", "RATE=1e-3", "SEED=7", "DATASET=photos").returncode == 0
-    text = (tmp_path / "out.ipynb").read_text()
-    assert "RATE = 0.001" in text and "SEED = 7" in text and 'DATASET = \\"photos\\"' in text
+def ran(ended):
+    """The chapters that were executed, and those that were not."""
+    assert ended.returncode == 0, ended.stderr
+    lines = dict(line.split(": ") for line in ended.stdout.splitlines())
+    assert sorted(lines) == ["01-a", "table-1"]
+    return [stem for stem in sorted(lines) if lines[stem] != "unchanged"]
 
 
-def test_refreshing_leaves_no_trace_of_time(run_chapter, tmp_path):
-    assert run_chapter("print(1)", output="chapter.ipynb").returncode == 0
-    text = (tmp_path / "chapter.ipynb").read_text()
-    assert "papermill" not in text and str(tmp_path) not in text
+@pytest.mark.chapters
+def test_only_changed_chapters_run(book, tmp_path):
+    """By content, not by time; and a function counts only for the chapters that reach it."""
+    assert ran(book(*CHAPTERS, "out")) == ["01-a", "table-1"]
+    sums, lock = tmp_path / "utils" / "sums.py", tmp_path / "requirements.lock"
+    replace(sums, "2 * x", "(2 * x)  # twice")
+    replace(sums, "x / 2", "0.5 * x")
+    for path in tmp_path.rglob("*.*"):
+        path.touch()
+    assert ran(book(*CHAPTERS, "out")) == []
+    for chapter in CHAPTERS:  # outputs do not count, so that they can be committed
+        shutil.copy(tmp_path / "out" / chapter, tmp_path)
+    assert ran(book(*CHAPTERS, "out")) == []
+    replace(sums, "(2 * x)", "3 * x")
+    assert ran(book(*CHAPTERS, "out")) == ["01-a"]
+    assert "12\\n" in (tmp_path / "out" / "01-a.ipynb").read_text()
+    write(tmp_path / "table-1.ipynb", "N = 3", "print(N + 1)")
+    assert ran(book(*CHAPTERS, "out")) == ["table-1"]
+    lock.write_text("x==2\n")
+    assert ran(book(*CHAPTERS, "out")) == ["01-a", "table-1"]
+
+
+@pytest.mark.chapters
+def test_parameters_and_data_count(book, tmp_path):
+    (tmp_path / "a.npz").write_text("1")
+    given = "table-1.ipynb", "out,N=1/seed.ipynb", "N=1e-3", "DATASET=a.npz", "RESULTS=r.json"
+    assert book(*given).stdout.startswith("table-1: ") and "N = 0.001" in (tmp_path / given[1]).read_text()
+    assert "unchanged" not in book(*given).stdout  # there are no results
+    (tmp_path / "r.json").touch()
+    assert "unchanged" in book(*given).stdout
+    (tmp_path / "a.npz").write_text("2")
+    assert "unchanged" not in book(*given).stdout
+    assert "unchanged" not in book(*given, "N=2").stdout
+
+
+@pytest.mark.chapters
+def test_one_failing_chapter_says_why_and_stops_no_other(book, tmp_path):
+    write(tmp_path / "01-a.ipynb", "from utils.errors import InputError\nraise InputError('Give more images.')")
+    ended = book(*CHAPTERS, "out")
+    assert ended.returncode != 0 and "table-1: " in ended.stdout
+    assert "01-a stopped. InputError: Give more images." in ended.stderr and "Traceback" not in ended.stderr
+    assert not (tmp_path / "out" / "01-a.ipynb").exists()
+
+
+@pytest.mark.chapters
+def test_an_executed_chapter_holds_no_trace_of_time_or_place(book, tmp_path):
+    assert ran(book(*CHAPTERS, "out")) == ["01-a", "table-1"]
+    for path in (tmp_path / "out").glob("*.ipynb"):
+        text = path.read_text()
+        assert '"papermill"' not in text and "execution\"" not in text and str(tmp_path) not in text
+
+
+@pytest.mark.parametrize("one, other", [("a/b.npz", "a_b.npz"), ("a/b.npz", "c/b.npz"), ("x.npz", "photos")])
+def test_two_data_sets_never_share_a_folder(one, other):
+    folders = []
+    for dataset in (one, other):
+        command = ["make", "-n", "-o", ".venv/ready", "runs", f"DATASET={dataset}"]
+        planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        folders += re.findall(r" (_build/runs/\S+)", planned)
+    assert len(set(folders)) == 2
