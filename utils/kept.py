@@ -63,5 +63,5 @@ def write(path, found):
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(found, temporary)
         os.replace(temporary, path)
-    except OSError:
+    except (OSError, RuntimeError):  # torch says the latter of a full disk
         temporary.unlink(missing_ok=True)
