@@ -1,7 +1,9 @@
 """The files at the top level agree with each other."""
 
+import ast
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import nbformat
 import pytest
 import yaml
 
-from utils import report
+from utils import kept, report
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -57,6 +59,7 @@ def test_results_page_lists_every_name():
         general = re.sub(r"/(no_decay|decay)/", "/<decay>/", general)
         general = re.sub(r"distance_to_\w+", "distance_to_<set>", general)
         general = re.sub(r"/(noise|photographs|drawing)/", "/<what>/", general)
+        general = re.sub(r"^similarity/\w+/", "similarity/<measure>/", general)
         assert f"`{general}`" in page
 
 
@@ -64,6 +67,77 @@ def test_every_chapter_file_is_in_the_table_of_contents():
     contents = (ROOT / "_toc.yml").read_text()
     for path in (ROOT / "book").glob("*.ipynb"):
         assert f"book/{path.stem}" in contents
+
+
+FILES = {
+    "utils.constants": '"""Rates."""\nRATE = 0.1\n',
+    "utils.kernels": "from utils.kernels import affine\n",
+    "utils.kernels.affine": (
+        'from utils import constants\n\n\ndef energy(x):\n    """E."""\n    return constants.RATE * x\n'
+    ),
+    "utils.style": "import utils.kernels.affine\nWIDE = 3\n",
+}
+CODE = "def f():\n    from utils.kernels import affine as a\n    return a.energy(1)\n"
+CHANGES = {
+    "a comment": ("utils.constants", "0.1", "0.1  # per step", True),
+    "a docstring": ("utils.kernels.affine", "E.", "Energy.", True),
+    "a docstring less": ("utils.kernels.affine", '    """E."""\n', "", True),
+    "the layout": ("utils.kernels.affine", "constants.RATE * x", "(\n        constants.RATE * x\n    )", True),
+    "a file that is not imported": ("utils.style", "3", "4", True),
+    "a function": ("utils.kernels.affine", "* x", "/ x", False),
+    "a default": ("utils.kernels.affine", "energy(x)", "energy(x=1)", False),
+    "an import": ("utils.kernels", "affine", "affine as energies", False),
+    "a constant that is imported by what is imported": ("utils.constants", "0.1", "0.2", False),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_only_what_runs_changes_the_fingerprint(what, monkeypatch):
+    name, old, new, same = CHANGES[what]
+    fingerprints = []
+    for text in (FILES[name], FILES[name].replace(old, new)):
+        trees = {other: kept.parsed(code) for other, code in {**FILES, name: text}.items()}
+        monkeypatch.setattr(kept, "FILES", trees)
+        fingerprints.append(kept.fingerprint(CODE))
+    assert text != FILES[name] and (fingerprints[0] == fingerprints[1]) == same
+
+
+@pytest.mark.parametrize(
+    "code", ["import utils.style", "import utils.style as s", "from utils import style", "from utils.style import *"]
+)
+def test_every_way_to_import_counts(code, monkeypatch):
+    monkeypatch.setattr(kept, "FILES", {name: kept.parsed(text) for name, text in FILES.items()})
+    before = kept.fingerprint(code)
+    monkeypatch.setitem(kept.FILES, "utils.constants", kept.parsed("RATE = 0.2"))
+    assert kept.fingerprint(code) != before
+
+
+def test_no_file_imports_in_a_way_that_the_fingerprint_does_not_see():
+    for name, tree in kept.FILES.items():
+        for node in ast.walk(tree):
+            assert not getattr(node, "level", 0), name
+            assert getattr(node, "id", "") not in ("__import__", "import_module", "exec", "eval"), name
+            assert getattr(node, "attr", "") != "import_module", name
+
+
+def test_an_edited_function_is_called_again_and_one_with_a_new_comment_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "FOLDER", tmp_path / "cache")
+    monkeypatch.setattr(kept, "SECONDS", 0.0)
+    path, calls = tmp_path / "slow.py", []
+    head = "from utils.kept import kept\n\n\n@kept\ndef slow(x):\n    calls.append(x)\n"
+    for line in ("    return x", "    return x  # as it is", "    return 2 * x", "    return x"):
+        path.write_text(f"{head}{line}\n")
+        slow = runpy.run_path(str(path), {"calls": calls})["slow"]
+        assert slow(3) == (6 if "2" in line else 3)
+    assert calls == [3, 3]
+    slow(4)
+    assert calls == [3, 3, 4]
+
+
+def test_a_fingerprint_needs_no_torch():
+    code = "import sys; from utils import kept; kept.fingerprint('from utils import figures'); "
+    ended = subprocess.run([sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], cwd=ROOT)
+    assert ended.returncode == 0
 
 
 CHAPTERS = "01-a.ipynb", "table-1.ipynb"
@@ -75,7 +149,7 @@ def book(tmp_path):
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "run_chapters.py", tmp_path / "scripts")
     (tmp_path / "utils").mkdir()
-    for name in ("__init__.py", "errors.py", "source.py"):
+    for name in ("__init__.py", "errors.py", "kept.py"):
         shutil.copy(ROOT / "utils" / name, tmp_path / "utils")
     sums = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
     (tmp_path / "utils" / "sums.py").write_text(sums)
@@ -113,11 +187,10 @@ def ran(ended):
 
 @pytest.mark.chapters
 def test_only_changed_chapters_run(book, tmp_path):
-    """By content, not by time; and a function counts only for the chapters that reach it."""
+    """By content, not by time; and a file of utils counts only for the chapters that import it."""
     assert ran(book(*CHAPTERS, "out")) == ["01-a", "table-1"]
     sums, lock = tmp_path / "utils" / "sums.py", tmp_path / "requirements.lock"
     replace(sums, "2 * x", "(2 * x)  # twice")
-    replace(sums, "x / 2", "0.5 * x")
     for path in tmp_path.rglob("*.*"):
         path.touch()
     assert ran(book(*CHAPTERS, "out")) == []

@@ -4,7 +4,7 @@ images → victims (the trainer) → attacks (the attacker) → experiment, eval
 
 `kernels` is the arithmetic of all of them, tensors in and tensors out; `networks` what trainer, attacker and evaluator
 agree on; `sets` other training sets behind the same weights. Attackers are given a `attacks.contract.Released`, and can
-reach neither the images nor the trainer. `kept` keeps slow results on disk, under the `source` of what made them.
+reach neither the images nor the trainer. `kept` keeps slow results on disk, under the code of what made them.
 """
 
 import warnings

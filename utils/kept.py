@@ -1,27 +1,51 @@
-"""Nothing is computed twice: results of slow calls are kept on disk, under all that they depend on."""
+"""Nothing is computed twice: results of slow calls are kept on disk, under all that they depend on. Loads no torch."""
 
+import ast
 import functools
 import hashlib
 import inspect
 import os
+import pickle
 import time
+from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
-from utils import source
-
-FOLDER = Path(__file__).parent.parent / "_build" / "cache"  # None: keep nothing
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "_build" / "cache"  # None: keep nothing
 SECONDS = 0.5  # a call that is faster is made again
+
+
+def parsed(code):
+    """The syntax tree of a text of Python without docstrings; comments and layout are not in it."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return tree
+
+
+PATHS = {path: path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "utils").rglob("*.py")}
+FILES = {".".join(name).removesuffix(".__init__"): parsed(path.read_bytes()) for path, name in PATHS.items()}
+
+
+def fingerprint(code):
+    """SHA-256 of a text of Python and of all files of `utils` behind its imports, as this process found them."""
+    trees, known = [parsed(code)], dict(FILES)
+    for node in (node for tree in trees for node in ast.walk(tree)):  # trees are added on the way
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            base = getattr(node, "module", "")
+            names = [base, *(f"{base}.{alias.name}".strip(".") for alias in node.names)]
+            trees += [known.pop(name) for name in names if name in known]
+    return hashlib.sha256("\n".join(map(ast.dump, trees)).encode()).hexdigest()
 
 
 def kept(function):
     """Keep what a slow function returns: its next call with equal arguments reads it from disk.
 
     Equal means equal contents: of tensors, numbers, texts and tuples of them, on the same type of device, for the same
-    source of all functions of `utils` that are reached; `progress` has no influence. A call that is given a function,
-    to watch it, is always made.
+    code of its file and of all that this imports from `utils`; not `progress`. A call given a function is always made.
     """
+    code = fingerprint(Path(inspect.getsourcefile(function)).read_bytes())
 
     @functools.wraps(function)
     def call(*arguments, **named):
@@ -30,15 +54,15 @@ def kept(function):
         given = {**given.arguments, "progress": None}
         if FOLDER is None or any(map(callable, given.values())):
             return function(*arguments, **named)
-        key = described((source.function_fingerprint(function), torch.__version__, given))
-        path = FOLDER / f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}.pt"
+        key = described((code, version("torch"), given))
+        path = FOLDER / f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}.pickle"
         try:
-            return torch.load(path, weights_only=False)
+            return pickle.loads(path.read_bytes())
         except Exception:  # nothing was kept, or it cannot be read
             begun = time.perf_counter()
         found = function(*arguments, **named)
         if time.perf_counter() - begun > SECONDS:
-            write(path, found)
+            write(path, pickle.dumps(found))
         return found
 
     return call
@@ -46,7 +70,7 @@ def kept(function):
 
 def described(value):
     """A text that stands for a value's contents: the same in every process."""
-    if isinstance(value, torch.Tensor):
+    if hasattr(value, "detach"):  # a tensor
         contents = hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
         return f"{value.dtype}{tuple(value.shape)}{value.device.type}{contents}"
     if isinstance(value, dict):
@@ -56,12 +80,12 @@ def described(value):
     return repr(value)
 
 
-def write(path, found):
-    """Write a result, whole or not at all; a full disk keeps nothing."""
+def write(path, contents):
+    """Write bytes, whole or not at all; a full disk keeps nothing."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(found, temporary)
+        temporary.write_bytes(contents)
         os.replace(temporary, path)
-    except (OSError, RuntimeError):  # torch says the latter of a full disk
+    except OSError:
         temporary.unlink(missing_ok=True)
