@@ -45,17 +45,17 @@ def small():
 
 @pytest.fixture(scope="session")
 def photos():
-    """One hundred secret and one hundred known crops, and the victim's network at μ = 0.01."""
+    """One hundred secret and one hundred known views, and the victim's network at μ = 0.01."""
     data = images.split(images.load("photos"), 100, 100)
     return data, victims.train(data.secret, networks.affine(1e-2)).released.network
 
 
 @pytest.fixture(scope="session")
 def toy_npz(tmp_path_factory):
-    """The path of an .npz file with sixty images of 8×8×3 pixels in two classes."""
+    """The path of an .npz file with eighty images of 8×8×3 pixels in two classes."""
     generator = np.random.default_rng(0)
-    labels = np.arange(60) % 2 + 3
-    pictures = generator.random((60, 8, 8, 3)) * 0.5 + 0.3 * (labels == 4)[:, None, None, None]
+    labels = np.arange(80) % 2 + 3
+    pictures = generator.random((80, 8, 8, 3)) * 0.5 + 0.3 * (labels == 4)[:, None, None, None]
     path = tmp_path_factory.mktemp("data") / "toy.npz"
     np.savez(path, images=pictures, labels=labels)
     return path

@@ -10,8 +10,9 @@ import pytest
 import torch
 import torchvision
 
-from utils import images
+from utils import images, photographs
 from utils.errors import InputError
+from utils.kernels.similarity import ncc, ssim
 
 CIFAR_SUBSET = Path(__file__).parent.parent.parent / "shared" / "data" / "cifar10-subset.npz"
 
@@ -23,11 +24,47 @@ def save(path, **arrays):
 
 def test_photos_are_balanced_enough_and_deterministic():
     first, second = images.load("photos"), images.load("photos")
-    assert np.array_equal(first.images, second.images)
-    assert first.images.shape[1:] == (32, 32, 3)
-    assert first.images.min() >= 0 and first.images.max() <= 1
-    assert min(np.bincount(first.labels)) >= 100
-    assert first.images.std(axis=(1, 2, 3)).min() > 0.05
+    assert np.array_equal(first.images, second.images) and np.array_equal(first.labels, second.labels)
+    assert first.images.shape[1:] == (32, 32, 3) and first.images.dtype == np.uint8
+    assert np.bincount(first.labels).tolist() == [162, 162]
+    four = images.load("photos", binary=False)
+    assert np.bincount(four.labels).tolist() == [87, 75, 64, 98]
+    assert np.array_equal(four.images, first.images) and np.array_equal(four.labels // 2, first.labels)
+
+
+def test_photos_are_neither_flat_nor_alike():
+    labelled = images.load("photos")
+    rows = torch.tensor(labelled.images).flatten(1) / 255
+    assert rows.reshape(-1, 1024, 3).std(1).mean(1).min() > 0.08
+    assert ncc(rows, rows).abs().fill_diagonal_(0).max() <= 0.9
+    secret, known, *_ = images.split(labelled, 50, 50)
+    assert ssim(secret.images, known.images, (32, 32, 3)).amax(1).mean() < 0.25  # CIFAR-10: 0.20
+
+
+@pytest.mark.parametrize("file", photographs.PHOTOGRAPHS)
+def test_no_two_views_share_a_pixel(file):
+    photograph = np.asarray(photographs.read(file))
+    found = photographs.squares(photograph, *photographs.PHOTOGRAPHS[file][1:])
+    used = np.zeros(photograph.shape[:2], int)
+    for top, left, side in found:
+        assert used[top : top + side, left : left + side].shape == (side, side)  # all of it is inside
+        used[top : top + side, left : left + side] += 1
+    assert used.max() == 1 and len(found) <= 50
+
+
+def test_squares_are_where_the_detail_is():
+    photograph = np.zeros((200, 210, 3), np.uint8)
+    photograph[40:104, 80:144] = np.random.default_rng(0).integers(0, 256, (64, 64, 3))
+    assert photographs.squares(photograph, (64,)) == [(40, 80, 64)]
+    assert photographs.squares(photograph, (64,), [(0, 0, 41)])[0] == (0, 0, 41)
+    assert not any(top < 48 and left < 48 for top, left, _ in photographs.squares(photograph, (32,), [(0, 0, 41)])[1:])
+
+
+def test_the_licence_of_every_photograph_is_listed():
+    text = (Path(__file__).parent.parent / "data" / "README.md").read_text()
+    for file in photographs.PHOTOGRAPHS:
+        (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{file}`" in line]
+        assert any(licence in row for licence in ("public domain", "CC0", "CC BY 2.0", "no known copyright")), row
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -38,6 +75,18 @@ def test_parts_are_disjoint_balanced_and_reproducible(seed):
     assert data.secret.labels.tolist() == [0] * 30 + [1] * 30
     assert data.known.labels.tolist() == [0] * 20 + [1] * 20
     assert torch.cdist(data.secret.images, data.known.images).min() > 0.1
+    assert data.held_out.images.shape == (0, 3072) and data.held_out.labels.shape == (0,)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_held_out_images_are_others(seed):
+    labelled = images.load("photos", binary=False)
+    without, data = (images.split(labelled, 48, 100, seed, held_out=count) for count in (0, 48))
+    assert torch.equal(without.secret.images, data.secret.images)
+    assert torch.equal(without.known.images, data.known.images)
+    assert data.held_out.labels.tolist() == [0] * 12 + [1] * 12 + [2] * 12 + [3] * 12
+    assert torch.cdist(data.held_out.images, torch.cat([data.secret.images, data.known.images])).min() > 0.1
+    assert data.sha256 != without.sha256
 
 
 def test_seed_zero_is_file_order_and_others_are_not(toy_npz):
@@ -74,6 +123,7 @@ def test_the_fingerprint_of_the_data_stays(tmp_path, kind):
 
 def test_loading_costs_the_file_and_what_a_split_uses(tmp_path):
     pictures = np.zeros((50_000, 32, 32, 3), np.uint8)
+    pictures[:, 0, 0] = np.stack([np.arange(50_000) // 256, np.arange(50_000) % 256, np.zeros(50_000)], 1)
     path = save(tmp_path / "many.npz", images=pictures, labels=np.arange(50_000) % 10, label_names=images.CIFAR10_NAMES)
     size = pictures.nbytes
     del pictures
@@ -88,7 +138,7 @@ def test_halves_give_the_attacker_twice_as_many():
     four = images.load("photos", binary=False)
     data = images.halves(four, 21, seed=1)
     assert data.secret.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and len(data.known.labels) == 20
-    assert data.sha256 == images.split(four, 8, 20, 1).sha256
+    assert data.sha256 == images.split(four, 8, 20, 1, held_out=8).sha256 and len(data.held_out.labels) == 8
     with pytest.raises(InputError, match="IMAGES is 7, but the 4 classes of the stationarity attack need at least 8"):
         images.halves(four, 7)
 
@@ -188,11 +238,40 @@ def test_missing_and_unreadable_files(tmp_path):
 def test_too_few_images_and_odd_sizes(toy_npz):
     labelled = images.load(str(toy_npz))
     with pytest.raises(
-        InputError, match="50 training and 50 partition images need 50 of each class, but one class has only 30"
+        InputError, match="50 training and 50 partition images need 50 of each class, but one class has only 40"
     ):
         images.split(labelled, 50, 50)
     with pytest.raises(InputError, match=r"The training part is to hold 7 images \(IMAGES\): give an even number"):
         images.split(labelled, 7, 8)
+    with pytest.raises(InputError, match="The held-out part is to hold -2 images"):
+        images.split(labelled, 8, 8, held_out=-2)
+    with pytest.raises(
+        InputError, match="Beside 20 training and 30 partition images there are at most 30 held-out ones, not 32"
+    ):
+        images.split(labelled, 20, 30, held_out=32)
+    assert len(images.split(labelled, 20, 30, held_out=30).held_out.labels) == 30
+
+
+@pytest.mark.parametrize("last, sentence", [(2, "Class 1 has 0 images: give every class one"), (1, "Class 1 has 1 im")])
+def test_a_class_without_images(last, sentence):
+    with pytest.raises(InputError, match=sentence):
+        images.split(images.Labelled(np.ones((4, 8, 8, 1)), np.array([0, 0, 0, last])), last + 1, last + 1)
+
+
+def test_one_class_is_not_enough(tmp_path):
+    with pytest.raises(InputError, match="two classes are needed, .* there are 1"):
+        images.load(save(tmp_path / "one.npz", **{**FINE, "labels": [3] * 4}), binary=False)
+
+
+def test_an_image_in_two_parts(toy_npz):
+    labelled = images.load(str(toy_npz))
+    first, *_, last = np.flatnonzero(labelled.labels == 0)[:30]
+    labelled.images[last] = labelled.images[first]
+    images.split(labelled, 20, 10)  # leaves one of them out
+    with pytest.raises(
+        InputError, match=f"Images {first} and {last} of .* one is for the training part and one for the held-out part"
+    ):
+        images.split(labelled, 20, 20, held_out=20)
 
 
 def test_a_failed_download_names_three_ways_out(monkeypatch, tmp_path):

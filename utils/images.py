@@ -10,15 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.lib import format as npy
-from skimage import data as photographs
-from skimage.transform import rescale
-from skimage.util import view_as_windows
 
+from utils import photographs
 from utils.errors import InputError
 
 DATA = Path(__file__).parent.parent / "data"
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 ARRAYS = ("images", "labels", "label_names")
+PARTS = ("training", "partition", "held-out")
 ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
 
 
@@ -37,18 +36,19 @@ class Part(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Two disjoint parts: `secret` trains the victim, `known` is the partition in the attacker's hands."""
+    """Disjoint parts: `secret` trains the victim, `known` is in the attacker's hands, nobody uses `held_out`."""
 
     secret: Part
     known: Part
+    held_out: Part
     shape: tuple  # (H, W, C) of one image
-    sha256: str  # of both parts' images as float64, for the provenance of results
+    sha256: str  # of all parts' images as float64, for the provenance of results
 
 
 def load(dataset, binary=True):
     """Load `photos` (embedded), `cifar10` (downloaded once into `data/`) or the path of an `.npz` file.
 
-    Two classes, or with `binary=False` all that there are: the four photographs, or CIFAR-10's ten.
+    Two classes, or with `binary=False` all that there are: four kinds of photographs, or CIFAR-10's ten.
     """
     if str(dataset).endswith(".npz"):
         return npz(dataset, binary)
@@ -58,20 +58,14 @@ def load(dataset, binary=True):
 
 
 def photos(binary=True):
-    """Crops of four public-domain and CC0 photographs: people and rocketry (0) against cats and coffee (1).
+    """Views of photographs, 32×32×3 bytes: people and what they make (0) against nature and a cup of coffee (1).
 
-    With `binary=False` every photograph is a class. A photograph at two thirds of its resolution is cut into a grid of
-    32×32 pixels; crops whose values have a standard deviation of at most 0.06 are dropped. A fixed shuffle puts crops
-    of all four into every part of the data.
+    With `binary=False`: people (0), things (1), a cat, coffee and a flower (2), tissue and galaxies (3). A fixed
+    shuffle puts views of all photographs into every part of the data.
     """
-    tiles = []
-    for name in ("astronaut", "rocket", "chelsea", "coffee"):
-        small = rescale(getattr(photographs, name)(), 2 / 3, anti_aliasing=True, channel_axis=2)
-        grid = view_as_windows(small, (32, 32, 3), 32).reshape(-1, 32, 32, 3)
-        tiles.append(grid[grid.std(axis=(1, 2, 3)) > 0.06].clip(0, 1))
-    labels = np.repeat([0, 0, 1, 1] if binary else range(4), list(map(len, tiles)))
-    order = np.random.default_rng(0).permutation(len(labels))
-    return Labelled(np.concatenate(tiles)[order], labels[order])
+    views, labels = photographs.views()
+    order = np.random.default_rng(0).permutation(len(views))
+    return Labelled(views[order], (labels // 2 if binary else labels)[order])
 
 
 def cifar10(root=DATA, binary=True):
@@ -159,48 +153,73 @@ def check(images, labels, path):
 def class_numbers(labels, names, path, binary):
     """Number the classes by their values; for two classes, CIFAR-10's ten become vehicles (0) and animals (1)."""
     values, numbers = np.unique(labels, return_inverse=True)
-    if not binary or len(values) == 2:
+    if len(values) == 2 or not binary and len(values) > 2:
         return numbers
     if names == CIFAR10_NAMES and np.isin(values, range(10)).all():
         return np.isin(labels, ANIMALS).astype(int)
     raise InputError(f"{path}: two classes are needed, or CIFAR-10's ten with label_names; there are {len(values)}.")
 
 
-def split(labelled, training, partition, seed=0, device="cpu"):
-    """Draw two disjoint balanced parts of `training` and `partition` images from a labelled data set.
+def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
+    """Draw disjoint balanced parts of `training`, `partition` and `held_out` images from a labelled data set.
 
     Seed 0 takes the first images of each class in file order, as published; any other seed shuffles them first.
     """
-    kinds = int(labelled.labels.max()) + 1
-    for name, size in (("training", training), ("partition", partition)):
-        if size < kinds or size % kinds:
+    kinds, sizes = int(labelled.labels.max()) + 1, [training, partition, held_out]
+    for name, size, least in zip(PARTS, sizes, (kinds, kinds, 0)):
+        if size < least or size % kinds:
             number = "an even number, half per class" if kinds == 2 else f"a multiple of the {kinds} classes"
             raise InputError(f"The {name} part is to hold {size} images (IMAGES): give {number}.")
-    each, needed = training // kinds, (training + partition) // kinds
     rows = [np.flatnonzero(labelled.labels == label) for label in range(kinds)]
-    smallest = min(map(len, rows))
-    if smallest < needed:
-        raise InputError(
-            f"{training} training and {partition} partition images need {needed} of each class, but one class has only "
-            f"{smallest}: choose at most {smallest // 2 * kinds} for each part, or a larger data set."
-        )
+    ends = enough(sizes, list(map(len, rows)))
     if seed != 0:
         rows = [np.random.default_rng([seed, label]).permutation(some) for label, some in enumerate(rows)]
-    rows = np.concatenate([some[:each] for some in rows] + [some[each:needed] for some in rows])
-    images = labelled.images[rows]  # (training + partition, H, W, C)
+    rows = np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
+    images = labelled.images[rows]  # (training + partition + held_out, H, W, C)
+    different(images, rows, np.repeat(PARTS, sizes))
     images = images / 255.0 if images.dtype == np.uint8 else images.astype(np.float64)
     sha256 = hashlib.sha256(images.tobytes()).hexdigest()
     x, y = (torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labelled.labels[rows]))
-    secret, known = (Part(x.flatten(1)[chosen], y[chosen]) for chosen in (slice(training), slice(training, None)))
-    return Split(secret, known, images.shape[1:], sha256)
+    return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)
+
+
+def enough(sizes, counts):
+    """Where the parts of each class begin and end, unless a class has too few images."""
+    kinds, smallest, (training, partition, held_out) = len(counts), min(counts), sizes
+    ends = np.cumsum([0, *sizes]) // kinds
+    if smallest < 2:
+        raise InputError(f"Class {counts.index(smallest)} has {smallest} images: give every class one for every part.")
+    if smallest < ends[2]:
+        raise InputError(
+            f"{training} training and {partition} partition images need {ends[2]} of each class, but one class has "
+            f"only {smallest}: choose at most {smallest // 2 * kinds} for each part, or a larger data set."
+        )
+    if smallest < ends[3]:
+        raise InputError(
+            f"Beside {training} training and {partition} partition images there are at most "
+            f"{(smallest - ends[2]) * kinds} held-out ones, not {held_out}: choose fewer, or a larger data set."
+        )
+    return ends
+
+
+def different(images, rows, parts):
+    """Raise InputError if an image is also in another part, where it would be secret and known, or used and unused."""
+    seen = {}
+    for image, row, part in zip(images, rows, parts):
+        other, where = seen.setdefault(hashlib.sha256(image.tobytes()).digest(), (row, part))
+        if where != part:
+            raise InputError(
+                f"Images {other} and {row} of the data set are identical, but one is for the {where} part and one for "
+                f"the {part} part: remove one of them (they are counted from 0)."
+            )
 
 
 def halves(labelled, most, seed=0, device="cpu"):
-    """Split a data set into at most `most` images for the attacker and half as many secret ones, balanced."""
+    """At most `most` images for the attacker, half as many secret ones, and as many held out as secret, balanced."""
     kinds = int(labelled.labels.max()) + 1
     if most < 2 * kinds:
         raise InputError(
             f"IMAGES is {most}, but the {kinds} classes of the stationarity attack need at least {2 * kinds}."
         )
     secret, known = (size // kinds * kinds for size in (most // 2, most))
-    return split(labelled, secret, known, seed, device)
+    return split(labelled, secret, known, seed, device, held_out=secret)
