@@ -5,7 +5,7 @@ import torch
 
 from utils import images, kept, networks, victims
 from utils.errors import InputError
-from utils.kernels import layers
+from utils.kernels import kinks, layers
 from utils.kernels.losses import LOSSES
 
 MU = 1e-2
@@ -80,6 +80,7 @@ def test_descent_never_raises_the_energy_and_its_rate_grows():
         (networks.affine(0.0), "WEIGHT_DECAY is 0.0; without a positive one"),
         (networks.one_hidden(3, MU, -1.0), "SHARPNESS is -1.0"),
         (networks.one_hidden(3, MU)._replace(hidden=(3, 3)), "one hidden layer"),
+        (networks.perceptron("margin", 3)._replace(stages=1), "A polish needs"),
         (networks.affine(MU)._replace(loss="hinge"), "loss is 'hinge', but it must be one of"),
     ],
 )
@@ -128,6 +129,59 @@ def test_results_are_kept_under_all_that_they_depend_on(small, tmp_path, monkeyp
     for path in tmp_path.iterdir():
         path.write_bytes(b"torn")
     assert torch.equal(slow(x), x) and len(calls) == 7
-    monkeypatch.setattr(kept.source, "function_fingerprint", lambda function: "other code")
-    slow(x)
-    assert len(calls) == 8
+
+
+def test_a_stationary_point_on_a_kink():
+    # E = ((vw − 1)² + (v·relu(b) + 1)²)/2 + μ(w² + b² + v²)/2 at w = v = √(1 − μ), b = 0: the slope μ makes ∂E/∂b vanish
+    w = torch.full((1, 1), (1 - MU) ** 0.5, dtype=torch.float64)
+    network = layers.Layer(w, 0 * w[0]), layers.Layer(w, None)
+    x, y = torch.tensor([[1.0], [0.0]]).double(), torch.tensor([1.0, 0.0]).double()
+    found = kinks.stationarity(network, x, y, LOSSES["square"], MU)
+    assert torch.allclose(found.printed, torch.tensor([1.0, 0.0]).double(), atol=1e-12) and found.on_kink == 0.5
+    assert found.smallest.max() < 1e-6 and found.slopes[0].flatten().tolist() == pytest.approx([1, MU], abs=1e-7)
+
+
+def test_the_smallest_generalised_gradient_is_one(small):
+    x, y, _ = small
+    recipe = networks.perceptron("signed", 8, 7)._replace(start=0.1)
+    network = networks.initial(recipe, 30, 1)
+    found = kinks.stationarity(network, x, y, LOSSES["square"], MU, tolerance=0.3)
+    theta = layers.change(network, lambda p: p.clone().requires_grad_())
+    a = x
+    for layer, slope in zip(theta, found.slopes):
+        z = a @ layer.weight.T + (0 if layer.bias is None else layer.bias)
+        a = slope * z + (z.clamp_min(0) - slope * z).detach()  # the value of a ReLU, and the slope that is said
+        assert slope.min() >= 0 and slope.max() <= 1 and ((slope > 0.01) & (slope < 0.99)).any()
+    energy = LOSSES["square"].value(a @ theta[-1].weight.T, y).mean() + MU / 2 * layers.flatten(theta).square().sum()
+    energy.backward()
+    for layer, ratio in zip(theta, found.smallest):
+        slope = layers.flatten([layers.Layer(*(None if p is None else p.grad for p in layer))])
+        assert ratio == pytest.approx((slope.norm() / (MU * layers.flatten([layer]).norm())).item(), rel=1e-9)
+    scales = MU * torch.stack([layers.flatten([layer]).norm() for layer in network])
+    assert (found.smallest * scales).norm() < 0.9 * (found.printed * scales).norm()
+
+
+def test_a_polish_leaves_the_span_of_the_images_alone(small):
+    x, y, _ = small
+    recipe = networks.perceptron("signed", 40, 40)._replace(epochs=300, stages=3)
+    polished, plain = (victims.train(images.Part(x, y), r) for r in (recipe, recipe._replace(epochs=600, stages=0)))
+    trained = [victim.released.network for victim in (polished, plain)]
+    gaps = [networks.gap(network) for network in trained]
+    assert gaps[0].count == 11 and gaps[0].ratio > 100 and gaps[0].values[11] < 1e-12 < 1e-8 < gaps[1].values[11]
+    mu, loss = recipe.weight_decay, LOSSES[recipe.loss]
+    found = [kinks.stationarity(n, x - polished.mean, y, loss, mu, 1e-3).smallest for n in trained]
+    assert 2 * found[0].max() < found[1].max()
+    basis = networks.span(trained[0])
+    assert torch.allclose(networks.within(x - x.mean(0), basis), x - x.mean(0), atol=1e-6)
+
+
+def test_the_gap_is_found_where_there_is_one():
+    def network(*values):
+        return (layers.Layer(torch.diag(torch.tensor(values, dtype=torch.float64)), None),)
+
+    assert networks.gap(network(1.0, 0.05, 0.03, 1e-4, 9e-5))[1:] == (3, pytest.approx(300))
+    assert networks.gap(network(1.0, 0.05, 0.03, 1e-9, 1e-17))[1:] == (3, pytest.approx(3e4))
+    assert networks.gap(network(1.0, 0.5, 1e-3, 5e-4, 2e-5, 1e-17)).count == 5  # not the largest, but into rounding
+    none = network(1.0, 0.05, 0.015, 0.009, 0.006, 0.004)  # falls by 20 among the largest, and by less than 2 to the end
+    assert networks.gap(none).count is None and networks.span(none).shape == (6, 6)
+    assert networks.span(none, 0.01).shape == (6, 3)

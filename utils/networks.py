@@ -4,10 +4,12 @@ import math
 from typing import NamedTuple
 
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from utils.errors import choose
 from utils.kernels.affine import weights as vector
 from utils.kernels.layers import Layer, change, flatten, forward, joint, parted
+from utils.kernels.similarity import l2
 
 __all__ = ["Layer", "change", "flatten", "forward", "joint", "parted", "vector"]
 
@@ -26,6 +28,7 @@ class Recipe(NamedTuple):
     momentum: float = 0.0
     growth: float = 1.05  # factor of the learning rate, each epoch in which the energy falls
     epochs: int = 2500
+    stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see kernels.kinks
     dtype: torch.dtype = torch.float64
 
 
@@ -44,8 +47,9 @@ def one_hidden(width, weight_decay, sharpness=10.0, start="standard"):
 # learning rate; ours are fewer, with momentum and a growing rate. Without decay the loss needs float64 to fall on.
 SEPARATING = Recipe((), "logistic", 0.0, start=1e-4, biases=False, centred=True)
 REGRESSION = SEPARATING._replace(
-    loss="square", weight_decay=7.5e-4, learning_rate=0.01, momentum=0.99, growth=1.01, epochs=5000, dtype=torch.float32
-)
+    loss="square", weight_decay=7.5e-4, learning_rate=0.01, momentum=0.99, growth=1.01, epochs=1500, stages=6,
+    dtype=torch.float32,
+)  # fmt: skip
 PERCEPTRONS = {
     "signed": REGRESSION,
     "tied": REGRESSION,
@@ -84,10 +88,37 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     return change(tuple(layers), lambda p: p.to(device))
 
 
-def span(network, tolerance=1e-3):
-    """An orthonormal basis (d, r) of what W₁ sees: its right singular vectors with σ > `tolerance`·σ_max."""
+class Gap(NamedTuple):
+    """Where the singular values of W₁ drop: at a stationary point, behind the dimensions that the images span."""
+
+    values: torch.Tensor  # σ of W₁, falling
+    count: int | None  # of values before the gap, or None
+    ratio: float  # of the values on both sides of it; without a gap, the largest there is
+
+
+def gap(network, least=2.0, noise=1e-6):
+    """Find the largest ratio σ_k/σ_{k+1} of W₁ that is `least` or more, or one of 10 or more that ends in rounding.
+
+    Values below `noise`·σ_max are rounding, and count as that much. A drop that ends above σ_max/100 is no gap: the
+    first few singular values of photographs always fall by factors.
+    """
+    values = torch.linalg.svdvals(network[0].weight)
+    above = values.clamp_min(noise * values[0])
+    ratios = torch.where(above[1:] < above[0] / 100, above[:-1] / above[1:], 1)
+    drops = torch.where((ratios >= 10) & (values[1:] < above[1:]), torch.inf, ratios)
+    k = int(drops.argmax()) if len(drops) else -1
+    ratio = ratios[k].item() if len(drops) else 1.0
+    return Gap(values, k + 1 if ratio >= least else None, ratio)
+
+
+def span(network, tolerance=None):
+    """An orthonormal basis (d, r) of what W₁ sees: its right singular vectors before the gap.
+
+    Without a gap, or given a `tolerance`, those with σ > `tolerance`·σ_max, 1e-6 if it is not given.
+    """
     _, values, vectors = torch.linalg.svd(network[0].weight, full_matrices=False)
-    return vectors[values > tolerance * values[0]].mT
+    found = gap(network).count if tolerance is None else None
+    return vectors[values > (tolerance or 1e-6) * values[0]][:found].mT
 
 
 def span_of(*rows):
@@ -111,3 +142,21 @@ def in_span(network, basis):
 def within(x, basis):
     """Project images (…, n, d) onto the span of a basis; None is all there is."""
     return x if basis is None else x @ basis @ basis.mT
+
+
+def distance(network, target):
+    """‖θ − θ*‖²/‖θ*‖² of two networks, a squared distance that does not shrink with the number of weights."""
+    ours, theirs = (flatten(net) for net in (network, target))
+    return ((ours - theirs).square().sum() / theirs.square().sum()).item()
+
+
+def matched_distance(network, target):
+    """The same for one hidden layer, whose order changes nothing, after its neurons were put in the best order.
+
+    A neuron is its incoming and outgoing weights; the best order is the assignment of least total squared distance.
+    """
+    ours, theirs = (torch.cat([joint(one), two.weight.mT], 1) for one, two in (network, target))  # (h, d+2)
+    order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
+    first, second = network
+    first = change((first,), lambda part: part[order])
+    return distance((*first, second._replace(weight=second.weight[:, order])), target)

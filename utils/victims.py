@@ -14,6 +14,7 @@ from utils.attacks.contract import Released
 from utils.errors import InputError, choose
 from utils.kept import kept
 from utils.kernels import affine, layers, one_hidden
+from utils.kernels.kinks import polish
 from utils.kernels.layers import Layer, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 
@@ -43,10 +44,15 @@ def train(secret, recipe, seed=0, start=None):
         start = networks.initial(recipe, x.shape[1], seed, outputs, x.device)
     mean = x.mean(0) * recipe.centred
     network, z, gradient_norm = (stationary if smooth else descended)(start, x - mean, y, recipe)
-    loss = LOSSES[recipe.loss].value(z, y).mean().item()
-    named = z.argmax(1) if outputs > 1 else z[:, 0] > 0  # classes, from the outputs z (m, K)
-    accuracy = (named == y).double().mean().item()
-    return Victim(Released(network, y, recipe), mean, loss, gradient_norm, accuracy)
+    return measured(network, z, y, recipe, mean, gradient_norm)
+
+
+def measured(network, z, labels, recipe, mean, gradient_norm):
+    """The Victim with outputs z (m, K) for its training images, whose mean and ‖∇E‖ are known."""
+    loss = LOSSES[recipe.loss].value(z, labels).mean().item()
+    named = z.argmax(1) if z.shape[1] > 1 else z[:, 0] > 0
+    accuracy = (named == labels).double().mean().item()
+    return Victim(Released(network, labels, recipe), mean, loss, gradient_norm, accuracy)
 
 
 def check(recipe, labels, smooth):
@@ -59,6 +65,8 @@ def check(recipe, labels, smooth):
         raise InputError(f"SHARPNESS is {recipe.sharpness}; softplus(βs)/β needs a positive β.")
     if smooth and not recipe.weight_decay > 0:
         raise InputError(f"WEIGHT_DECAY is {recipe.weight_decay}; without a positive one E has no single minimiser.")
+    if recipe.stages and (not recipe.weight_decay > 0 or recipe.loss == "cross_entropy" or recipe.biases):
+        raise InputError("A polish needs one output, no later biases and a positive WEIGHT_DECAY: use stages=0.")
     if smooth and (len(recipe.hidden) > 1 or recipe.loss != "logistic"):
         raise InputError("A softplus network is trained with one hidden layer and the logistic loss: use sharpness=∞.")
 
@@ -74,7 +82,8 @@ def stationary(network, x, y, recipe):
 def descended(network, x, y, recipe):
     """Train by gradient descent in the recipe's type, in the coordinates L; all else is in the type of x.
 
-    Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm.
+    Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm. With a
+    polish, the descent is made twice, and Newton's step in between leaves nothing outside.
     """
     loss, first = LOSSES[recipe.loss], joint(network[0])
     basis, upper = torch.linalg.qr(torch.cat([x, torch.ones_like(x[:, :1])], 1).mT)  # Q (d+1, m), Lᵀ (m, m)
@@ -87,8 +96,11 @@ def descended(network, x, y, recipe):
         slope = torch.cat([slope, slope.new_zeros(1)]) + recipe.weight_decay * theta
         return value + recipe.weight_decay / 2 * theta @ theta, slope
 
-    theta = torch.cat([flatten(inner), norm[None]]).to(recipe.dtype)
-    theta = descend(objective, theta, recipe).to(x)
+    theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
+    if recipe.stages:
+        inside = polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
+        theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
+    theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
     first = inner[0].weight @ basis.mT + theta[-1] / norm * outside  # (n_1, m) @ (m, d+1) -> (n_1, d+1)
     trained = layers.change((parted(first), *inner[1:]), torch.clone)

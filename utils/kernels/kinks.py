@@ -1,0 +1,122 @@
+"""Kinks: where a pre-activation vanishes, any slope in [0, 1] may stand for a ReLU's derivative.
+
+So ∇E with slopes 1[z > 0] need not be small at a stationary point: it is enough that *some* slopes make it small. The
+set with free slopes in all layers contains Clarke's gradient. Shapes as in `layers`; only the first layer has a bias.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from utils.kernels.layers import Layer, back, flatten, forward, joint, unflatten
+from utils.kernels.solvers import lbfgs
+
+
+class Stationary(NamedTuple):
+    """‖∇E_l‖/(μ‖θ_l‖) of every layer (L,), and where E has a kink."""
+
+    printed: torch.Tensor  # with slopes 1[z > 0]
+    smallest: torch.Tensor  # with the slopes for which ‖∇E‖ is smallest, as far as they were found
+    on_kink: torch.Tensor  # share of each hidden layer's pre-activations (L − 1,)
+    slopes: list  # the latter slopes, (m, n_l) for each hidden layer
+
+
+def combined(signals, inputs):
+    """Σ_i ∇_θ of the outputs as one vector, for signals (m, n_l) and inputs (m, n_{l−1}) of every layer."""
+    return torch.cat([(d.mT @ a).flatten() for d, a in zip(signals, inputs)])
+
+
+def stationarity(network, x, labels, loss, weight_decay, tolerance=1e-4, iterations=300):
+    """Measure stationarity; |z| ≤ `tolerance` of the largest |z| of its neuron counts as a kink.
+
+    The slopes there are (1 + sin t)/2. ‖∇E‖² is minimised over t by L-BFGS, in coordinates of all that W̄₁ and X̄ span.
+    """
+    first, bordered = joint(network[0]), torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    basis = torch.linalg.qr(torch.cat([bordered, first]).mT)[0]
+    network = (Layer(first @ basis, None), *network[1:])
+    a, z = forward(network, bordered @ basis)
+    kinks = [s.abs() <= tolerance * s.abs().amax(0) for s in z[:-1]]
+    printed, top = [(s > 0).to(s) for s in z[:-1]], loss.slope(z[-1], labels) / len(x)
+    counts, theta = [int(kink.sum()) for kink in kinks], flatten(network)
+
+    def slopes(angles):
+        return [s.masked_scatter(k, (1 + t.sin()) / 2) for s, k, t in zip(printed, kinks, angles.split(counts))]
+
+    def error(slope):
+        d, u = back(network, top, slope)
+        return u, unflatten(combined(d, a) / weight_decay + theta, network)
+
+    def objective(angles):
+        slope, up, found = slopes(angles), 0, []
+        u, g = error(slope)
+        for k, kink in enumerate(kinks):  # up: the derivative in the signals D_l, from the first layer to the last
+            up = a[k] @ g[k].weight.mT + ((up * slope[k - 1]) @ network[k].weight.mT if k else 0)
+            found.append((up * u[k])[kink])
+        return flatten(g).square().sum() / 2, torch.cat(found) * angles.cos() / (2 * weight_decay)
+
+    def relative(slope):
+        return torch.stack([g.weight.norm() / l.weight.norm() for g, l in zip(error(slope)[1], network)])
+
+    best = slopes(lbfgs(objective, x.new_zeros(sum(counts)), iterations=iterations).x)
+    return Stationary(relative(printed), relative(best), torch.stack([k.double().mean() for k in kinks]), best)
+
+
+def rounded(network, x, slopes, rates):
+    """Run the network with σ(z) = max_t tz − (t − s)²/2β over t in [0, 1], whose slope is clip(s + βz), for a ReLU.
+
+    Returns inputs and outputs as `forward` does, and the slopes, for s (m, n_l) and β (n_l) of every hidden layer.
+    """
+    a, z, found = [x], [], []
+    for layer, s, rate in zip(network, slopes, rates):
+        z.append(a[-1] @ layer.weight.mT)
+        found.append((s + rate * z[-1]).clamp(0, 1))
+        a.append(found[-1] * z[-1] - (found[-1] - s).square() / (2 * rate))
+    return a, [*z, a[-1] @ network[-1].weight.mT], found
+
+
+def whitened(network, a, z, slopes, loss, weight_decay):
+    """v ↦ (1 + JᵀJ/μ)^{−1/2}v, JᵀJ the Gauss–Newton matrix of a loss with one output, from its kernel JJᵀ (m, m)."""
+    d, _ = back(network, (loss.bend(z[-1], torch.ones_like(z[-1])) / len(z[-1])).sqrt(), slopes)
+    values, vectors = torch.linalg.eigh(sum((dl @ dl.mT) * (al @ al.mT) for dl, al in zip(d, a)))
+    values = values.clamp_min(torch.finfo(values.dtype).eps * values[-1])
+    factors = ((1 + values / weight_decay).rsqrt() - 1) / values
+
+    def product(v):
+        seen = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a))  # Jv (m,)
+        weights = (vectors @ (factors * (seen @ vectors)))[:, None]
+        return v + combined([weights * dl for dl in d], a)
+
+    return product
+
+
+def polish(network, x, labels, loss, weight_decay, stages):
+    """Minimise E with rounded kinks, in each stage around the slopes just found and twice as sharply; the network.
+
+    So a kink is met long before β = ∞ (method of multipliers). Loss and kinks are left out of balance, which is soon
+    mended by descent; what that takes times of 1/μ for, such as the random start of W₂, is gone.
+    """
+    z = forward(network, x)[1]
+    slopes = [(s > 0).to(s) for s in z[:-1]]
+    for stage in range(stages):
+        most = [s.abs().amax(0) for s in z[:-1]]
+        rates = [10 * 2**stage / each.clamp_min(1e-4 * each.max()) for each in most]
+        network = minimise(network, x, labels, loss, weight_decay, slopes, rates)
+        _, z, slopes = rounded(network, x, slopes, rates)
+    return network
+
+
+def minimise(network, x, labels, loss, weight_decay, slopes, rates, iterations=50):
+    """L-BFGS on E with rounded kinks, in coordinates in which the loss is as flat as the weight decay."""
+    theta = flatten(network)
+    root = whitened(network, *rounded(network, x, slopes, rates), loss, weight_decay)
+
+    def objective(moved):
+        at = theta + root(moved)
+        trial = unflatten(at, network)
+        a, z, found = rounded(trial, x, slopes, rates)
+        d, _ = back(trial, loss.slope(z[-1], labels) / len(x), found)
+        value = loss.value(z[-1], labels).mean() + weight_decay / 2 * at @ at
+        return value, root(combined(d, a) + weight_decay * at)
+
+    found = lbfgs(objective, torch.zeros_like(theta), iterations=iterations, memory=10)
+    return unflatten(theta + root(found.x), network)
