@@ -6,18 +6,17 @@ Images are rows (n, d). What a victim saw without its mean is reconstructed with
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import linear_sum_assignment
 
-from utils import networks, report
+from utils import membership, networks, report
+from utils.attacks import scores
 from utils.errors import choose
-from utils.kernels.similarity import half_ncc, l2, ncc, pairwise_ssim, ssim, stretch
+from utils.kernels.similarity import alike, half_ncc, l2, ncc, pairwise_ssim, ssim, stretch
 
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
 GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
-SHOWS = 0.7  # half_ncc with a training image above which a reconstruction shows it
 
 
-def leak(secret):
+def ground_truth(secret):
     """The secret training images themselves as a start: the paper's proof of concept, which no attacker has."""
     return secret.images.clone()
 
@@ -27,27 +26,31 @@ def secret(trial):
     return trial.data.secret.images - trial.victim.mean
 
 
-def distance(network, target):
-    """‖θ − θ*‖²/‖θ*‖² of two networks, a squared distance that does not shrink with the number of weights."""
-    ours, theirs = (networks.flatten(net) for net in (network, target))
-    return ((ours - theirs).square().sum() / theirs.square().sum()).item()
+def leak(trial, candidates=None):
+    """What reconstructions, or other candidates, give away of the training images: a membership.Leak.
 
-
-def matched_distance(network, target):
-    """The same for one hidden layer, whose order changes nothing, after its neurons were put in the best order.
-
-    A neuron is its incoming and outgoing weights; the best order is the assignment of least total squared distance.
+    From training and held-out images alike the attacker's guess of the mean is taken, never the mean of one of them.
     """
-    ours, theirs = (torch.cat([networks.joint(one), two.weight.mT], 1) for one, two in (network, target))  # (h, d+2)
-    order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
-    first, second = network
-    first = networks.change((first,), lambda part: part[order])
-    return distance((*first, second._replace(weight=second.weight[:, order])), target)
+    candidates, data = trial.attack.images if candidates is None else candidates, trial.data
+    parts = (part.images - known_mean(trial) for part in (data.secret, data.held_out))
+    return membership.leak(candidates, *parts, data.shape)
+
+
+def likeness(trial):
+    """How like each reconstruction is to each training image, by `similarity.alike`: (n, m)."""
+    return alike(trial.attack.images, secret(trial), trial.data.shape)
+
+
+def detections(trial):
+    """Each of the adversary's scores as a detector of reconstructions that show a training image: {name: Detection}."""
+    truth = likeness(trial).amax(1) > membership.ALIKE
+    named = scores.of(trial.victim.released, trial.start, trial.attack, trial.again, trial.data.shape)
+    return {name: membership.detection(score, truth) for name, score in named.items()}
 
 
 def relative_distance(trial):
     """‖θ − θ*‖²/‖θ*‖² after the attack."""
-    return distance(trial.attack.network, trial.victim.released.network)
+    return networks.distance(trial.attack.network, trial.victim.released.network)
 
 
 def solved(trial):
@@ -121,9 +124,8 @@ def pictures(trial, rows):
 
 
 def strangers(trial):
-    """As many known images as there are candidates, without a mean if those have none, and within the same span."""
-    known = trial.data.known.images
-    return networks.within((known - known_mean(trial))[: len(trial.start)], trial.basis)
+    """As many known images as there are candidates, without a mean if the victim's have none."""
+    return (trial.data.known.images - known_mean(trial))[: len(trial.start)]
 
 
 # What can be handed in without any attack: photographs, the start, or a blank, of which only the mean is left.
@@ -132,6 +134,11 @@ BASELINES = {
     "start": lambda trial: trial.start,
     "blank": lambda trial: torch.zeros_like(trial.start[:1]),
 }
+
+
+def span_alone(trial):
+    """The start within the row space of W₁: what the weights give away before any step is taken."""
+    return networks.within(trial.start, networks.span(trial.victim.released.network))
 
 
 def good(matches):
@@ -149,28 +156,11 @@ def best_baseline(trial, evaluated, measure):
     return max(measure(evaluated(trial, baseline(trial))) for baseline in BASELINES.values())
 
 
-def beats_chance(trials, evaluated):
-    """Whether in every trial the attack has more good matches than the best of the baselines."""
-    return all(good(evaluated(t)) > best_baseline(t, evaluated, good) for t in trials)
-
-
 def ranked(trial):
-    """Order reconstructions by their half_ncc to the nearest training image, best first: (order, nearest), (n,)."""
-    most = half_ncc(trial.attack.images, secret(trial), trial.data.shape).max(1)
+    """Order reconstructions by their likeness to the nearest training image, best first: (order, nearest), (n,)."""
+    most = likeness(trial).max(1)
     order = most.values.argsort(descending=True)
     return order, most.indices[order]
-
-
-def shows_training_image(trial, candidates=None):
-    """Which reconstructions, or other candidates, correlate with a training image: (n,) booleans."""
-    candidates = trial.attack.images if candidates is None else candidates
-    return half_ncc(candidates, secret(trial), trial.data.shape).max(1).values > SHOWS
-
-
-def area(score, mask):
-    """The area under the ROC curve of a score (n,) that is to tell a mask (n,) from the rest, None without either."""
-    above = score[mask][:, None] - score[~mask]  # every one in the mask against every other
-    return ((above > 0).double() + (above == 0) / 2).mean().item() if above.numel() else None
 
 
 def measures(trial):
@@ -192,6 +182,7 @@ def rows_of_weights(trial):
     paper = {"mean_square_distance": report.TABLE_1[model][start]}
     held = dict.fromkeys(["relative_distance", "mean_square_distance"], report.verdict(solved(trial)))
     listed = [(name, ours, paper.get(name), base, held.get(name)) for name, (ours, base, _) in measures(trial).items()]
+    listed += rows_of_leak(trial)[:1]
     norm = ("inner_gradient_norm", trial.attack.details.gradient_norm.item())
     return [*listed, norm, ("outer_converged", float(solved(trial)))] if knowledge else listed
 
@@ -208,7 +199,16 @@ def rows_of_pictures(trial):
         ("mean_ssim", *beside(published, mean_ssim)),
         ("attack_loss", trial.attack.loss.item(), None, trial.attack.history[0].item()),
         ("seconds", trial.attack.seconds),
+        *rows_of_leak(trial),
     ]
+
+
+def rows_of_leak(trial):
+    """What leaked beside the untouched start, and how well recurrence tells it, where it was measured."""
+    ours, start = leak(trial), leak(trial, trial.start)
+    told = detections(trial).get("recurrence") if trial.again else None
+    rows = [("leak_auc", ours.auc.value, None, start.auc.value), ("leak_auc_low", ours.auc.low, None, start.auc.low)]
+    return rows + ([("detector_auc", told.auc.value)] if told else [])
 
 
 ROWS = {"bilevel": rows_of_weights, "decoreco": rows_of_pictures}

@@ -30,6 +30,7 @@ class Trial(NamedTuple):
     seed: int
     data: Split
     victim: Victim
-    start: torch.Tensor  # x₀ (n, d), as the attack began: for decoreco without a mean, and within the basis
+    start: torch.Tensor  # x₀ (n, d) as it was drawn: for decoreco without a mean, and not yet within any basis
     attack: Attack
     basis: torch.Tensor | None = None  # (d, r), if the attack searched the span of the first layer
+    again: Attack | None = None  # an independent attack from a random start, which any adversary can make

@@ -22,18 +22,20 @@ from utils.errors import InputError, choose
 from utils.kernels.coefficients import RULES
 
 STARTS = "random|ground_truth|partition"
-OF_WEIGHTS = "relative_distance|mean_square_distance|nearest_training_l2|nearest_start_l2"
+OF_WEIGHTS = "relative_distance|mean_square_distance|nearest_training_l2|nearest_start_l2|leak_auc"
 OF_PICTURES = "good_reconstructions|good_as_adversary|mean_ssim|attack_loss|seconds"
+OF_LEAKS = "leak_auc|leak_auc_low|detector_auc"
 
 # Every name that a chapter may write to RESULTS; | is "or", <number> stands for any. They do not change.
 PATTERNS = f"""
 bilevel/affine/{STARTS}/{OF_WEIGHTS}
 bilevel/one_hidden/{STARTS}/known_theta0|unknown_theta0/{OF_WEIGHTS}|inner_gradient_norm|outer_converged
 collapse/no_decay|decay/gradient_norm
-decoreco/{"|".join(RULES)}/{STARTS}/{OF_PICTURES}
+decoreco/{"|".join(RULES)}/{STARTS}/{OF_PICTURES}|{OF_LEAKS}
 kkt/merge|split|theorem4/stationarity|distance
 landscape/bilevel|decoreco/<number>/<number>/distance_to_training|distance_to_partition|distance_to_noise
 plant/noise|photographs|drawing/relative_distance
+similarity/alike|ncc|half_ncc|ssim|gradients/auc
 prior/sphere/<number>/distance|cosine
 prior/shift/<number>/good_reconstructions|estimate
 """

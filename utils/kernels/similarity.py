@@ -1,7 +1,7 @@
 """How similar images are, rows (n, d) in [0, 1]: all pairs at once, or place by place. `shape` is (H, W, C) of one."""
 
 import torch
-from torch.nn.functional import avg_pool2d, interpolate
+from torch.nn.functional import avg_pool2d, interpolate, normalize
 
 C1, C2 = 0.01**2, 0.03**2  # the constants of SSIM for pixels in [0, 1]
 
@@ -41,6 +41,23 @@ def half_ncc(images, references, shape):
         return standardised(small.flatten(2)).flatten(1)  # (n, C, H/2, W/2) -> (n, d/4)
 
     return reduced(images) @ reduced(references).T / shape[-1]
+
+
+def alike(images, references, shape, fine=3, coarse=9):
+    """All correlations of what lies between `fine` and `coarse` pixels in size: (n, d), (k, d) -> (n, k).
+
+    The mean over a small window takes noise away; minus its mean over a larger one, it loses brightness and shading,
+    which unlike photographs share. A flat image has nothing left, and is like no other. Made for pictures of 32×32.
+    """
+
+    def smooth(maps, window):
+        return avg_pool2d(maps, window, stride=1, padding=window // 2, count_include_pad=False)
+
+    def band(rows):
+        seen = smooth(planes(rows, shape), fine)
+        return normalize((seen - smooth(seen, coarse)).flatten(1), eps=1e-6)
+
+    return band(images) @ band(references).T
 
 
 def ssim(images, references, shape, window=7):

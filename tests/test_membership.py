@@ -1,0 +1,111 @@
+"""The null and the detectors: what they say of leaks that are known, and of none."""
+
+import pytest
+import torch
+from scipy.stats import mannwhitneyu
+from sklearn.metrics import roc_auc_score
+from torch.nn.functional import avg_pool2d
+
+from utils import images, membership, networks, victims
+from utils.attacks import decoreco, starts
+from utils.errors import InputError
+from utils.kernels.similarity import alike
+
+SHAPE = (32, 32, 3)
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """Forty embedded photographs, and forty others of the same classes."""
+    data = images.split(images.load("photos"), 40, 40, held_out=40)
+    return data.secret.images, data.held_out.images, data.known.images
+
+
+def noise(like, size, seed=0):
+    return size * torch.randn(like.shape, dtype=like.dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def test_nothing_leaks_from_other_photographs_or_noise(parts):
+    training, held_out, others = parts
+    for candidates in (others, noise(training, 1.0)):
+        found = membership.leak(candidates, training, held_out, SHAPE)
+        assert found.auc.low < 0.5 < found.auc.high and found.p > 0.05 and found.alike <= 2
+
+
+def test_noisy_ghosts_of_the_training_images_leak(parts):
+    training, held_out, others = parts
+    ghosts = 0.7 * training + 0.3 * others + noise(training, 0.1)
+    found = membership.leak(ghosts, training, held_out, SHAPE)
+    assert found.auc.low > 0.95 and found.p < 0.001 and found.above >= 38 and found.alike >= 38
+    turned = membership.leak(ghosts, held_out, training, SHAPE)
+    assert abs(found.auc.value + turned.auc.value - 1) < 1e-12 and turned.p > 0.99
+
+
+def test_the_null_is_exact_where_nothing_leaked():
+    """Over many draws without a leak, p is below 0.1 in about a tenth, and the interval holds 0.5 in about 95 %."""
+    generator, p, inside = torch.Generator().manual_seed(0), [], []
+    for _ in range(200):
+        one, two = torch.rand(2, 30, generator=generator, dtype=torch.float64)
+        area = membership.area(one, two)
+        p.append(membership.p_value(one, two))
+        inside.append(area.low <= 0.5 <= area.high)
+    assert 0.04 < sum(value < 0.1 for value in p) / 200 < 0.17 and sum(inside) / 200 > 0.9
+
+
+def test_area_and_p_are_those_of_other_libraries():
+    generator = torch.Generator().manual_seed(1)
+    above, below = 0.5 + torch.randn(40, generator=generator).double(), torch.randn(40, generator=generator).double()
+    scores, truth = torch.cat([above, below]), torch.arange(80) < 40
+    assert abs(membership.area(above, below).value - roc_auc_score(truth, scores)) < 1e-12
+    assert abs(membership.p_value(above, below) - mannwhitneyu(above, below, alternative="greater").pvalue) < 0.05
+    found = membership.detection(scores, truth)
+    assert found.auc == membership.area(above, below)
+    assert found.tpr == (above > below.max()).double().mean()
+    assert membership.detection(scores, truth | True) is None
+
+
+def test_ties_count_half():
+    assert membership.area(torch.ones(3), torch.ones(4)).value == 0.5
+    assert membership.p_value(torch.ones(5), torch.ones(5)) == 1
+
+
+def test_a_null_of_another_size_is_refused(parts):
+    with pytest.raises(InputError, match="There are 30 held-out images for 40 training images.*held_out=IMAGES"):
+        membership.leak(parts[2], parts[0], parts[1][:30], SHAPE)
+
+
+def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(parts):
+    x, others, _ = parts
+    planes = x.reshape(-1, *SHAPE)
+    shading = torch.linspace(-1, 1, 32, dtype=x.dtype)[:, None, None].expand(SHAPE).flatten()
+    blurred = avg_pool2d(planes.permute(0, 3, 1, 2), 3, 1, 1).permute(0, 2, 3, 1).flatten(1)
+    for altered in (0.2 * x + 0.5, x + shading, blurred, x + noise(x, 0.5 * x.std())):
+        assert (alike(altered, x, SHAPE).diagonal() > membership.ALIKE).double().mean() > 0.95
+    assert (alike(others, x, SHAPE).amax(0) > membership.ALIKE).double().mean() < 0.05
+    assert torch.allclose(alike(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))
+
+
+def test_a_flat_image_is_like_no_other(parts):
+    flat = 0.5 + torch.zeros(1, 3072, dtype=torch.float64)
+    shaded = flat + 0.3 * torch.linspace(-1, 1, 32, dtype=torch.float64)[:, None, None].expand(SHAPE).flatten()
+    for candidate in (flat, shaded):
+        assert alike(candidate, parts[0], SHAPE).abs().max() < 0.35
+
+
+def test_only_the_victim_of_these_images_leaks_them():
+    """The same attack on a network that was trained on them, on one trained on other images, and on an untrained one."""
+    data = images.split(images.load("photos"), 30, 30, held_out=30)
+    recipe = networks.perceptron("signed", 100, 100)._replace(epochs=800, stages=2)
+    start = starts.normal(60, 3072, 0.02, 0)
+
+    def leak(part, recipe):
+        released = victims.train(part, recipe).released
+        found = decoreco.attack(released, start, basis=networks.span(released.network), iterations=200)
+        return membership.leak(found.images, data.secret.images, data.held_out.images, SHAPE)
+
+    theirs, of_others, untrained = (
+        leak(data.secret, recipe), leak(data.known, recipe), leak(data.secret, recipe._replace(epochs=0, stages=0))
+    )  # fmt: skip
+    assert theirs.auc.low > 0.6 and theirs.p < 0.01
+    for found in (of_others, untrained):
+        assert found.auc.low < 0.5 < found.auc.high and found.p > 0.01

@@ -1,0 +1,91 @@
+"""One null for every attack, and the title's question as a number; no attack calls anything here.
+
+The same reconstructions are matched with the training images and with equally many held-out images of the same classes
+that nobody used. If nothing leaked, the two are exchangeable within a class, and so are their best matches.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from utils.errors import InputError
+from utils.kernels.similarity import alike
+
+ALIKE = 0.5  # above, two pictures count as alike; about 1 % of the best matches among unlike ones reach it
+RESAMPLES = 2000  # of the bootstrap, and of the permutations
+
+
+class Area(NamedTuple):
+    """The area under a ROC curve, with its 95 % interval over resamples of both sides."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Leak(NamedTuple):
+    """How much better reconstructions match m training images than m held-out ones, by `similarity.alike`."""
+
+    training: torch.Tensor  # (m,): of every training image, the similarity of its best match
+    held_out: torch.Tensor  # (m,): the same for the held-out images
+    auc: Area  # how often a training image is matched better than a held-out one; 0.5 if nothing leaked
+    p: float  # of an AUC this large if training and held-out images may be exchanged
+    above: int  # training images that are matched better than 99 % of the held-out ones
+    alike: int  # training images with a match that counts as alike
+    alike_held_out: int  # held-out images with one
+
+
+class Detection(NamedTuple):
+    """How well a score tells reconstructions that show a training image from the others."""
+
+    auc: Area
+    tpr: float  # true-positive rate at 1 % false positives; with fewer than 100 others, before the first false one
+
+
+def leak(candidates, training, held_out, shape):
+    """Match candidates (n, d) with training and held-out images (m, d) that are in the same order of classes.
+
+    The permutations exchange a training image with the held-out one at its place, so that classes keep their sizes.
+    """
+    if len(held_out) != len(training):
+        raise InputError(
+            f"There are {len(held_out)} held-out images for {len(training)} training images; the null needs equally "
+            "many of the same classes: split the data with held_out=IMAGES, or choose fewer IMAGES."
+        )
+    best = [alike(candidates, images, shape).amax(0).cpu() for images in (training, held_out)]
+    bar = torch.quantile(best[1], 0.99)
+    counts = [(values > level).sum().item() for values, level in zip([*best[:1], *best], (bar, ALIKE, ALIKE))]
+    return Leak(*best, area(*best), p_value(*best), *counts)
+
+
+def wins(above, below):
+    """Whether each of n numbers exceeds each of k others, one half where they are equal: (n,), (k,) -> (n, k)."""
+    return (above[:, None] > below).double() + (above[:, None] == below).double() / 2
+
+
+def area(above, below, seed=0):
+    """The area under the ROC curve of a score with values `above` (n,) and `below` (k,) on the two sides."""
+    table, draw = wins(above, below).numpy(), np.random.default_rng(seed).multinomial
+    rows, columns = (draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape)  # (RESAMPLES, n), (RESAMPLES, k)
+    low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975))
+    return Area(table.mean().item(), low.item(), high.item())
+
+
+def p_value(training, held_out, seed=0):
+    """The share of exchanges of places, as many as are drawn, after which the AUC is at least as large: (m,), (m,)."""
+    pairs = torch.stack([training, held_out])
+    ranks = wins(pairs.flatten(), pairs.flatten()).sum(1).reshape(2, -1)  # (2, m)
+    flips = torch.rand(RESAMPLES, len(training), generator=torch.Generator().manual_seed(seed)) < 0.5
+    sums = torch.where(flips, ranks[1], ranks[0]).sum(1)
+    return (1 + (sums >= ranks[0].sum()).sum().item()) / (1 + RESAMPLES)
+
+
+def detection(score, truth):
+    """How a score (n,) tells a mask (n,) from the rest; None where there is nothing to tell apart."""
+    score, truth = score.cpu().double(), truth.cpu()
+    above, below = score[truth], score[~truth]
+    if not len(above) or not len(below):
+        return None
+    bar = below.sort(descending=True).values[len(below) // 100]
+    return Detection(area(above, below), (above > bar).double().mean().item())
