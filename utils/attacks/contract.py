@@ -31,8 +31,17 @@ class Attack(NamedTuple):
     seconds: float
 
 
+def check_layers(network):
+    """Raise InputError unless every layer takes what the one before it gives, and has one bias per output or none."""
+    shapes = [tuple(part if part is None else tuple(part.shape) for part in layer) for layer in network]
+    follow = all(after[0][-1] == before[0][-2] for before, after in zip(shapes, shapes[1:]))
+    if not follow or any(bias not in (None, weight[:-1]) for weight, bias in shapes):
+        raise InputError(f"W and b have the shapes {shapes}; they do not follow each other: take those of one network.")
+
+
 def check_start(released, start, labels):
     """Raise InputError unless a start x (…, n, d) is finite and fits to labels (n,) and to the released network."""
+    check_layers(released.network)
     (n, d), inputs = start.shape[-2:], released.network[0].weight.shape[-1]
     if d != inputs or labels.shape != (n,):
         raise InputError(

@@ -1,0 +1,202 @@
+"""Weights that others published: read into our layers, refused in a sentence, and measured like our own."""
+
+import re
+
+import pytest
+import torch
+
+from utils import images, networks, published, victims
+from utils.attacks import bilevel, decoreco
+from utils.attacks.contract import Released
+from utils.errors import InputError
+from utils.kernels import layers
+
+SHAPE = (5, 4, 3)  # (H, W, C)
+
+
+class Perceptron(torch.nn.Module):
+    """The network of Haim et al. (2022) and Buzaglo et al. (2023), who say which layers have a bias."""
+
+    def __init__(self, widths, biases):
+        super().__init__()
+        sizes = zip(widths, widths[1:], biases)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(*size, bias=bias) for *size, bias in sizes)
+
+    def forward(self, pictures):
+        feats = pictures.flatten(1)
+        for layer in self.layers[:-1]:
+            feats = layer(feats).relu()
+        return self.layers[-1](feats)
+
+
+def perceptron(widths=(60, 7, 6, 1), biases=(True, False, False)):
+    torch.manual_seed(0)
+    return Perceptron(widths, biases)
+
+
+def saved(path, model, wrapped=True, stem="layers"):
+    """Write a network as the two repositories do: with the epoch, or the state dict alone."""
+    state = {name.replace("layers", stem): part for name, part in model.state_dict().items()}
+    torch.save({"batch": None, "epoch": 3, "state_dict": state} if wrapped else state, path)
+    return path
+
+
+def pictures(n=12):
+    """Images (n, C, H, W) as torchvision gives them, and the same ones as our rows (n, HWC)."""
+    x = torch.rand(n, 3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return x, x.permute(0, 2, 3, 1).flatten(1)
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("stem", ["layers", "convnet"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "widths, biases",
+    [
+        ((60, 7, 6, 1), (True, False, False)),
+        ((60, 7, 6, 10), (True, True, True)),
+        ((60, 7, 6, 1), (False, True, False)),
+        ((60, 1), (True,)),
+    ],
+)
+def test_a_network_read_from_a_file_is_that_network(tmp_path, wrapped, stem, dtype, widths, biases):
+    model = perceptron(widths, biases).to(dtype)
+    network = published.load(saved(tmp_path / "weights.pth", model, wrapped, stem), SHAPE)
+    theirs, ours = pictures()
+    assert torch.allclose(layers.forward(network, ours)[1][-1], model.double()(theirs), rtol=1e-12)
+    assert [layer.bias is not None for layer in network] == list(biases)
+    assert all(p.dtype == torch.float64 and not p.requires_grad for layer in network for p in layer if p is not None)
+
+
+def test_files_of_older_versions_of_torch_are_read(tmp_path):
+    model, path = perceptron(), tmp_path / "old.pth"
+    torch.save(model.state_dict(), path, _use_new_zipfile_serialization=False)
+    assert torch.equal(published.load(path, SHAPE)[1].weight, model.layers[1].weight.double())
+
+
+def test_parameters_are_read_like_tensors(tmp_path):
+    model, path = perceptron(), tmp_path / "parameters.pth"
+    torch.save(dict(model.named_parameters()), path)
+    assert not published.load(path, SHAPE)[0].weight.requires_grad
+
+
+LABELS = {
+    "signed": torch.arange(12) % 2,
+    "margin": torch.arange(12) % 2,
+    "multiclass": torch.arange(12) % 3,
+}
+
+
+@pytest.mark.parametrize("rule", LABELS)
+def test_a_published_victim_says_what_the_trainer_would_say_of_it(tmp_path, rule):
+    outputs = 3 if rule == "multiclass" else 1
+    path = saved(tmp_path / "weights.pth", perceptron((60, 7, 6, outputs), (True, True, False)))
+    secret, recipe = images.Part(pictures()[1], LABELS[rule].double()), networks.perceptron(rule)
+    ours = published.victim(path, secret, recipe, SHAPE)
+    assert ours.released.recipe == recipe._replace(hidden=(7, 6), biases=True, stages=0)
+    still = ours.released.recipe._replace(epochs=0, dtype=torch.float64)  # a training that ends where it starts
+    theirs = victims.train(secret, still, start=ours.released.network)
+    assert torch.equal(ours.mean, theirs.mean) and ours.accuracy == theirs.accuracy
+    assert torch.equal(ours.released.labels, secret.labels)
+    assert [ours.loss, ours.gradient_norm] == pytest.approx([theirs.loss, theirs.gradient_norm], rel=1e-9)
+    found = decoreco.attack(ours.released, secret.images - ours.mean, rule=rule, labels=secret.labels, iterations=2)
+    assert found.images.shape == (12, 60)
+
+
+def test_a_published_network_can_be_attacked_like_a_relu_network_whatever_the_recipe_says(tmp_path):
+    path = saved(tmp_path / "weights.pth", perceptron((60, 7, 1), (True, True)))
+    secret = images.Part(pictures()[1], LABELS["signed"].double())
+    recipe = published.victim(path, secret, networks.one_hidden(99, 0.1), SHAPE).released.recipe
+    assert recipe.hidden == (7,) and recipe.sharpness == float("inf") and recipe.weight_decay == 0.1
+
+
+def told(path, shape=SHAPE):
+    with pytest.raises(InputError) as caught:
+        published.load(path, shape)
+    assert str(caught.value).count(". ") == 0 and str(caught.value).endswith(".") and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def state(**changed):
+    """A state dict in which some tensors are others; None leaves a name out."""
+    given = perceptron().state_dict() | {name.replace("_", "."): part for name, part in changed.items()}
+    return {name: part for name, part in given.items() if part is not None}
+
+
+WRONG = {
+    "empty": ({}, "holds nothing; it must hold layers.0.weight"),
+    "another architecture": ({"conv1.weight": torch.ones(3), "fc.bias": torch.ones(3)}, "holds conv1.weight, fc.bias;"),
+    "many names": ({f"block{k}": torch.ones(1) for k in range(9)}, "block0, block1, block2, block3, block4, …; it"),
+    "a tensor": (torch.ones(3), "holds a value of type Tensor; it must hold layers.0.weight"),
+    "a list": ([torch.ones(3)], "holds a value of type list; it must hold"),
+    "a state dict that is none": ({"state_dict": 3}, "holds a value of type int; it must hold"),
+    "a number for a weight": (state(layers_0_weight=3), "it must hold layers.0.weight"),
+    "a missing layer": (state(layers_1_weight=None), "holds layers.0.weight, layers.0.bias, layers.2.weight; it must"),
+    "normalisation": (state(layers_1_running_mean=torch.ones(7)), "layers.1.running.mean; it must hold"),
+    "half precision": (state(layers_0_bias=torch.ones(7).half()), "layers.0.bias is of type torch.float16; save the"),
+    "whole numbers": (state(layers_0_bias=torch.ones(7).long()), "is of type torch.int64; save the weights as float32"),
+    "convolution": (
+        state(layers_0_weight=torch.ones(7, 3, 5, 5)),
+        "layers.0.weight has the shape (7, 3, 5, 5); all layers must be fully connected",
+    ),
+    "a bias of two dimensions": (state(layers_0_bias=torch.ones(7, 1)), "layers.0.bias has the shape (7, 1); all"),
+    "not a number": (state(layers_0_bias=torch.full((7,), torch.nan)), "layers.0.bias holds values that are NaN"),
+    "infinite": (state(layers_2_weight=torch.full((1, 6), torch.inf)), "layers.2.weight holds values that are NaN or"),
+    "a layer of another network": (
+        state(layers_1_weight=torch.ones(6, 5)),
+        "W and b have the shapes [((7, 60), (7,)), ((6, 5), None), ((1, 6), None)]; they do not",
+    ),
+    "a bias of another layer": (
+        state(layers_0_bias=torch.ones(6)),
+        "W and b have the shapes [((7, 60), (6,)), ((6, 7), None), ((1, 6), None)]; they do not follow each other",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_other_files_are_refused_in_one_sentence(tmp_path, what):
+    held, sentence = WRONG[what]
+    torch.save(held, tmp_path / "weights.pth")
+    assert sentence in told(tmp_path / "weights.pth")
+
+
+def test_weights_for_other_images_are_refused(tmp_path):
+    path = saved(tmp_path / "weights.pth", perceptron())
+    assert "takes 60 values and images of 32×32×3 have 3072: give weights of this" in told(path, (32, 32, 3))
+
+
+def test_what_is_no_file_of_tensors_is_refused_and_runs_nothing(tmp_path):
+    assert f"There is no file {tmp_path / 'none.pth'}: check the path of the weights" in told(tmp_path / "none.pth")
+    torch.save(perceptron(), tmp_path / "network.pth")  # which would need the code of its class
+    (tmp_path / "text.pth").write_text("layers.0.weight")
+    (tmp_path / "empty.pth").touch()
+    whole = saved(tmp_path / "whole.pth", perceptron()).read_bytes()
+    (tmp_path / "torn.pth").write_bytes(whole[: len(whole) // 2])
+    for name in ("network", "text", "empty", "torn", ""):
+        path = tmp_path / f"{name}.pth" if name else tmp_path
+        assert f"{path} is not a file of tensors alone: save a state_dict()" in told(path)
+
+
+@pytest.mark.parametrize(
+    "outputs, rule, labels, sentence",
+    [
+        (2, "signed", "signed", "has K = 2 outputs, but these labels and the square loss need K = 1"),
+        (1, "multiclass", "multiclass", "has K = 1 outputs, but these labels and the cross_entropy loss need K = 3"),
+        (1, "margin", "multiclass", "The logistic loss needs labels 0 and 1, but they reach from 0.0 to 2.0"),
+    ],
+)
+def test_labels_and_recipe_must_fit_to_the_outputs(tmp_path, outputs, rule, labels, sentence):
+    path = saved(tmp_path / "weights.pth", perceptron((60, 7, outputs), (True, False)))
+    secret = images.Part(pictures()[1], LABELS[labels].double())
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        published.victim(path, secret, networks.perceptron(rule), SHAPE)
+
+
+@pytest.mark.parametrize("attack", [bilevel.attack, decoreco.attack])
+def test_attacks_refuse_layers_that_do_not_follow_each_other(attack):
+    recipe = networks.one_hidden(7, 0.1) if attack is bilevel.attack else networks.perceptron("signed", 7)
+    labels, start = torch.tensor([0.0, 1.0]), torch.rand(2, 60).double()
+    first, last = networks.initial(recipe._replace(biases=True), 60, 0)
+    for wrong in ((first, layers.Layer(last.weight[:, 1:], last.bias)), (first._replace(bias=first.bias[1:]), last)):
+        with pytest.raises(InputError, match="they do not follow each other: take those of one network"):
+            attack(Released(wrong, labels, recipe), start)
