@@ -132,6 +132,7 @@ def test_chapter_is_built_like_the_others(chapter):
 WRONG = [
     ("book/07-partition-initialisation", {"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED,"),
     ("book/07-partition-initialisation", {"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz"),
+    ("book/04-decoreco-solver", {"WEIGHTS": "/nowhere.pth"}, "There is no file /nowhere.pth"),
     ("book/08-landscape", {"GRID": 1}, "GRID and RESTARTS must be at least 2, SAMPLES at least 3."),
 ]
 
