@@ -166,10 +166,10 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     Seed 0 takes the first images of each class in file order, as published; any other seed shuffles them first.
     """
     kinds, sizes = int(labelled.labels.max()) + 1, [training, partition, held_out]
-    for name, size, least in zip(PARTS, sizes, (kinds, kinds, 0)):
+    for name, size, least, other in zip(PARTS, sizes, (kinds, kinds, 0), ("", ", or CANDIDATES", "")):
         if size < least or size % kinds:
             number = "an even number, half per class" if kinds == 2 else f"a multiple of the {kinds} classes"
-            raise InputError(f"The {name} part is to hold {size} images (IMAGES): give {number}.")
+            raise InputError(f"The {name} part is to hold {size} images (IMAGES{other}): give {number}.")
     rows = [np.flatnonzero(labelled.labels == label) for label in range(kinds)]
     ends = enough(sizes, list(map(len, rows)))
     if seed != 0:
@@ -186,13 +186,13 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
 def enough(sizes, counts):
     """Where the parts of each class begin and end, unless a class has too few images."""
     kinds, smallest, (training, partition, held_out) = len(counts), min(counts), sizes
-    ends = np.cumsum([0, *sizes]) // kinds
+    ends, most = np.cumsum([0, *sizes]) // kinds, smallest // (3 if held_out else 2) * kinds
     if smallest < 2:
         raise InputError(f"Class {counts.index(smallest)} has {smallest} images: give every class one for every part.")
     if smallest < ends[2]:
         raise InputError(
             f"{training} training and {partition} partition images need {ends[2]} of each class, but one class has "
-            f"only {smallest}: choose at most {smallest // 2 * kinds} for each part, or a larger data set."
+            f"only {smallest}: choose at most {most} for each part, or a larger data set."
         )
     if smallest < ends[3]:
         raise InputError(
