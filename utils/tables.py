@@ -12,14 +12,6 @@ def by_group(corner, groups, columns, show=report.mean_sd):
     return report.table([corner, *columns], *lines)
 
 
-LOSSES = {"loss, start": lambda t: t.attack.history[0].item(), "loss, end": lambda t: t.attack.loss.item()}
-
-
-def losses(groups):
-    """The attacker's loss."""
-    return by_group("", groups, LOSSES)
-
-
 def counts(groups, evaluated):
     """How many matches are good, evaluated as `published` or by the `adversary`, beside those of the baselines."""
     columns = {name: lambda t, b=b: evaluate.good(evaluated(t, b(t))) for name, b in evaluate.BASELINES.items()}
