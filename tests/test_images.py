@@ -108,8 +108,8 @@ def test_grey_and_eight_bit_images(tmp_path):
 
 # The SHA-256 of both parts as the first version of this module gave them, which made all of the images float64.
 KNOWN_SHA256 = {
-    "uint8": "5d983e415975897bb03722cad0cfffeee7856e06a7810b7e472d9c6d275bfd1d",
-    "float32": "be9f5b16c09156cf2c03588110406fc310cfe0e5795cddff1cda2acb21f85638",
+    "uint8": "3fc2ee193d39e531508053cf7c266a74c568eeff9d622d4013c8186ccd5df202",
+    "float32": "57a4b06bd198bfb637b452062295ea7a94bf8e304e02a2023b0620a88beee55a",
 }
 
 
@@ -132,6 +132,24 @@ def test_loading_costs_the_file_and_what_a_split_uses(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(data.secret.labels) == 100 and peak < size + 20e6
+
+
+def test_seeds_walk_through_the_file_and_share_no_secret_while_a_class_lasts():
+    labelled = images.Labelled(np.arange(22 * 7 * 7).reshape(22, 7, 7, 1).astype(np.uint16), np.arange(22) % 2)
+    labelled = labelled._replace(images=labelled.images / 2000)
+    secret = [{x[0].item() for x in images.split(labelled, 6, 4, seed).secret.images} for seed in range(5)]
+    assert all(len(part) == 6 for part in secret)
+    assert not secret[0] & secret[1] and not secret[1] & secret[2] and not secret[0] & secret[2]
+    assert len(secret[3] & secret[0]) == 2  # eleven of a class are used up in the fourth turn
+    again = [{x[0].item() for x in images.split(labelled, 6, 4, seed).secret.images} for seed in range(5)]
+    assert again == secret
+
+
+def test_the_recorded_subset_is_the_first_of_three_batches(monkeypatch):
+    numbers = np.arange(50_000)
+    monkeypatch.setattr(images, "cifar10", lambda binary: images.Labelled(numbers, numbers % 2))
+    subset = images.load("cifar10-subset").images.tolist()
+    assert subset == [*range(1017), *range(10_000, 11_017), *range(20_000, 21_017)]
 
 
 def test_halves_give_the_attacker_twice_as_many():
@@ -231,7 +249,7 @@ def test_missing_and_unreadable_files(tmp_path):
         images.load(str(broken))
     with pytest.raises(InputError, match="has no array 'labels'"):
         images.load(save(tmp_path / "half.npz", images=np.zeros((4, 8, 8))))
-    with pytest.raises(InputError, match="must be 'photos', 'cifar10' or the path of an .npz file"):
+    with pytest.raises(InputError, match="must be photos, cifar10, cifar10-subset or the path of an .npz file"):
         images.load("imagenet")
 
 

@@ -13,11 +13,13 @@ from numpy.lib import format as npy
 
 from utils import photographs
 from utils.errors import InputError
+from utils.parameters import DATASETS
 
 DATA = Path(__file__).parent.parent / "data"
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 ARRAYS = ("images", "labels", "label_names")
 PARTS = ("training", "partition", "held-out")
+SUBSET = np.add.outer(range(0, 30_000, 10_000), range(1017)).ravel()  # of CIFAR-10
 ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
 
 
@@ -46,22 +48,22 @@ class Split(NamedTuple):
 
 
 def load(dataset, binary=True):
-    """Load `photos` (embedded), `cifar10` (downloaded once into `data/`) or the path of an `.npz` file.
+    """Load `photos` (embedded), `cifar10` or `cifar10-subset` (downloaded once into `data/`), or an `.npz` by its path.
 
     Two classes, or with `binary=False` all that there are: four kinds of photographs, or CIFAR-10's ten.
     """
     if str(dataset).endswith(".npz"):
         return npz(dataset, binary)
-    if dataset not in ("photos", "cifar10"):
-        raise InputError(f"DATASET is {dataset!r}, but it must be 'photos', 'cifar10' or the path of an .npz file.")
-    return photos(binary) if dataset == "photos" else cifar10(binary=binary)
+    if dataset not in DATASETS:
+        raise InputError(f"DATASET is {dataset!r}, but it must be {', '.join(DATASETS)} or the path of an .npz file.")
+    found = photos(binary) if dataset == "photos" else cifar10(binary=binary)
+    return Labelled(*(part[SUBSET] for part in found)) if dataset == "cifar10-subset" else found
 
 
 def photos(binary=True):
     """Views of photographs, 32×32×3 bytes: people and what they make (0) against nature and a cup of coffee (1).
 
-    With `binary=False`: people (0), things (1), a cat, coffee and a flower (2), tissue and galaxies (3). A fixed
-    shuffle puts views of all photographs into every part of the data.
+    With `binary=False`: people (0), things (1), a cat, coffee and a flower (2), tissue and galaxies (3); shuffled.
     """
     views, labels = photographs.views()
     order = np.random.default_rng(0).permutation(len(views))
@@ -127,10 +129,10 @@ def promised(archive, file):
 
 def memory():
     """The memory of this machine, or of the container that it lends us, in GB."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(limits) / 1e9
+        return min(own, int(Path("/sys/fs/cgroup/memory.max").read_text()) / 1e9)
+    return own
 
 
 def check(images, labels, path):
@@ -163,7 +165,8 @@ def class_numbers(labels, names, path, binary):
 def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     """Draw disjoint balanced parts of `training`, `partition` and `held_out` images from a labelled data set.
 
-    Seed 0 takes the first images of each class in file order, as published; any other seed shuffles them first.
+    Seed 0 takes the first images of each class in file order, as published, and every further seed the secret images
+    that come next, so that victims share none while a class lasts; then it is shuffled, and the walk begins again.
     """
     kinds, sizes = int(labelled.labels.max()) + 1, [training, partition, held_out]
     for name, size, least, other in zip(PARTS, sizes, (kinds, kinds, 0), ("", ", or CANDIDATES", "")):
@@ -172,8 +175,8 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
             raise InputError(f"The {name} part is to hold {size} images (IMAGES{other}): give {number}.")
     rows = [np.flatnonzero(labelled.labels == label) for label in range(kinds)]
     ends = enough(sizes, list(map(len, rows)))
-    if seed != 0:
-        rows = [np.random.default_rng([seed, label]).permutation(some) for label, some in enumerate(rows)]
+    rows = [(*divmod(seed * training // kinds, len(some)), some) for some in rows]  # rounds made, steps in this one
+    rows = [np.roll(np.random.default_rng(turn).permutation(some) if turn else some, -at) for turn, at, some in rows]
     rows = np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
     images = labelled.images[rows]  # (training + partition + held_out, H, W, C)
     different(images, rows, np.repeat(PARTS, sizes))

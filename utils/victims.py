@@ -13,8 +13,7 @@ from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
 from utils.kept import kept
-from utils.kernels import affine, layers, one_hidden
-from utils.kernels.kinks import polish
+from utils.kernels import affine, kinks, layers, one_hidden
 from utils.kernels.layers import Layer, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 
@@ -53,6 +52,13 @@ def measured(network, z, labels, recipe, mean, gradient_norm):
     named = z.argmax(1) if z.shape[1] > 1 else z[:, 0] > 0
     accuracy = (named == labels).double().mean().item()
     return Victim(Released(network, labels, recipe), mean, loss, gradient_norm, accuracy)
+
+
+@kept
+def stationarity(victim, secret):
+    """How stationary a ReLU network with one output is for the images that it was trained on: a kinks.Stationary."""
+    network, labels, recipe = victim.released
+    return kinks.stationarity(network, secret.images - victim.mean, labels, LOSSES[recipe.loss], recipe.weight_decay)
 
 
 def check(recipe, labels, smooth):
@@ -98,7 +104,7 @@ def descended(network, x, y, recipe):
 
     theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
     if recipe.stages:
-        inside = polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
+        inside = kinks.polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
         theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)

@@ -10,12 +10,11 @@ import time
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import nnls
 
 from utils.attacks.contract import Attack, bar, check_start
 from utils.errors import InputError, choose
 from utils.kept import kept
-from utils.kernels.coefficients import RULES, Tied
+from utils.kernels.coefficients import RULES, Tied, best
 from utils.kernels.layers import change, flatten
 from utils.kernels.residual import Stationarity
 from utils.kernels.solvers import STEPS, words
@@ -29,11 +28,24 @@ class Parts(NamedTuple):
     range: torch.Tensor  # weight · Σ relu(|x| − 1)²/‖θ*‖²
     feasibility: torch.Tensor  # 5 Σ relu(λ_min − λ)²/‖θ*‖², zero for rules without a bound
     share: torch.Tensor | None = None  # (…, n): by how much R/‖θ*‖² grows if a candidate is left out
+    state: "State | None" = None  # of an attack that was to stop on its way
 
     @property
     def total(self):
         """The attacker's loss."""
         return self.stationarity.sum(-1) + self.range + self.feasibility
+
+
+class State(NamedTuple):
+    """Where an attack stands after `step` steps: all that it needs to go on as if it had not stopped."""
+
+    step: int
+    x: torch.Tensor  # pixels (…, n, d), or coordinates (…, n, r)
+    coefficients: torch.Tensor  # λ (…, n)
+    best: list  # x and λ with the smallest loss so far, among those with the last α
+    least: torch.Tensor  # that loss (…)
+    history: torch.Tensor  # the loss of every step so far (step, …)
+    memory: object = None  # the optimiser's: velocities, or moments
 
 
 class Settings(NamedTuple):
@@ -97,28 +109,15 @@ class Objective:
         return (2 * known * rest + known.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
 
     def best_coefficients(self, x):
-        """The λ (…, n) above the bound that minimises R for these x; a small multiple of ‖λ‖² makes it unique.
-
-        R is a quadratic in λ, and with its matrix H = FᵀF a bound makes it non-negative least squares in λ − bound.
-        """
-        h, b = (part.double() for part in self.stationarity.quadratic(x))
-        ridge = 1e-6 * h.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True) + 1e-300  # (…, 1)
-        if math.isinf(self.bound):
-            return torch.linalg.solve(h + torch.diag_embed(ridge.expand_as(b)), b).to(x)
-        values, vectors = torch.linalg.eigh(h)
-        roots = (values.clamp_min(0) + ridge).sqrt()  # the singular values of F
-        factors = roots[..., None] * vectors.mT  # (…, n, n)
-        targets = (vectors.mT @ b[..., None])[..., 0] / roots - self.bound * factors.sum(-1)
-        pairs = zip(factors.reshape(-1, *h.shape[-2:]).cpu().numpy(), targets.reshape(-1, h.shape[-1]).cpu().numpy())
-        found = [torch.from_numpy(nnls(*pair)[0]) for pair in pairs]
-        return self.bound + torch.stack(found).reshape(b.shape).to(x)
+        """The λ (…, n) above the bound that minimises R for these x."""
+        return best(*self.stationarity.quadratic(x), self.bound)
 
 
 @kept
 def attack(
     released, start, *, rule="signed", labels=None, optimiser="adam", learning_rate=None, coefficient_rate=None,
     sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,
-    seed=0, dtype=torch.float32, progress=False,
+    seed=0, dtype=torch.float32, progress=False, until=None, state=None,
 ):  # fmt: skip
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them.
 
@@ -128,8 +127,9 @@ def attack(
     orthonormal `basis` (d, r), as from `networks.span`, the attack moves r coordinates; a pixel's learning rate becomes
     √(d/r) times as large, so that steps keep their length. A given `sharpness` holds from the first step on; otherwise
     α grows. λ starts at `coefficients` (…, n), or is drawn from `seed`. Of the iterates with the last α, an attack
-    returns the first whose loss is at most `tolerance`, or the one with the smallest loss. InputError if it diverges; in
-    a batch, its word in `stopped` says so.
+    returns the first whose loss is at most `tolerance`, or the one with the smallest loss. With `until` it stops after so
+    many of its `iterations`, and goes on from there in a call that is given its `details.state`. InputError if it
+    diverges; in a batch, its word in `stopped` says so.
     """
     begun, x, network = time.perf_counter(), start.to(dtype), change(released.network, lambda p: p.to(dtype))
     given = dict(zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness)))
@@ -146,16 +146,25 @@ def attack(
         settings = settings._replace(learning_rate=settings.learning_rate * pixels_per_axis**0.5)
     objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis)
     begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
-    x, found, history, stopped = minimise(objective, x, begin, optimiser, settings, iterations, tolerance, progress)
-    parts, seconds = objective(x, found)[0]._replace(share=objective.share(x, found)), time.perf_counter() - begun
-    return Attack(objective.pixels(x).to(start), found.to(start), None, parts.total, history, stopped, parts, seconds)
+    infinite = torch.full(x.shape[:-2], math.inf).to(x)
+    state = state or State(0, x, begin, [x, begin], infinite, infinite[None][:0])
+    state, stopped = minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress)
+    x, found = state.best if until is None or state.least.isfinite().all() else state[1:3]
+    parts, seconds = objective(x, found)[0], time.perf_counter() - begun
+    parts = parts._replace(share=objective.share(x, found), state=state if until else None)
+    found, history = found.to(start), state.history
+    return Attack(objective.pixels(x).to(start), found, None, parts.total, history, stopped, parts, seconds)
 
 
-def minimise(objective, x, coefficients, optimiser, settings, iterations, tolerance, progress):
-    """Run the optimiser from x and λ: each attack's iterate with the smallest loss, the history, and why it stopped."""
-    best, state, history, least = [x, coefficients], None, [], torch.full(x.shape[:-2], math.inf).to(x)
-    for k in bar(iterations, "DecoReco attack", progress):
+def minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress):
+    """Run the optimiser from a State, to its end or `until` a step: the new State, and why it stopped."""
+    begin, x, coefficients, smallest, least, history, memory = state
+    history, end = [*history], iterations if until is None else min(until, iterations)
+    for k in bar(end - begin, "DecoReco attack", progress):
+        k += begin
         objective.stationarity.sharpness = settings.alpha(k, iterations)
+        if k == end < iterations:
+            break
         if optimiser == "projection":
             coefficients = objective.best_coefficients(x.nan_to_num().clamp(-1e3, 1e3))  # x may have diverged
         parts, *gradients = objective(x, coefficients)
@@ -164,16 +173,15 @@ def minimise(objective, x, coefficients, optimiser, settings, iterations, tolera
         better &= settings.alpha(k, iterations) == settings.sharpness  # other losses cannot be compared
         least = torch.where(better, history[-1], least)
         masks = better[..., None, None], better[..., None]
-        best = [torch.where(*triple) for triple in zip(masks, (x, coefficients), best)]
+        smallest = [torch.where(*triple) for triple in zip(masks, (x, coefficients), smallest)]
         if (least <= tolerance).all() or not history[-1].isfinite().any() or k == iterations:
             break
-        steps, state = STEPS[optimiser](gradients, state, settings[:2], k, iterations)
+        steps, memory = STEPS[optimiser](gradients, memory, settings[:2], k, iterations)
         x, coefficients = x - steps[0], coefficients - steps[1]
-    objective.stationarity.sharpness = settings.sharpness
     stopped = words("iterations", converged=least <= tolerance, diverged=~history[-1].isfinite())
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Choose a smaller LEARNING_RATE.")
-    return *best, torch.stack(history), stopped
+    return State(k, x, coefficients, smallest, least, torch.stack(history), memory), stopped
 
 
 def draw(rule, x, seed):

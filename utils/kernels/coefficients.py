@@ -4,9 +4,11 @@ A rule turns coefficients λ (…, n) and outputs z (…, n, K) of n candidates 
 propagated back, and pulls a derivative in D_L back to λ and, where the signals depend on them, to the outputs.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
+from scipy.optimize import nnls
 from torch.nn.functional import one_hot
 
 from utils.kernels.losses import LOSSES, Loss, signs
@@ -77,3 +79,21 @@ RULES = {  # each from labels (n,), the number of outputs, and the victim's loss
     "multiclass": lambda labels, outputs, loss, weight_decay: Multiclass(one_hot(labels.long(), outputs)),
     "tied": lambda labels, outputs, loss, weight_decay: Tied(labels, LOSSES[loss], weight_decay),
 }
+
+
+def best(h, b, bound=-math.inf):
+    """The λ (…, n) ≥ bound that minimises λᵀHλ − 2bᵀλ, H (…, n, n) and b (…, n); a small multiple of ‖λ‖² makes it unique.
+
+    With H = FᵀF a bound makes it non-negative least squares in λ − bound.
+    """
+    like, h, b = b, h.double(), b.double()
+    ridge = 1e-6 * h.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True) + 1e-300  # (…, 1)
+    if math.isinf(bound):
+        return torch.linalg.solve(h + torch.diag_embed(ridge.expand_as(b)), b).to(like)
+    values, vectors = torch.linalg.eigh(h)
+    roots = (values.clamp_min(0) + ridge).sqrt()  # the singular values of F
+    factors = roots[..., None] * vectors.mT  # (…, n, n)
+    targets = (vectors.mT @ b[..., None])[..., 0] / roots - bound * factors.sum(-1)
+    pairs = zip(factors.reshape(-1, *h.shape[-2:]).cpu().numpy(), targets.reshape(-1, h.shape[-1]).cpu().numpy())
+    found = [torch.from_numpy(nnls(*pair)[0]) for pair in pairs]
+    return bound + torch.stack(found).reshape(b.shape).to(like)
