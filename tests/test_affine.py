@@ -15,13 +15,10 @@ def plain_energy(x, y, theta):
 
 def test_derivatives_are_those_of_autograd(small):
     x, y, generator = small
-    theta, v = torch.randn(2, 31, dtype=torch.float64, generator=generator)
-    theta.requires_grad_()
+    theta = torch.randn(31, dtype=torch.float64, generator=generator).requires_grad_()
     energy = plain_energy(x, y, theta)
     assert torch.allclose(affine.energy(x, y, theta, MU), energy, rtol=1e-14)
     assert torch.allclose(affine.energy_gradient(x, y, theta, MU), torch.autograd.grad(energy, theta)[0], atol=1e-15)
-    full = hessian(lambda t: plain_energy(x, y, t), theta)
-    assert torch.allclose(affine.hessian_product(x, theta, v, MU), full @ v, atol=1e-14)
 
 
 @pytest.mark.parametrize("weight_decay", [1e-4, 1e-2, 1.0])
@@ -56,4 +53,5 @@ def test_inverse_hessian_product_inverts_the_hessian(small):
     u = torch.randn(31, dtype=torch.float64, generator=generator)
     solved = affine.solve(x, y, MU)
     p = affine.inverse_hessian_product(x, solved, u, MU)
-    assert torch.allclose(affine.hessian_product(x, solved.weights, p, MU), u, atol=1e-12)
+    full = hessian(lambda t: plain_energy(x, y, t), solved.weights)
+    assert torch.allclose(full @ p, u, atol=1e-12)

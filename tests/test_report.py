@@ -4,7 +4,8 @@ import re
 import pytest
 import torch
 
-from utils import report, tables
+from utils import parameters, report, tables
+from utils.kernels import coefficients
 
 
 def plain(text):
@@ -56,7 +57,7 @@ def test_a_bar_in_a_cell_does_not_end_it():
 
 
 def test_numbers_in_names_stand_for_any_number():
-    assert len(report.NAMES) == len(set(report.NAMES)) == 179
+    assert len(report.NAMES) == len(set(report.NAMES)) == 624
     assert report.general("landscape/bilevel/0.25/1/distance_to_noise") in report.NAMES
     assert report.general("landscape/bilevel/x/1/distance_to_noise") not in report.NAMES
     assert report.general("bilevel/affine/random/nearest_training_l2") == "bilevel/affine/random/nearest_training_l2"
@@ -72,21 +73,21 @@ def test_numbers_in_names_stand_for_any_number():
 )
 def test_a_wrong_seed_is_said_in_one_sentence(default, given, sentence):
     with pytest.raises(report.InputError) as caught:
-        report.check_parameters({"SEED": default}, {"SEED": given})
+        parameters.check_parameters({"SEED": default}, {"SEED": given})
     assert str(caught.value) == sentence
 
 
 def test_whole_numbers_are_numbers_and_zero_is_a_seed():
-    report.check_parameters({"SEED": 1, "RATE": 0.5}, {"SEED": 0, "RATE": 2})
+    parameters.check_parameters({"SEED": 1, "RATE": 0.5}, {"SEED": 0, "RATE": 2})
     with pytest.raises(report.InputError, match="RATE is inf; it must be larger than 0."):
-        report.check_parameters({"RATE": 0.5}, {"RATE": float("inf")})
+        parameters.check_parameters({"RATE": 0.5}, {"RATE": float("inf")})
 
 
 @pytest.mark.parametrize("path", ["/dev/null/results.json", "."])
 def test_where_nothing_can_be_written_is_known_at_the_start(path):
-    report.check_writable("")
+    report.check_writable("RESULTS", "")
     with pytest.raises(report.InputError, match="give the path of a file in a folder of yours"):
-        report.check_writable(path)
+        report.check_writable("RESULTS", path)
 
 
 DECLARED = {"DATASET": "photos", "SEED": 0, "IMAGES": 100, "WEIGHT_DECAY": 1e-2, "SHARPNESS": 10.0, "RULE": "signed"}
@@ -114,11 +115,11 @@ DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
 )
 def test_wrong_parameters_end_in_a_sentence(given, sentence):
     with pytest.raises(report.InputError, match=re.escape(sentence.rstrip("."))):
-        report.check_parameters(DECLARED, given)
+        parameters.check_parameters(DECLARED, given)
 
 
 def test_right_parameters_pass():
-    report.check_parameters(DECLARED, {"SEED": 7, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
+    parameters.check_parameters(DECLARED, {"SEED": 7, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
 
 
 def test_devices_and_files_that_are_not_there(monkeypatch, tmp_path):
@@ -128,4 +129,8 @@ def test_devices_and_files_that_are_not_there(monkeypatch, tmp_path):
         report.choose_device("cuda")
     for path in ("/dev/null/results.json", str(tmp_path)):
         with pytest.raises(report.InputError, match="RESULTS cannot be written to"):
-            report.check_writable(path)
+            report.check_writable("RESULTS", path)
+
+
+def test_the_rules_that_parameters_know_are_those_that_there_are():
+    assert parameters.RULES == tuple(coefficients.RULES)

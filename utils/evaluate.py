@@ -180,9 +180,8 @@ def rows_of_weights(trial):
     """RESULTS of a bilevel attack; the baseline is the start as it is, before any attack."""
     _, model, start, knowledge = trial.name
     paper = {"mean_square_distance": report.TABLE_1[model][start]}
-    held = dict.fromkeys(["relative_distance", "mean_square_distance"], report.verdict(solved(trial)))
-    listed = [(name, ours, paper.get(name), base, held.get(name)) for name, (ours, base, _) in measures(trial).items()]
-    listed += rows_of_leak(trial)[:1]
+    listed = [(name, ours, paper.get(name), base) for name, (ours, base, _) in measures(trial).items()]
+    listed += rows_of_leak(trial)
     norm = ("inner_gradient_norm", trial.attack.details.gradient_norm.item())
     return [*listed, norm, ("outer_converged", float(solved(trial)))] if knowledge else listed
 
@@ -207,7 +206,12 @@ def rows_of_leak(trial):
     """What leaked beside the untouched start, and how well recurrence tells it, where it was measured."""
     ours, start = leak(trial), leak(trial, trial.start)
     told = detections(trial).get("recurrence") if trial.again else None
-    rows = [("leak_auc", ours.auc.value, None, start.auc.value), ("leak_auc_low", ours.auc.low, None, start.auc.low)]
+    rows = [
+        ("leak_auc", ours.auc.value, None, start.auc.value),
+        ("leak_auc_low", ours.auc.low, None, start.auc.low),
+        ("above", float(ours.above), None, float(start.above)),
+        ("alike", float(ours.alike), None, float(ours.alike_held_out)),
+    ]
     return rows + ([("detector_auc", told.auc.value)] if told else [])
 
 

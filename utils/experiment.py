@@ -12,7 +12,7 @@ from utils.victims import Victim
 class Name(NamedTuple):
     """What was attacked, how, and from where."""
 
-    attack: str  # one of attacks.ATTACKS
+    attack: str  # bilevel or decoreco
     model: str  # affine or one_hidden; for decoreco the rule of its coefficients
     start: str  # random, ground_truth or partition
     knowledge: str = ""  # known_theta0 or unknown_theta0, where it matters

@@ -1,6 +1,7 @@
 """Nothing is computed twice: results of slow calls are kept on disk, under all that they depend on. Loads no torch."""
 
 import ast
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -62,7 +63,8 @@ def kept(function):
             begun = time.perf_counter()
         found = function(*arguments, **named)
         if time.perf_counter() - begun > SECONDS:
-            write(path, pickle.dumps(found))
+            with contextlib.suppress(OSError):  # a full disk keeps nothing
+                write(path, pickle.dumps(found))
         return found
 
     return call
@@ -81,11 +83,11 @@ def described(value):
 
 
 def write(path, contents):
-    """Write bytes, whole or not at all; a full disk keeps nothing."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    """Write bytes, whole or not at all: beside the file, then in its place in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(contents)
         os.replace(temporary, path)
-    except OSError:
+    finally:
         temporary.unlink(missing_ok=True)

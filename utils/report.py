@@ -1,10 +1,8 @@
 """What every chapter does with its parameters at the start and with its numbers at the end."""
 
-import ast
 import contextlib
 import itertools
 import json
-import math
 import os
 import platform
 import re
@@ -18,20 +16,28 @@ import torch
 from IPython import get_ipython
 from IPython.display import Markdown
 
-from utils.errors import InputError, choose
-from utils.kernels.coefficients import RULES
+from utils.errors import InputError
+from utils.kept import write
+from utils.parameters import RULES, assignments, check_parameters
 
 STARTS = "random|ground_truth|partition"
-OF_WEIGHTS = "relative_distance|mean_square_distance|nearest_training_l2|nearest_start_l2|leak_auc"
+OF_WEIGHTS = "relative_distance|mean_square_distance|nearest_training_l2|nearest_start_l2"
 OF_PICTURES = "good_reconstructions|good_as_adversary|mean_ssim|attack_loss|seconds"
-OF_LEAKS = "leak_auc|leak_auc_low|detector_auc"
+OF_LEAKS = "leak_auc|leak_auc_low|leak_p|above|alike|alike_to_start"
+OF_VICTIM = "victim_loss|victim_error"
+ON_THE_WAY = "steps/<number>/leak_auc|alike|loss"
+SCORES = "recurrence|coefficient|share_of_the_residual|drift_from_the_start|share_in_the_span"
 
 # Every name that a chapter may write to RESULTS; | is "or", <number> stands for any. They do not change.
 PATTERNS = f"""
-bilevel/affine/{STARTS}/{OF_WEIGHTS}
-bilevel/one_hidden/{STARTS}/known_theta0|unknown_theta0/{OF_WEIGHTS}|inner_gradient_norm|outer_converged
+bilevel/affine/{STARTS}/{OF_WEIGHTS}|{OF_LEAKS}|{OF_VICTIM}|ssim_to_start
+bilevel/affine/{STARTS}/{ON_THE_WAY}
+bilevel/affine/{STARTS}/detector/{SCORES}/auc|tpr
+bilevel/one_hidden/{STARTS}/known_theta0|unknown_theta0/{OF_WEIGHTS}|{OF_LEAKS}|inner_gradient_norm|outer_converged
 collapse/no_decay|decay/gradient_norm
-decoreco/{"|".join(RULES)}/{STARTS}/{OF_PICTURES}|{OF_LEAKS}
+decoreco/{"|".join(RULES)}/{STARTS}|untuned/{OF_PICTURES}|{OF_LEAKS}|{OF_VICTIM}|detector_auc|span_auc
+decoreco/{"|".join(RULES)}/{STARTS}|untuned/{ON_THE_WAY}
+decoreco/{"|".join(RULES)}/{STARTS}|untuned/detector/{SCORES}/auc|tpr
 kkt/merge|split|theorem4/stationarity|distance
 landscape/bilevel|decoreco/<number>/<number>/distance_to_training|distance_to_partition|distance_to_noise
 plant/noise|photographs|drawing/relative_distance
@@ -48,9 +54,6 @@ TABLE_1 = {
     "one_hidden": {"random": 6.1157e-5, "ground_truth": 1.7055e-3, "partition": 6.3629e-3},
 }
 
-# What parameters that are words may be.
-CHOICES = {"DEVICE": ("auto", "cpu", "cuda"), "THETA_START": ("uniform", "standard"), "RULE": RULES}
-
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
 if get_ipython():
     get_ipython().events.register("pre_run_cell", lambda info: cells_run.append(info.raw_cell))
@@ -64,7 +67,6 @@ class Row(NamedTuple):
     value: float
     paper: float | None = None
     baseline: float | None = None
-    verdict: str | None = None
 
 
 class Run(NamedTuple):
@@ -87,27 +89,9 @@ def begin():
     declared = assignments(declared)
     check_parameters(declared, assignments(injected))
     parameters = {name: get_ipython().user_ns[name] for name in declared}
-    check_writable(parameters["RESULTS"])
+    for name in parameters.keys() & {"RESULTS", "PICTURES"}:
+        check_writable(name, parameters[name])
     return Run(parameters, choose_device(parameters["DEVICE"]), time.monotonic())
-
-
-def assignments(source):
-    """Return the names and literal values that a cell assigns."""
-    return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(source).body}
-
-
-def check_parameters(declared, given):
-    """Raise InputError if a given parameter has an unknown name, the wrong type, or a number out of range."""
-    for name, value in {**declared, **given}.items():
-        if name not in declared:
-            raise InputError(f"There is no parameter {name}; this chapter has {', '.join(declared)}.")
-        default = declared[name]
-        if type(value) is not type(default) and (type(default), type(value)) != (float, int):
-            kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
-            raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
-        choose(name, value, CHOICES.get(name, [value]))
-        if type(value) in (int, float) and not (0 < value < math.inf or name == "SEED" and value == 0):
-            raise InputError(f"{name} is {value!r}; it must be {'0 or larger' if name == 'SEED' else 'larger than 0'}.")
 
 
 def choose_device(name):
@@ -118,13 +102,13 @@ def choose_device(name):
     return torch.device("cuda" if found and name != "cpu" else "cpu")
 
 
-def check_writable(path):
+def check_writable(name, path):
     """Raise InputError unless a file can be created at `path`, if there is one; makes the folder if it is missing."""
     folder = Path(path).parent
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if not (os.path.isdir(folder) and os.access(folder, os.W_OK)) or (path and os.path.isdir(path)):
-        raise InputError(f"RESULTS cannot be written to {path}: give the path of a file in a folder of yours.")
+        raise InputError(f"{name} cannot be written to {path}: give the path of a file in a folder of yours.")
 
 
 def general(name):
@@ -148,12 +132,7 @@ def save(run, rows, sha256):
     }
     listed = [{key: value for key, value in row._asdict().items() if value is not None} for row in rows]
     content = {"parameters": run.parameters, "provenance": provenance, "rows": listed}
-    temporary = Path(f"{path}.{os.getpid()}.tmp")  # beside the file, then in its place in one step
-    try:
-        temporary.write_text(json.dumps(content, indent=1, allow_nan=False))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write(Path(path), json.dumps(content, indent=1, allow_nan=False).encode())
 
 
 def typeset(text):

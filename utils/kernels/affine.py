@@ -61,12 +61,6 @@ def energy_gradient(x, y, theta, weight_decay):
     return combine(x, r) / len(y) + weight_decay * theta
 
 
-def hessian_product(x, theta, v, weight_decay):
-    """∇²_θ E v = X̄ᵀ(ℓ'' ∘ X̄v)/m + μv, two products with X̄ and no matrix: (…, d+1)."""
-    h = curvatures(logits(x, theta))
-    return combine(x, h * logits(x, v)) / x.shape[-2] + weight_decay * v
-
-
 def weights(network, sharpness=None):
     """The weights of an affine network as θ (…, d+1), the bias last; it has no activation to be sharp."""
     return joint(network[0])[..., 0, :]

@@ -1,0 +1,38 @@
+"""What the parameters of a chapter may be. Loads no torch: thousands of runs are checked in seconds."""
+
+import ast
+import math
+
+from utils.errors import InputError, choose
+
+# What parameters that are words may be.
+RULES = ("signed", "margin", "multiclass", "tied")  # of kernels.coefficients
+DATASETS = ("photos", "cifar10", "cifar10-subset")  # beside the path of an .npz file
+CHOICES = {
+    "DEVICE": ("auto", "cpu", "cuda"),
+    "THETA_START": ("uniform", "standard"),
+    "RULE": RULES,
+    "ATTACK": ("affine", *RULES),
+    "START": ("random", "untuned", "ground_truth", "partition"),
+    "SPACE": ("span", "pixels"),
+    "RESTART": ("yes", "no"),
+}
+
+
+def assignments(source):
+    """Return the names and literal values that a cell assigns."""
+    return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(source).body}
+
+
+def check_parameters(declared, given):
+    """Raise InputError if a given parameter has an unknown name, the wrong type, or a number out of range."""
+    for name, value in {**declared, **given}.items():
+        if name not in declared:
+            raise InputError(f"There is no parameter {name}; this chapter has {', '.join(declared)}.")
+        default = declared[name]
+        if type(value) is not type(default) and (type(default), type(value)) != (float, int):
+            kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
+            raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
+        choose(name, value, CHOICES.get(name, [value]))
+        if type(value) in (int, float) and not (0 < value < math.inf or name == "SEED" and value == 0):
+            raise InputError(f"{name} is {value!r}; it must be {'0 or larger' if name == 'SEED' else 'larger than 0'}.")

@@ -1,1 +1,0 @@
-"""Other training sets behind the same weights."""
