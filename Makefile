@@ -1,7 +1,8 @@
 # make book     set up, run every chapter, render the book           DATASET=cifar10 make book   on other images
 # make test     set up, run all tests                                make check    the tests that run no notebook
 # make lab      open the chapters in JupyterLab                      make bench    the kernels beside their plain versions
-# make batch    CHAPTER=05-random-initialisation SEEDS="0 1 2"       one JSON per seed; run again to resume
+# make grid     GRID=grids/example.yaml   every run of a grid, a table and a page; run again to resume
+# make batch    CHAPTER=05-random-initialisation SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
 # make clean    remove what was computed; the environment stays      make distclean     the environment, too
 # make install-check   install what conda and Binder install in an empty environment, and import it
@@ -12,17 +13,22 @@ DATASET ?= photos
 CHAPTER ?= 05-random-initialisation
 SEEDS ?= 0 1 2
 PARAMETERS ?=
+GRID ?= grids/example.yaml
+PROFILE ?=
 TORCH ?=
 
 UV_VERSION := 0.13.8
+SNAKEMAKE := snakemake==9.27.1
+SNAKEMAKE_PLUGINS := snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-kubernetes==0.5.1 \
+	snakemake-storage-plugin-fs==1.1.3
+# What these depend on, as it was on this day.
+SNAKEMAKE_DATE := 2026-11-22
+SNAKEMAKE_ENV := .snakemake-env/$(if $(PROFILE),cluster,local)
 PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
 CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
 # Folders of results carry a number that depends on every character of a path or of parameters: no two share one.
 number = $(firstword $(shell printf '%s' '$(1)' | cksum))
 KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(basename $(notdir $(DATASET)))-$(call number,$(DATASET)))
-SPACE := $(subst ,, )
-SETTINGS = $(subst /,_,$(subst $(SPACE),,$(PARAMETERS:%=,%)))$(if $(PARAMETERS),-$(call number,$(PARAMETERS)))
-BATCH = _build/batch/$(CHAPTER)/$(KEY)$(SETTINGS)
 ONE_SEED = $(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1)
 GIVEN := $(if $(filter photos,$(DATASET)),,DATASET=$(DATASET))
 RUNS := _build/runs/$(KEY)
@@ -39,7 +45,7 @@ ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
 $(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
 endif
 
-.PHONY: book runs html test check install-check bench batch lab outputs lock clean distclean
+.PHONY: book runs html test check install-check bench batch grid lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html
@@ -63,7 +69,7 @@ html: .venv/ready
 		|| { grep -E 'WARNING|ERROR' html.log; echo "The book has errors: see $(TO)/_build/html.log"; exit 1; }; \
 	echo "$$key" > html.key
 
-test: .venv/ready
+test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
 	@echo "1/4 the tests that run no notebook"
 	@$(PYTEST) tests -m "not chapters"
 	@echo "2/4 every chapter at toy size, with right and wrong parameters"
@@ -92,11 +98,19 @@ install-check: .venv/ready
 bench: .venv/ready
 	@for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
-batch: .venv/ready
-	@failed=0; for seed in $(SEEDS); do echo "$(CHAPTER) on $(DATASET), seed $$seed"; \
-	$(BIN)/python scripts/run_chapters.py book/$(CHAPTER).ipynb $(BATCH)/seed-$$seed.ipynb $(GIVEN) SEED=$$seed \
-		$(ONE_SEED) RESULTS=$(BATCH)/seed-$$seed.json $(PARAMETERS) || failed=1; done; exit $$failed
-	@echo "The results are in $(BATCH)/"
+grid: .venv/ready $(SNAKEMAKE_ENV)/ready
+	@$(BIN)/python scripts/grid.py $(GRID) $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %)
+
+batch: .venv/ready $(SNAKEMAKE_ENV)/ready
+	@$(BIN)/python scripts/grid.py --chapter $(CHAPTER) --seeds "$(SEEDS)" $(GIVEN) $(ONE_SEED) $(PARAMETERS) $(PROFILE:%=--profile %)
+
+# Snakemake has environments of its own, beside the book's: `cluster` has plugins that would make `local` slow.
+.snakemake-env/%/ready: NEEDED = $(SNAKEMAKE) $(if $(filter cluster,$*),$(SNAKEMAKE_PLUGINS))
+.snakemake-env/%/ready: .venv/ready Makefile
+	@if [ "$$(cat $@ 2> /dev/null)" = "$(NEEDED) $(SNAKEMAKE_DATE)" ]; then touch $@; exit; fi; \
+	echo "Setting up Snakemake in $(@D) …"; $(BIN)/uv venv -q --clear --python $(BIN)/python $(@D) && \
+	$(BIN)/uv pip install -q --python $(@D)/bin/python --exclude-newer $(SNAKEMAKE_DATE) $(NEEDED) && \
+	echo "$(NEEDED) $(SNAKEMAKE_DATE)" > $@
 
 lab: .venv/ready
 	@$(BIN)/jupyter lab book
@@ -136,4 +150,4 @@ clean:
 	rm -rf _build
 
 distclean: clean
-	rm -rf .venv _vendor
+	rm -rf .venv .snakemake-env _vendor

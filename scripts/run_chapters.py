@@ -43,8 +43,11 @@ def key_of(chapter, given):
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()
 
 
-def run(chapter, output, given):
-    """Execute one chapter; return None, or one sentence if a cell fails. `output` is replaced when all is done."""
+def run(chapter, output, given, **more):
+    """Execute one chapter; return None, or one sentence if a cell fails. `output` is replaced when all is done.
+
+    `more` goes to papermill, and counts before what is set here.
+    """
     key, key_file, partial = key_of(chapter, given), output.with_suffix(".key"), output.with_suffix(".partial.ipynb")
     there = all(path.exists() for path in (output, key_file, Path(given.get("RESULTS") or output)))
     if there and key_file.read_text() == key:
@@ -60,7 +63,7 @@ def run(chapter, output, given):
     settings = dict(kernel_name="python3", execution_timeout=CELL_TIMEOUT, record_timing=False, progress_bar=bar)
     settings["parameters"] = {name: value_of(text) for name, text in given.items()}
     try:
-        papermill.execute_notebook(chapter, partial, extra_arguments=["--log-level=CRITICAL"], **settings)
+        papermill.execute_notebook(chapter, partial, extra_arguments=["--log-level=CRITICAL"], **settings | more)
     except Exception as error:  # of a cell, which has a name of its own, or of a kernel that died
         name, sentence = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
         return f"{chapter.stem} stopped. {name}: {sentence}\nThe notebook up to there is {partial}"
