@@ -13,7 +13,7 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from utils import report
+from utils import parameters, report
 
 pytestmark = pytest.mark.chapters
 ROOT = Path(__file__).parent.parent
@@ -84,7 +84,7 @@ def test_the_book_has_chapters():
 def test_toy_run_gives_the_reference(chapter, toy_npz, tmp_path):
     results = tmp_path / "deep" / "results.json"
     tagged = next(cell for cell in read(chapter).cells if "parameters" in cell.metadata.get("tags", []))
-    small = {name: SMALL[name] for name in report.assignments(tagged.source) if name in SMALL}
+    small = {name: SMALL[name] for name in parameters.assignments(tagged.source) if name in SMALL}
     given = {"DATASET": str(toy_npz), "SEED": 3, "RESULTS": str(results), **small}
     run(chapter, tmp_path / "out.ipynb", **given)
     written = json.loads(results.read_text())
@@ -113,10 +113,10 @@ def test_a_changed_number_is_noticed():
 def test_chapter_is_built_like_the_others(chapter):
     cells = read(chapter).cells
     assert re.match(r"# \S", cells[0].source) and "{cite" in cells[0].source
-    assert "## Overview" in cells[1].source
+    assert any("## Overview" in cell.source for cell in cells[:8])  # perhaps behind the figure that is the answer
     tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
     assert len(tagged) == 1 and tagged[0].source.startswith("# Parameters of this chapter\n")
-    assert set(COMMON) <= set(report.assignments(tagged[0].source))
+    assert set(COMMON) <= set(parameters.assignments(tagged[0].source))
     assert any("## What held" in cell.source for cell in cells)
     for cell in cells:
         if cell.cell_type == "code":

@@ -50,7 +50,7 @@ def test_lock_holds_every_dependency_with_a_hash():
 def test_results_page_lists_every_name():
     page = (ROOT / "book" / "results.md").read_text()
     for name in report.NAMES:
-        general = re.sub(r"/(random|ground_truth|partition)/", "/<start>/", name)
+        general = re.sub(r"/(random|untuned|ground_truth|partition)/", "/<start>/", name)
         general = re.sub(r"/(known|unknown)_theta0/", "/<knowledge>_theta0/", general)
         general = re.sub(r"^decoreco/\w+/", "decoreco/<rule>/", general)
         general = re.sub(r"^landscape/\w+/<number>/<number>/", "landscape/<formulation>/<λ₁>/<λ₂>/", general)
@@ -60,7 +60,9 @@ def test_results_page_lists_every_name():
         general = re.sub(r"distance_to_\w+", "distance_to_<set>", general)
         general = re.sub(r"/(noise|photographs|drawing)/", "/<what>/", general)
         general = re.sub(r"^similarity/\w+/", "similarity/<measure>/", general)
-        assert f"`{general}`" in page
+        general = re.sub(r"detector/\w+/", "detector/<score>/", general).replace("steps/<number>", "steps/<steps>")
+        shared = re.sub(r"^.*/(<start>|<knowledge>_theta0)/(?=[^/]+$|detector|steps)", "<attack>/", general)
+        assert f"`{general}`" in page or f"`{shared}`" in page, general
 
 
 def test_every_chapter_file_is_in_the_table_of_contents():
