@@ -31,6 +31,7 @@ from grid_plan import finished, plan_of, read
 from run_chapters import ROOT
 
 from utils.errors import InputError
+from utils.kept import write
 
 SNAKEMAKE = ROOT / ".snakemake-env"  # holds `local`, which starts fast, and `cluster`, with plugins for the profiles
 
@@ -49,7 +50,7 @@ def snakemake(plan, place, profile, *options):
     script = Path(__file__).with_name("grid_run.py")
     plan["command"] = shlex.join([sys.executable, str(script), str(place)])
     plan["marks"] = f"ended/{time.time_ns()}"  # of this call alone, so that no older mark counts, here or in a storage
-    grid_run.write(place / "plan.json", json.dumps(plan))
+    write(place / "plan.json", json.dumps(plan).encode())
     command = [snakemake_of(profile), "--snakefile", script.with_name("Snakefile"), "--directory", place]
     command += ["--nolock", "--keep-going"]
     command += ["--rerun-incomplete", "--rerun-triggers", "mtime", "--scheduler", "greedy", "--nocolor", *options]

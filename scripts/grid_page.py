@@ -4,10 +4,9 @@ import base64
 import csv
 import html
 import io
-import math
 import statistics
 
-import grid_run
+from utils.kept import write
 
 STYLE = """
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: auto; padding: 0 1rem; }
@@ -47,16 +46,6 @@ def quantities(plan, done):
     return found
 
 
-def interval(values):
-    """The mean of some numbers, and half of its 95 % interval by Student's t; None for one number."""
-    from scipy.stats import t
-
-    if len(values) < 2:
-        return values[0], None
-    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.mean(values), half
-
-
 def mean_of(rows, name):
     """The mean of a column over seeds, where it has numbers; None where it has none."""
     values = [row[name] for row in rows if row.get(name) is not None]
@@ -67,11 +56,14 @@ def figure(settings):
     """A PNG: every seed as a dot, means with their intervals, and the paper's and baseline's numbers, by setting."""
     from matplotlib.figure import Figure
 
+    from utils.verdicts import interval
+
     fig = Figure(figsize=(4, 1 + 0.3 * len(settings)), layout="constrained")
     axes = fig.subplots()
     for place, rows in enumerate([*by_seed.values()] for by_seed in settings.values()):
         values, label = [row["value"] for row in rows], place == 0
-        mean, half = interval(values)
+        mean, low, _ = interval(values)
+        half = mean - low if len(values) > 1 else None
         axes.plot(values, [place] * len(values), ".", color="0.6", label="one seed" if label else None)
         axes.errorbar(mean, place, xerr=half, fmt="ok", capsize=4, label="mean, 95 % interval" if label else None)
         for name, mark in (("paper", "D"), ("baseline", "x")):
@@ -88,10 +80,12 @@ def figure(settings):
 def lines_of(quantity, settings):
     """Rows of the page's table for one quantity: text."""
     from utils.report import number
+    from utils.verdicts import interval
 
     for setting, by_seed in settings.items():
         rows = [*by_seed.values()]
-        mean, half = interval([row["value"] for row in rows])
+        mean, low, _ = interval([row["value"] for row in rows])
+        half = mean - low if len(rows) > 1 else None
         others = [mean_of(rows, name) for name in ("paper", "baseline")]
         shown = ["–" if value is None else number(value) if value else "0" for value in (mean, half, *others)]
         yield quantity, setting, len(rows), *shown
@@ -128,5 +122,5 @@ def page(plan, done, failed, name, command):
 
 def make(plan, done, failed, folder, command):
     """Write table.csv and index.html into the folder."""
-    grid_run.write(folder / "table.csv", as_csv(table(plan, done)))
-    grid_run.write(folder / "index.html", page(plan, done, failed, folder.name, command))
+    write(folder / "table.csv", as_csv(table(plan, done)).encode())
+    write(folder / "index.html", page(plan, done, failed, folder.name, command).encode())

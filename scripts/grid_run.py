@@ -19,17 +19,9 @@ from pathlib import Path
 
 import run_chapters
 
+from utils.kept import write
+
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def write(path, text):
-    """Write a text, whole or not at all."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def finished(path, parameters):
@@ -79,7 +71,7 @@ def compute(plan, folder, key, lock):
     if content is None:
         return "the chapter ended without writing its numbers and parameters to RESULTS."
     content["parameters"] |= {name: str(folder / file) for name, file in names.items()}
-    write(part / f"{key}.json", json.dumps(content, indent=1))
+    write(part / f"{key}.json", json.dumps(content, indent=1).encode())
     for end in ("npz", "ipynb", "json"):
         if (part / f"{key}.{end}").exists():
             os.replace(part / f"{key}.{end}", folder / f"{key}.{end}")
@@ -103,10 +95,10 @@ def attempted(plan, folder, key, lock):
             begun = time.monotonic()
             failed = compute(plan, folder, key, lock)
             if failed is None:
-                write(log, f"done in {time.monotonic() - begun:.0f} s")
+                write(log, f"done in {time.monotonic() - begun:.0f} s".encode())
             return failed
         if not log.exists():
-            write(log, "done")
+            write(log, b"done")
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return "the disk is full: free some space." if full else f"a file could not be written: {error}"
@@ -123,7 +115,7 @@ def main(folder, key, attempt):
         fcntl.flock(lock, fcntl.LOCK_EX)
         failed = attempted(plan, folder, key, lock)
         if failed and int(attempt) > plan["retries"]:
-            write(folder / f"{key}.log", f"failed: {failed}")
+            write(folder / f"{key}.log", f"failed: {failed}".encode())
     return failed
 
 

@@ -113,7 +113,7 @@ def test_a_changed_number_is_noticed():
 def test_chapter_is_built_like_the_others(chapter):
     cells = read(chapter).cells
     assert re.match(r"# \S", cells[0].source) and "{cite" in cells[0].source
-    assert any("## Overview" in cell.source for cell in cells[:8])  # perhaps behind the figure that is the answer
+    assert "## Overview" in cells[1].source
     tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
     assert len(tagged) == 1 and tagged[0].source.startswith("# Parameters of this chapter\n")
     assert set(COMMON) <= set(parameters.assignments(tagged[0].source))

@@ -161,6 +161,12 @@ def test_the_null_never_takes_the_mean_of_the_training_images_alone(trial):
     assert abs(one + two - 1) < 1e-12
 
 
+LEAKS = {"leak_auc", "leak_auc_low", "above", "alike"}
+PICTURES = {"good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds", "detector_auc"}
+WEIGHTS = {"relative_distance", "mean_square_distance", "nearest_training_l2", "nearest_start_l2"}
+CONVERGENCE = {"inner_gradient_norm", "outer_converged"}
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -174,10 +180,10 @@ def test_a_trial_gives_every_row_of_its_name(name):
     if trial.again:  # something has to be found that shows no training image
         trial = trial._replace(attack=trial.attack._replace(images=torch.cat([trial.attack.images[:5], trial.start[5:]])))
     listed = evaluate.rows(trial)
-    assert {row.name for row in listed} <= set(report.NAMES)
+    expected = LEAKS | (PICTURES if name.attack == "decoreco" else WEIGHTS) | (CONVERGENCE if name.knowledge else set())
+    assert {row.name for row in listed} == {f"{name.prefix}/{quantity}" for quantity in expected} <= set(report.NAMES)
     assert all(isinstance(row.value, float) and row.seed == 0 for row in listed)
     value = {row.name.removeprefix(name.prefix + "/"): row.value for row in listed}
-    assert {"leak_auc", "leak_auc_low", "above", "alike"} <= value.keys()
     if name.attack == "bilevel":
         assert value["relative_distance"] == 0 and value["nearest_training_l2"] == 0
     else:

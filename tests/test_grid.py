@@ -220,10 +220,11 @@ def test_table_and_page_hold_every_number(place):
     assert (place / "table.csv").read_text() == "SEED,START,name,seed,value,paper,baseline\n"
 
 
-def test_the_mean_has_students_interval():
-    assert grid_page.interval([3.0]) == (3.0, None)
-    mean, half = grid_page.interval([1.0, 2.0, 3.0])
-    assert mean == 2 and abs(half - 4.302653 / 3**0.5) < 1e-5
+def test_the_page_gives_the_mean_and_half_of_students_interval():
+    (line,) = grid_page.lines_of("q", {"all runs": {seed: {"value": seed + 1.0} for seed in range(3)}})
+    assert line[2:5] == (3, "2", f"{4.302653 / 3**0.5:.3g}")
+    (line,) = grid_page.lines_of("q", {"all runs": {0: {"value": 3.0}}})
+    assert line[2:5] == (1, "3", "–")
 
 
 def test_the_second_driver_says_so(place, monkeypatch):

@@ -345,6 +345,12 @@ def test_constructions_that_are_refused():
     refused("active at points of the other class", chapter.two_groups, points + double(4.0, 0, 0, 0), signs, bias=False)
 
 
-def test_networks_that_misjudge_a_point_are_refused():
+def test_networks_and_sets_that_are_refused():
     kkt = exact(0)
+    deep = (*kkt.network, kkt.network[1])
+    refused("two layers with one output", chapter.merge, kkt._replace(network=deep), [0, 1])
+    biased = (kkt.network[0], kkt.network[1]._replace(bias=torch.zeros(1)))
+    refused("no bias after the first layer", chapter.merge, kkt._replace(network=biased), [0, 1])
+    refused("need 9 inputs", chapter.merge, kkt._replace(signs=kkt.signs[:-1]), [0, 1])
+    refused("must be −1 or \\+1", chapter.merge, kkt._replace(signs=(kkt.signs + 1) / 2), [0, 1])
     refused("until it misjudges no point", chapter.fitted, kkt.network, kkt.points, -kkt.signs)

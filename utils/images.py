@@ -55,7 +55,7 @@ def load(dataset, binary=True):
     if str(dataset).endswith(".npz"):
         return npz(dataset, binary)
     if dataset not in DATASETS:
-        raise InputError(f"DATASET is {dataset!r}, but it must be {', '.join(DATASETS)} or the path of an .npz file.")
+        raise InputError(f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file.")
     found = photos(binary) if dataset == "photos" else cifar10(binary=binary)
     return Labelled(*(part[SUBSET] for part in found)) if dataset == "cifar10-subset" else found
 
