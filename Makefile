@@ -2,6 +2,7 @@
 # make test     set up, run all tests                                make check    the tests that run no notebook
 # make lab      open the chapters in JupyterLab                      make bench    the kernels beside their plain versions
 # make grid     GRID=grids/example.yaml   every run of a grid, a table and a page; run again to resume
+# make record   GRID=grids/affine.yaml    what a finished grid gave, into data/results/, for the chapters
 # make batch    CHAPTER=05-random-initialisation SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
 # make clean    remove what was computed; the environment stays      make distclean     the environment, too
@@ -45,7 +46,7 @@ ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
 $(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
 endif
 
-.PHONY: book runs html test check install-check bench batch grid lab outputs lock clean distclean
+.PHONY: book runs html test check install-check bench batch grid record lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html
@@ -100,6 +101,10 @@ bench: .venv/ready
 
 grid: .venv/ready $(SNAKEMAKE_ENV)/ready
 	@$(BIN)/python scripts/grid.py $(GRID) $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %)
+
+# Keeps what a finished grid gave in data/results/, where the chapters read it.
+record: .venv/ready
+	@$(BIN)/python scripts/record.py $(GRID) $(GIVEN) $(PARAMETERS)
 
 batch: .venv/ready $(SNAKEMAKE_ENV)/ready
 	@$(BIN)/python scripts/grid.py --chapter $(CHAPTER) --seeds "$(SEEDS)" $(GIVEN) $(ONE_SEED) $(PARAMETERS) $(PROFILE:%=--profile %)

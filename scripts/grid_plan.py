@@ -24,6 +24,9 @@ KEYS = {
     "cross": (dict, "names with lists, as in cross: {SEED: [0, 1, 2]}"),
     "minutes": ((int, float), "a number larger than 0"),
     "retries": (int, "a whole number from 0 on"),
+    "label": (str, "what the chapters call its recorded results"),  # from here on for scripts/record.py
+    "full_size": (bool, "true or false: whether its runs are as large as the paper's"),
+    "pictures": (list, "a list of which pictures to record, as in [{SEED: 0, first: 8}]"),
 }
 
 

@@ -4,8 +4,8 @@
     python scripts/run_chapters.py CHAPTER.ipynb OUTPUT.ipynb [NAME=VALUE …]
 
 A chapter is run again if the content of one of these has changed: its cells, the files of `utils` that it imports, but
-for their comments and docstrings, the parameters, the file of images, the locked versions, this script. JOBS in the
-environment: how many at a time.
+for their comments and docstrings, the parameters, the file of images, the recorded results that it names, the locked
+versions, this script. JOBS in the environment: how many at a time.
 """
 
 import contextlib
@@ -38,6 +38,8 @@ def key_of(chapter, given):
     with contextlib.suppress(SyntaxError):  # the run will say where
         code = kept.fingerprint("\n".join(lines))
     files = [Path(__file__), ROOT / "requirements.lock", Path(given.get("DATASET", ""))]
+    recorded = sorted((ROOT / "data" / "results").iterdir()) if "recorded.load" in "\n".join(lines) else []
+    files += [file for file in recorded if f'"{file.stem}"' in "\n".join(lines)]
     files = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
     everything = [cells, code, files, given, sys.version]
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()

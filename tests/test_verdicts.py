@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from utils.verdicts import Evidence, Range, answers, disproved, interval, proved, table, verdict
+from utils.verdicts import Evidence, Range, above, answers, disproved, interval, proved, table, verdict
 
 SENTENCE, FIVE = "“this distance is small”", [0.8, 0.81, 0.83, 0.85, 0.86]
 
@@ -108,3 +108,7 @@ def test_tables_keep_verdicts_and_answers_apart():
     for row in (verdict(SENTENCE), ["does it hold?", "held", "0.83"]):
         with pytest.raises(ValueError, match="verdicts are for the sentences of a paper"):
             answers(row)
+
+
+def test_above_is_open_where_the_interval_contains_the_level():
+    assert above(FIVE, 0.5) is True and above(FIVE, 0.9) is False and above(FIVE, 0.82) == above([0.9], 0.5) == "open"

@@ -19,7 +19,7 @@ DATA = Path(__file__).parent.parent / "data"
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 ARRAYS = ("images", "labels", "label_names")
 PARTS = ("training", "partition", "held-out")
-SUBSET = np.add.outer(range(0, 30_000, 10_000), range(1017)).ravel()  # of CIFAR-10
+SUBSET = np.add.outer(range(0, 30_000, 10_000), range(1017)).ravel()  # of CIFAR-10; recorded results are made of it
 ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
 
 

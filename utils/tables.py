@@ -2,8 +2,7 @@
 
 import torch
 
-from utils import evaluate, report
-from utils.evaluate import similarity
+from utils import evaluate, recorded, report
 
 
 def by_group(corner, groups, columns, show=report.mean_sd):
@@ -47,50 +46,16 @@ def leaks(groups):
     return report.table(["", *LEAKS], *lines)
 
 
-def detectors(groups):
-    """How well each of the adversary's scores tells which reconstructions show a training image."""
+def beside(found, trials, wanted, **where):
+    """Paper, recorded runs and trials side by side, a line for each {label: name in RESULTS, or (name, "baseline")}."""
+    prefix, rows = trials[0].name.prefix, [row for trial in trials for row in evaluate.rows(trial)]
     lines = []
-    for name, trials in groups.items():
-        told = [evaluate.detections(trial) for trial in trials]
-        for score in told[0]:
-            found = [one[score] for one in told if one[score]]
-            rate = ", ".join(f"{one.tpr:.0%}" for one in found)
-            area = interval([one.auc for one in found]) if found else "–"
-            lines.append([f"{name}: {score}".removeprefix(": "), area, rate])
-    return report.table(["score", "area under the ROC curve", "found at 1 % false alarms"], *lines)
-
-
-def table_1(trials):
-    """One cell of Table 1, by the names of RESULTS: the paper's value, ours over seeds, and two baselines."""
-    name, measured = trials[0].name, [evaluate.measures(trial) for trial in trials]
-    paper = {"mean_square_distance": report.number(report.TABLE_1[name.model][name.start])}
-    lines = (
-        [which.replace("_", " "), paper.get(which, "–"), *map(report.mean_sd, zip(*(m[which] for m in measured)))]
-        for which in measured[0]
-    )
-    return report.table(["", "paper", "ours", "baseline: the start x₀", "baseline: θ = 0"], *lines)
-
-
-def similarities(trials):
-    """The mean similarity to the nearest neighbour by three measures."""
-    columns, better = evaluate.COMPARISONS, {"ssim": "higher", "ncc": "higher", "l2": "lower"}
-    lines = (
-        [f"{by.upper()}, {side} is nearer", *(report.mean_sd(similarity(t, c, by) for t in trials) for c in columns)]
-        for by, side in better.items()
-    )
-    return report.table(["nearest by", *columns], *lines)
-
-
-def convergence(groups):
-    """Whether the inner problems converged, and the outer one."""
-    columns = {
-        "victim's ‖∇E‖": lambda trials: report.mean_sd((t.victim.gradient_norm for t in trials), 1e-7),
-        "attack's ‖∇E‖": lambda trials: report.mean_sd((t.attack.details.gradient_norm.item() for t in trials), 1e-7),
-        "share of sound hypergradients": lambda trials: report.mean_sd(
-            t.attack.details.sound.double().mean().item() for t in trials
-        ),
-        "stopped as": lambda trials: ", ".join(sorted({t.attack.stopped for t in trials})),
-        "solved": lambda trials: f"{sum(map(evaluate.solved, trials))} of {len(trials)}",
-    }
-    lines = ([name, *(of(trials) for of in columns.values())] for name, trials in groups.items())
-    return report.table(["attacker", *columns], *lines)
+    for label, quantity in wanted.items():
+        quantity, column = (quantity, "value") if isinstance(quantity, str) else quantity
+        here = [row for row in rows if row.name == f"{prefix}/{quantity}"]
+        paper = report.number(here[0].paper) if here and here[0].paper and column == "value" else "–"
+        said = recorded.said(found, f"{prefix}/{quantity}", column=column, **where)
+        values = [getattr(row, column) for row in here]
+        show = report.joined if values and all(value % 1 == 0 for value in values) else report.mean_sd  # counts
+        lines.append([label, paper, said, show(values)])
+    return report.table(["", "paper", f"recorded: {found.about['label']}", "here, now"], *lines)

@@ -39,13 +39,19 @@ def interval(values):
 def words(values):
     """The mean with its interval, 0.82 [0.80, 0.84], as precise as the interval is wide; a single value alone."""
     mean, low, high = ends = interval(values)
-    if low == high and mean % 1 == 0:
+    if mean % 1 == 0 and (low == high or len(values) == 1):
         return f"{mean:g}"
     digits = math.ceil(-math.log10(high - mean)) if low < mean < high < math.inf else 0
     places = min(4, max(digits, 0 if abs(mean) > 1 else 2))
     plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1
     mean, low, high = (f"{x:.{places}f}" if plain else report.number(x) for x in ends)
     return mean if len(values) == 1 or low == high else f"{mean} [{low}, {high}]"
+
+
+def above(values, level):
+    """Whether the mean is above a level, for `answers`; open if the interval contains it."""
+    _, low, high = interval(values)
+    return "open" if low <= level <= high else bool(low > level)
 
 
 def verdict(sentence, evidence=None, true_if=Range(), because="no recorded runs"):

@@ -1,0 +1,167 @@
+"""What is recorded can be read, is refused if it is damaged, and comes out again if it is computed again."""
+
+import csv
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import papermill
+import pytest
+import yaml
+
+from test_chapters import differences
+from utils import recorded, verdicts
+from utils.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+KEPT = sorted(path.stem for path in (ROOT / "data" / "results").glob("*.json"))
+IMAGES = Path(os.environ.get("CIFAR10_SUBSET", ROOT / "data" / "cifar10-subset.npz"))
+AT = "decoreco/signed/random"
+WEIGHTS = [("victim_error", 1e-9), ("relative_distance", 0.5), ("alike", 0)]
+NUMBERS = {"leak_auc": 0.8, "alike": 10, "victim_error": 0.01, "steps/300/leak_auc": 0.79, "steps/300/alike": 12}
+LINES = [(f"{AT}/{name}", seed, x + seed / 100, 0.5) for seed in range(5) for name, x in NUMBERS.items()]
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """A folder of recorded results with one grid, of five seeds in two spaces."""
+    monkeypatch.setattr(recorded, "DATA", tmp_path)
+    (tmp_path / "results").mkdir()
+    with open(tmp_path / "results" / "made.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("SPACE", "name", "seed", "value", "baseline")])
+        csv.writer(file).writerows((space, *line) for space in ("span", "pixels") for line in LINES)
+    about = {"full_size": True, "label": "made", "grid": {"parameters": {"STEPS": 600}, "cross": {"SEED": [*range(5)]}}}
+    (tmp_path / "results" / "made.json").write_text(json.dumps(about))
+    pictures = {f"SEED=0/{what}": np.full((2, 8, 8, 3), 51, np.uint8) for what in recorded.PAIR}
+    np.savez(tmp_path / "results" / "made.npz", **pictures)
+    return tmp_path / "results"
+
+
+def test_values_are_those_of_the_named_runs(made):
+    found = recorded.load("made")
+    assert recorded.values(found, f"{AT}/leak_auc", SPACE="span") == pytest.approx({k: 0.8 + k / 100 for k in range(5)})
+    assert recorded.values(found, f"{AT}/nothing", SPACE="span") == {}
+    with pytest.raises(InputError, match="has several values per seed: name more parameters"):
+        recorded.values(found, f"{AT}/leak_auc")
+    assert recorded.said(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84]"
+    found.about["grid"]["cross"]["SEED"].append(5)
+    assert recorded.said(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84] (5 of 6 seeds)"
+    judged = recorded.evidence(found, f"{AT}/leak_auc", "area", SPACE="span")
+    assert judged.converged == [True] * 5 and judged.full_size
+    assert verdicts.verdict("“it leaks”", judged, verdicts.Range(low=0.5))[1] == verdicts.HELD
+    assert recorded.excess(found, AT, SPACE="span").values == pytest.approx([9.5 + k / 100 for k in range(5)])
+    shown, shape = recorded.pictures(found, "SEED=0")
+    assert shape == (8, 8, 3) and shown["reconstructions"].shape == (2, 192) and shown["reconstructions"].max() == 0.2
+
+
+@pytest.mark.parametrize("change", ["error", "unsettled", "count"])
+def test_a_run_that_has_not_converged_is_told_apart(made, change):
+    old, new = {"error": ("0.01", "0.3"), "unsettled": ("0.79", "0.6"), "count": ("12.0", "16")}[change]
+    path = made / "made.csv"
+    path.write_text(path.read_text().replace(f",0,{old},", f",0,{new},"))
+    judged = recorded.evidence(recorded.load("made"), f"{AT}/leak_auc", "area", SPACE="span")
+    assert judged.converged == [False, True, True, True, True]
+    assert verdicts.verdict("“it leaks”", judged, verdicts.Range(low=0.5))[1] == verdicts.OPEN
+
+
+def test_a_distance_is_not_the_condition_of_a_verdict_on_itself():
+    rows = [{"name": f"bilevel/affine/random/{name}", "seed": k, "value": x} for k in range(5) for name, x in WEIGHTS]
+    far = recorded.Recorded("far", rows, {"full_size": True, "grid": {"parameters": {}}})
+    judged = recorded.evidence(far, "bilevel/affine/random/relative_distance", "distance")
+    assert verdicts.verdict("“small”", judged, verdicts.Range(high=1e-3))[1] == verdicts.FAILED
+    judged = recorded.evidence(far, "bilevel/affine/random/alike", "alike")
+    assert judged.converged == [False] * 5
+    rows[0]["value"] = 1.0  # of a victim
+    judged = recorded.evidence(far, "bilevel/affine/random/relative_distance", "distance")
+    assert judged.converged == [False] + [True] * 4
+
+
+@pytest.mark.parametrize("damage", ["missing", "text"])
+def test_damaged_results_are_refused(made, damage):
+    (made / "made.json").unlink() if damage == "missing" else (made / "made.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read: take them from the repository again"):
+        recorded.load("made")
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_recorded_results_are_whole_and_say_where_they_come_from(name):
+    found = recorded.load(name)
+    about, lines = found.about, {(*row.values(),)[:-2] for row in found.rows}
+    assert len(lines) == len(found.rows) > 0  # no number twice
+    assert about["command"] == f"make grid record GRID=grids/{name}.yaml" and (ROOT / "grids" / f"{name}.yaml").exists()
+    assert {"code_sha256", "data_sha256_by_seed", "versions", "devices", "runs", "hours", "label"} <= about.keys()
+    assert all(np.isfinite(float(row["value"])) for row in found.rows)
+    assert "/work" not in json.dumps(about) and "/tmp" not in json.dumps(about)
+
+
+def computed_again(grid, tmp_path, **given):
+    """The rows of one run of a recorded grid, with these parameters, computed now; and those that were recorded."""
+    found = recorded.load(grid)
+    parameters = found.about["grid"]["parameters"] | given | {"RESULTS": str(tmp_path / "results.json")}
+    chapter = ROOT / "book" / f"{found.about['grid']['chapter']}.ipynb"
+    papermill.execute_notebook(chapter, tmp_path / "out.ipynb", parameters, progress_bar=False, execution_timeout=600)
+    rows = [row for row in found.rows if all(row.get(name, "") == str(v) for name, v in given.items() if name in row)]
+    rows = [row for row in rows if row["seed"] == str(given["SEED"])]
+    numbers = [{"value": float(row["value"]), "baseline": float(row["baseline"] or "nan")} for row in rows]
+    numbers = [{name: x for name, x in each.items() if x == x} for each in numbers]
+    kept = [{"name": row["name"], "seed": int(row["seed"])} | each for row, each in zip(rows, numbers)]
+    return json.loads((tmp_path / "results.json").read_text())["rows"], kept
+
+
+@pytest.mark.chapters
+def test_the_smallest_recorded_run_gives_its_numbers_again(tmp_path):
+    assert not differences(*computed_again("small", tmp_path, SEED=1, ATTACK="affine", START="partition"))
+
+
+@pytest.mark.chapters
+@pytest.mark.skipif(not IMAGES.exists(), reason=f"the images of the recorded runs, {IMAGES.name}, are not here")
+def test_a_recorded_run_on_cifar10_gives_its_numbers_again(tmp_path):
+    written, kept = computed_again("affine", tmp_path, SEED=3, START="random", DATASET=str(IMAGES))
+    assert len(kept) > 10 and not differences(written, kept)
+
+
+@pytest.fixture
+def two_runs(tmp_path, monkeypatch):
+    """A grid of two runs that are finished, as scripts/record.py sees it; the folder to which it writes."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import record
+
+    content = {
+        "parameters": {"SEED": 0, "RESULTS": str(tmp_path)},
+        "provenance": {"versions": {}, "device": "cpu", "duration_seconds": 1800, "data_sha256": "ab"},
+        "rows": [{"name": "a/b", "seed": 0, "value": 1 / 3, "baseline": 2.0}, {"name": "a/c", "seed": 0, "value": 1}],
+    }
+    runs = {k: {"label": f"SPACE={k}", "crossed": {"SEED": 0, "SPACE": k}} for k in ("span", "pixels")}
+    grid = {"label": "two", "full_size": True, "pictures": [{"SPACE": "span", "first": 2}]}
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(grid))
+    np.savez(tmp_path / "span.npz", reconstructions=np.arange(5))
+    (tmp_path / "grids").mkdir()
+    (tmp_path / "span.npz").rename(tmp_path / "grids" / "span.npz")
+    (tmp_path / "grids").rename(tmp_path / "two")
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(record, "plan_of", lambda *_: {"chapter": str(ROOT / "book/one-attack.ipynb"), "runs": runs})
+    monkeypatch.setattr(record, "finished", lambda plan, folder: {k: content for k in runs})
+    return record, tmp_path
+
+
+def test_what_is_recorded_is_tidy_and_names_no_place(two_runs, monkeypatch):
+    record, folder = two_runs
+    record.record(folder / "two.yaml", {}, grids=folder)
+    monkeypatch.setattr(recorded, "DATA", folder)
+    found = recorded.load("two")
+    assert recorded.values(found, "a/b", SPACE="span") == {0: 0.3333333333333} and len(found.rows) == 4
+    assert found.rows[0].keys() == {"SPACE", "name", "seed", "value", "baseline"}
+    assert found.about["hours"] == 1 and found.about["full_size"] and str(folder) not in json.dumps(found.about)
+    with np.load(folder / "results" / "two.npz") as archive:
+        assert {name: archive[name].tolist() for name in archive} == {"SPACE=span/reconstructions": [0, 1, 4]}
+    assert sorted(path.name for path in (folder / "results").iterdir()) == ["two.csv", "two.json", "two.npz"]
+
+
+def test_a_grid_that_is_not_finished_is_not_recorded(two_runs, monkeypatch):
+    record, folder = two_runs
+    monkeypatch.setattr(record, "finished", lambda plan, where: {})
+    with pytest.raises(InputError, match="2 of 2 runs are not finished: `make grid GRID="):
+        record.record(folder / "two.yaml", {}, grids=folder)
+    assert not (folder / "results").exists()

@@ -1,0 +1,103 @@
+"""What grids at the paper's size gave, read from `data/results`. Every file names the command that remakes it.
+
+A grid's results are three files: `.csv` (a line per number: the crossed parameters, name, seed, value, baseline), `.json`
+(the command, the grid, and provenance) and, where a figure shows them, `.npz` (pictures as bytes).
+"""
+
+import csv
+import json
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from utils import report, verdicts
+from utils.errors import InputError
+from utils.images import DATA
+
+STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
+SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
+SOLVED = 1e-12  # largest relative distance of a bilevel attack that has converged
+PAIR = ("reconstructions", "nearest_training")
+
+
+class Recorded(NamedTuple):
+    """The results of one grid."""
+
+    name: str
+    rows: list  # a dict per number
+    about: dict  # command, grid, provenance
+
+
+def load(name):
+    """Read the results of a grid; InputError if they are missing or damaged."""
+    path = DATA / "results" / name
+    try:
+        with open(path.with_suffix(".csv"), newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return Recorded(name, rows, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"The recorded results {path} cannot be read: take them from the repository again.") from error
+
+
+def values(recorded, quantity, column="value", **where):
+    """A quantity by seed, or its baseline: {seed: number} of the runs with these parameters; InputError if not unique."""
+    rows = [row for row in recorded.rows if row["name"] == quantity]
+    rows = [row for row in rows if all(row[name] == str(value) for name, value in where.items())]
+    found = {int(row["seed"]): float(row[column]) for row in rows}
+    if len(found) < len(rows):
+        raise InputError(f"{quantity} of {recorded.name} has several values per seed: name more parameters.")
+    return found
+
+
+def stationary(recorded, prefix, **where):
+    """Which runs attacked a victim that has converged: {seed: bool}."""
+    return {seed: error <= STATIONARY for seed, error in values(recorded, f"{prefix}/victim_error", **where).items()}
+
+
+def converged(recorded, prefix, **where):
+    """Which runs converged, the victim and the attack on it: {seed: bool}."""
+    ended, parameters = stationary(recorded, prefix, **where), recorded.about["grid"]["parameters"]
+    names = {"relative_distance": SOLVED} if prefix.startswith("bilevel") else SETTLED
+    for name, most in names.items():
+        found = values(recorded, f"{prefix}/{name}", **where)
+        before = f"{prefix}/steps/{parameters.get('STEPS', 0) // 2}/{name}"
+        half = dict.fromkeys(found, 0) if name == "relative_distance" else values(recorded, before, **where)
+        ended = {seed: ended.get(seed, False) and abs(found[seed] - half[seed]) <= most for seed in found}
+    return ended
+
+
+def evidence(recorded, quantity, what, **where):
+    """The values of a quantity as Evidence for a verdict; a distance is not the condition of a verdict on itself."""
+    found, (prefix, name) = values(recorded, quantity, **where), quantity.rsplit("/", 1)
+    ended = (stationary if name == "relative_distance" else converged)(recorded, prefix, **where)
+    ended = [ended.get(seed, False) for seed in found]
+    return verdicts.Evidence([*found.values()], ended, recorded.about["full_size"], what)
+
+
+def beyond(recorded, quantity, **where):
+    """By how much a quantity is above its baseline: one number per seed."""
+    after, before = (values(recorded, quantity, column, **where) for column in ("value", "baseline"))
+    return [after[seed] - before[seed] for seed in after]
+
+
+def excess(recorded, prefix, **where):
+    """How many more training images than held-out ones have a match that counts as alike, as Evidence."""
+    found = evidence(recorded, f"{prefix}/alike", "training images alike beyond held-out ones", **where)
+    return found._replace(values=beyond(recorded, f"{prefix}/alike", **where))
+
+
+def said(recorded, quantity, **where):
+    """A quantity's mean over the seeds with its 95 % interval, in words."""
+    found, seeds = [*values(recorded, quantity, **where).values()], recorded.about["grid"]["cross"]["SEED"]
+    few = f" ({len(found)} of {len(seeds)} seeds)" if len(found) < len(seeds) else ""
+    return verdicts.words(found) + few if found else "–"
+
+
+def pictures(recorded, key):
+    """Pictures of a run, {what: (k, d) in [0, 1]}, its similarities (k,), and the shape of one picture."""
+    with np.load((DATA / "results" / recorded.name).with_suffix(".npz")) as archive:
+        named = {name.split("/")[1]: archive[name] for name in archive if name.split("/")[0] == key}
+    shape = named["reconstructions"].shape[1:]
+    rows = {what: torch.from_numpy(array).double() for what, array in named.items()}
+    return {what: x.flatten(1) / 255 if x.dim() > 1 else x for what, x in rows.items()}, shape
