@@ -293,8 +293,7 @@ def test_the_published_evaluation_finds_the_truth_and_the_adversarys_does_not_se
     matches = evaluate.published(trial, truth)
     assert (matches.ssim > 0.6).all()
     assert torch.allclose(evaluate.published(trial, truth.flip(0)).pictures, matches.pictures)
-    order, nearest = evaluate.ranked(trial)
-    assert sorted(order.tolist()) == list(range(10)) and nearest.max() < 10
+    assert evaluate.likeness(trial).shape == (len(trial.attack.images), 10)
 
 
 def test_what_reconstructions_show_and_what_baselines_do(data, victim):

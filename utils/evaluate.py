@@ -156,13 +156,6 @@ def best_baseline(trial, evaluated, measure):
     return max(measure(evaluated(trial, baseline(trial))) for baseline in BASELINES.values())
 
 
-def ranked(trial):
-    """Order reconstructions by their likeness to the nearest training image, best first: (order, nearest), (n,)."""
-    most = likeness(trial).max(1)
-    order = most.values.argsort(descending=True)
-    return order, most.indices[order]
-
-
 def measures(trial):
     """What Table 1 is about, {name: (after the attack, at its start, at θ = 0)}, for an attack that trains."""
     square = networks.flatten(trial.victim.released.network).square().mean().item()  # ‖θ*‖² per weight

@@ -166,8 +166,3 @@ def table(header, *rows):
     """Return a Markdown table; cells are strings."""
     lines = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, ["---"] * len(header), *rows)]
     return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
-
-
-def verdict(held):
-    """Say `held` or `did not hold`; None is `cannot be checked`."""
-    return "cannot be checked" if held is None else "held" if held else "did not hold"
