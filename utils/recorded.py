@@ -57,13 +57,14 @@ def stationary(recorded, prefix, **where):
 
 def converged(recorded, prefix, **where):
     """Which runs converged, the victim and the attack on it: {seed: bool}."""
-    ended, parameters = stationary(recorded, prefix, **where), recorded.about["grid"]["parameters"]
-    names = {"relative_distance": SOLVED} if prefix.startswith("bilevel") else SETTLED
-    for name, most in names.items():
-        found = values(recorded, f"{prefix}/{name}", **where)
-        before = f"{prefix}/steps/{parameters.get('STEPS', 0) // 2}/{name}"
-        half = dict.fromkeys(found, 0) if name == "relative_distance" else values(recorded, before, **where)
-        ended = {seed: ended.get(seed, False) and abs(found[seed] - half[seed]) <= most for seed in found}
+    ended = stationary(recorded, prefix, **where)
+    if prefix.startswith("bilevel"):
+        far = values(recorded, f"{prefix}/relative_distance", **where)
+        return {seed: ended.get(seed, False) and far[seed] <= SOLVED for seed in far}
+    halfway = f"steps/{recorded.about['grid']['parameters']['STEPS'] // 2}/"
+    for name, most in SETTLED.items():
+        before, after = (values(recorded, f"{prefix}/{at}{name}", **where) for at in (halfway, ""))
+        ended = {seed: ended.get(seed, False) and abs(after[seed] - before[seed]) <= most for seed in after}
     return ended
 
 
@@ -71,8 +72,7 @@ def evidence(recorded, quantity, what, **where):
     """The values of a quantity as Evidence for a verdict; a distance is not the condition of a verdict on itself."""
     found, (prefix, name) = values(recorded, quantity, **where), quantity.rsplit("/", 1)
     ended = (stationary if name == "relative_distance" else converged)(recorded, prefix, **where)
-    ended = [ended.get(seed, False) for seed in found]
-    return verdicts.Evidence([*found.values()], ended, recorded.about["full_size"], what)
+    return verdicts.Evidence([*found.values()], [bool(ended.get(k)) for k in found], recorded.about["full_size"], what)
 
 
 def beyond(recorded, quantity, **where):
@@ -83,8 +83,8 @@ def beyond(recorded, quantity, **where):
 
 def excess(recorded, prefix, **where):
     """How many more training images than held-out ones have a match that counts as alike, as Evidence."""
-    found = evidence(recorded, f"{prefix}/alike", "training images alike beyond held-out ones", **where)
-    return found._replace(values=beyond(recorded, f"{prefix}/alike", **where))
+    name, what = f"{prefix}/alike", "training images alike beyond held-out ones"
+    return evidence(recorded, name, what, **where)._replace(values=beyond(recorded, name, **where))
 
 
 def said(recorded, quantity, **where):
