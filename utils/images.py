@@ -50,24 +50,18 @@ class Split(NamedTuple):
 def load(dataset, binary=True):
     """Load `photos` (embedded), `cifar10` or `cifar10-subset` (downloaded once into `data/`), or an `.npz` by its path.
 
-    Two classes, or with `binary=False` all that there are: four kinds of photographs, or CIFAR-10's ten.
+    Two classes, or with `binary=False` all that there are: CIFAR-10's ten, or four kinds of photographs, of which the
+    first two, people and what they make, are class 0 of two.
     """
     if str(dataset).endswith(".npz"):
         return npz(dataset, binary)
     if dataset not in DATASETS:
         raise InputError(f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file.")
-    found = photos(binary) if dataset == "photos" else cifar10(binary=binary)
+    if dataset == "photos":
+        views, kinds = photographs.views()
+        return Labelled(views, kinds // 2 if binary else kinds)
+    found = cifar10(binary=binary)
     return Labelled(*(part[SUBSET] for part in found)) if dataset == "cifar10-subset" else found
-
-
-def photos(binary=True):
-    """Views of photographs, 32×32×3 bytes: people and what they make (0) against nature and a cup of coffee (1).
-
-    With `binary=False`: people (0), things (1), a cat, coffee and a flower (2), tissue and galaxies (3); shuffled.
-    """
-    views, labels = photographs.views()
-    order = np.random.default_rng(0).permutation(len(views))
-    return Labelled(views[order], (labels // 2 if binary else labels)[order])
 
 
 def cifar10(root=DATA, binary=True):

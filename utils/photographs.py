@@ -11,6 +11,7 @@ from PIL import Image
 from utils.kernels.similarity import ncc
 
 # Files of installed packages: the class, the sides of squares in pixels, and squares placed by hand (top, left, side).
+# The classes: people (0), what they make (1), a cat, coffee and a flower (2), tissue and galaxies (3).
 PHOTOGRAPHS = {
     "skimage/data/astronaut.png": (0, (64, 48), [(16, 144, 168), (0, 320, 192)]),
     "matplotlib/mpl-data/sample_data/grace_hopper.jpg": (0, (64, 48), [(136, 176, 144)]),
@@ -29,7 +30,7 @@ CONTRAST, ALIKE = 0.08, 0.9  # see `views`
 
 
 def views():
-    """Squares of photographs, resized to (N, 32, 32, 3) bytes, and their classes (N,).
+    """Squares of photographs, resized to (N, 32, 32, 3) bytes, and their classes (N,), shuffled.
 
     Dropped are views whose values deviate from the mean of their channel by at most 0.08 of the pixel range (standard
     deviation, averaged over the channels), and the later one of two whose |NCC| exceeds 0.9.
@@ -44,7 +45,8 @@ def views():
     rows = torch.tensor(np.array(found)).flatten(1, 2) / 255  # (N, 1024, 3)
     alike = ncc(rows.flatten(1), rows.flatten(1)).abs().triu(1).amax(0) > ALIKE
     kept = ((rows.std(1).mean(1) > CONTRAST) & ~alike).numpy()
-    return np.array(found)[kept], np.array(labels)[kept]
+    order = np.flatnonzero(kept)[np.random.default_rng(0).permutation(kept.sum())]
+    return np.array(found)[order], np.array(labels)[order]
 
 
 def read(file):
