@@ -35,9 +35,9 @@ def image_rows(rows, shape, labels, frames, scale=0.7):
     return fig
 
 
-def pairs(images, neighbours, shape, labels=("reconstruction", "nearest")):
+def pairs(images, neighbours, shape):
     """Draw reconstructions (black frames) above their nearest neighbours (grey frames), as the first paper does."""
-    return image_rows([images, neighbours], shape, labels, [BLACK, GREY], scale=0.88)
+    return image_rows([images, neighbours], shape, ("reconstruction", "nearest"), [BLACK, GREY], scale=0.88)
 
 
 def curves(series, xlabel, ylabel, hlines=(), scale="log"):
@@ -55,19 +55,16 @@ def curves(series, xlabel, ylabel, hlines=(), scale="log"):
 
 def switcher(pictures, description, control=widgets.ToggleButtons):
     """Return a widget that shows one of several figures, {name: (figure, alternative text)}; works without a kernel."""
-    panels = [widgets.HTML(picture_html(fig, alt)) for fig, alt in pictures.values()]
+    panels = []
+    for fig, alt in pictures.values():
+        buffer = io.BytesIO()
+        fig.savefig(buffer, format="png")
+        plt.close(fig)
+        panels.append(widgets.HTML(img(buffer, "png", alt, "max-width: 100%")))
     handle = control(options=list(pictures), description=description, index=0)
     stack = widgets.Stack(panels, selected_index=0)
     widgets.jsdlink((handle, "index"), (stack, "selected_index"))
     return widgets.VBox([handle, stack])
-
-
-def picture_html(fig, alt):
-    """Turn a figure into an <img> that carries its own pixels, and close it."""
-    buffer = io.BytesIO()
-    fig.savefig(buffer, format="png")
-    plt.close(fig)
-    return img(buffer, "png", alt, "max-width: 100%")
 
 
 def img(buffer, kind, alt, style):
