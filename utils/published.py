@@ -12,8 +12,7 @@ import torch
 from utils import victims
 from utils.attacks.contract import check_layers
 from utils.errors import InputError
-from utils.kernels.layers import Layer, change, flatten, forward, gradient
-from utils.kernels.losses import LOSSES
+from utils.kernels.layers import Layer, change
 
 
 def load(path, shape):
@@ -69,15 +68,11 @@ def victim(path, secret, recipe, shape):
     250 each, `images.split` of 500 with seed 0 (DATASET=cifar10, SEED=0, IMAGES=500; `images.halves` takes twice as
     many for the same); of ten classes the first 50 each.
     """
-    (x, y), network = secret, change(load(path, shape), lambda p: p.to(secret.images))
+    network = change(load(path, shape), lambda p: p.to(secret.images))
     widths, biases = [len(layer.weight) for layer in network], [layer.bias is not None for layer in network]
     recipe = recipe._replace(hidden=tuple(widths[:-1]), biases=any(biases[1:]), sharpness=math.inf, stages=0)
-    victims.check(recipe, y, smooth=False)
-    outputs = int(y.max()) + 1 if recipe.loss == "cross_entropy" else 1
+    outputs = victims.check(recipe, secret.labels, smooth=False)
     if widths[-1] != outputs:
         needed = f"these labels and the {recipe.loss} loss need K = {outputs}: choose another recipe or other labels"
         raise InputError(f"{path} has K = {widths[-1]} outputs, but {needed}.")
-    mean = x.mean(0) * recipe.centred
-    slope = gradient(network, x - mean, y, LOSSES[recipe.loss])[1] + recipe.weight_decay * flatten(network)
-    z = forward(network, x - mean)[1][-1]
-    return victims.measured(network, z, y, recipe, mean, slope.norm().item())
+    return victims.measured(network, secret, recipe)

@@ -37,21 +37,32 @@ def train(secret, recipe, seed=0, start=None):
     """
     x, y = secret
     smooth = not recipe.hidden or math.isfinite(recipe.sharpness)
-    check(recipe, y, smooth)
-    outputs = int(y.max()) + 1 if recipe.loss == "cross_entropy" else 1
+    outputs = check(recipe, y, smooth)
     if start is None:
         start = networks.initial(recipe, x.shape[1], seed, outputs, x.device)
     mean = x.mean(0) * recipe.centred
-    network, z, gradient_norm = (stationary if smooth else descended)(start, x - mean, y, recipe)
-    return measured(network, z, y, recipe, mean, gradient_norm)
+    if not smooth:
+        return measured(descended(start, x - mean, y, recipe), secret, recipe)
+    model = one_hidden if recipe.hidden else affine
+    solved = model.solve(x - mean, y, recipe.weight_decay, model.weights(start, recipe.sharpness))
+    at = one_hidden.forward(solved.inside, solved.coordinates, recipe.sharpness) if recipe.hidden else solved
+    return described(model.network(solved.weights), at.logits[:, None], y, recipe, mean, solved.gradient_norm)
 
 
-def measured(network, z, labels, recipe, mean, gradient_norm):
+def measured(network, secret, recipe):
+    """The Victim that is a ReLU network, whoever trained it on a Part of the images."""
+    (x, y), loss = secret, LOSSES[recipe.loss]
+    mean = x.mean(0) * recipe.centred
+    z, slope = layers.pullback(network, x - mean, lambda z: loss.slope(z, y) / len(x))
+    return described(network, z, y, recipe, mean, (slope + recipe.weight_decay * flatten(network)).norm())
+
+
+def described(network, z, labels, recipe, mean, gradient_norm):
     """The Victim with outputs z (m, K) for its training images, whose mean and ‖∇E‖ are known."""
     loss = LOSSES[recipe.loss].value(z, labels).mean().item()
     named = z.argmax(1) if z.shape[1] > 1 else z[:, 0] > 0
     accuracy = (named == labels).double().mean().item()
-    return Victim(Released(network, labels, recipe), mean, loss, gradient_norm, accuracy)
+    return Victim(Released(network, labels, recipe), mean, loss, gradient_norm.item(), accuracy)
 
 
 @kept
@@ -62,7 +73,7 @@ def stationarity(victim, secret):
 
 
 def check(recipe, labels, smooth):
-    """Raise InputError unless the recipe can be followed with these labels."""
+    """The number of outputs that these labels need; InputError unless the recipe can be followed with them."""
     choose("loss", recipe.loss, LOSSES)
     if recipe.loss != "cross_entropy" and not torch.isin(labels, labels.new_tensor([0, 1])).all():
         reach = f"they reach from {labels.min()} to {labels.max()}"
@@ -75,14 +86,7 @@ def check(recipe, labels, smooth):
         raise InputError("A polish needs one output, no later biases and a positive WEIGHT_DECAY: use stages=0.")
     if smooth and (len(recipe.hidden) > 1 or recipe.loss != "logistic"):
         raise InputError("A softplus network is trained with one hidden layer and the logistic loss: use sharpness=∞.")
-
-
-def stationary(network, x, y, recipe):
-    """Train to a stationary point: the network, its outputs z (m, 1) and ‖∇E‖."""
-    model = one_hidden if recipe.hidden else affine
-    solved = model.solve(x, y, recipe.weight_decay, model.weights(network, recipe.sharpness))
-    at = one_hidden.forward(solved.inside, solved.coordinates, recipe.sharpness) if recipe.hidden else solved
-    return model.network(solved.weights), at.logits[:, None], solved.gradient_norm.item()
+    return int(labels.max()) + 1 if recipe.loss == "cross_entropy" else 1
 
 
 def descended(network, x, y, recipe):
@@ -92,10 +96,10 @@ def descended(network, x, y, recipe):
     polish, the descent is made twice, and Newton's step in between leaves nothing outside.
     """
     loss, first = LOSSES[recipe.loss], joint(network[0])
-    basis, upper = torch.linalg.qr(torch.cat([x, torch.ones_like(x[:, :1])], 1).mT)  # Q (d+1, m), Lᵀ (m, m)
+    basis, coordinates = one_hidden.coordinates(x)  # Q (d+1, m), L (m, m)
     outside = first - first @ basis @ basis.mT
     inner, norm = (Layer(first @ basis, None), *network[1:]), outside.norm().clamp_min(1e-300)
-    seen, known = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
+    seen, known = coordinates.to(recipe.dtype), y.to(recipe.dtype)
 
     def objective(theta):
         value, slope = layers.gradient(unflatten(theta[:-1], inner), seen, known, loss)
@@ -109,9 +113,7 @@ def descended(network, x, y, recipe):
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
     first = inner[0].weight @ basis.mT + theta[-1] / norm * outside  # (n_1, m) @ (m, d+1) -> (n_1, d+1)
-    trained = layers.change((parted(first), *inner[1:]), torch.clone)
-    slope = layers.gradient(trained, x, y, loss)[1] + recipe.weight_decay * flatten(trained)
-    return trained, layers.forward(trained, x)[1][-1], slope.norm().item()
+    return layers.change((parted(first), *inner[1:]), torch.clone)
 
 
 def descend(objective, theta, recipe):
