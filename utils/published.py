@@ -21,11 +21,9 @@ def load(path, shape):
     The file holds a state dict, by itself or under "state_dict": layers.0.weight (n₁, CHW), layers.1.weight (n₂, n₁), …
     and layers.0.bias (n₁,), … where a layer has one; older files say convnet for layers. InputError for anything else.
     """
-    (height, width, channels), state = shape, tensors(path)
-    depth = sum(name.endswith("weight") for name in state)
-    network = [Layer(*(state.get(f"layers.{k}.{part}") for part in Layer._fields)) for k in range(depth)]
-    (weight, bias), *rest = change(network, lambda p: p.detach().double())
+    (height, width, channels), network = shape, layers_of(path)
     check_layers(network)
+    (weight, bias), *rest = change(network, lambda p: p.detach().double())
     if weight.shape[1] != math.prod(shape):
         images = f"images of {height}×{width}×{channels} have {math.prod(shape)}"
         raise InputError(f"{path} takes {weight.shape[1]} values and {images}: give weights of this architecture.")
@@ -33,8 +31,8 @@ def load(path, shape):
     return Layer(weight, bias), *rest
 
 
-def tensors(path):
-    """{name: tensor} of a file that holds the weights of layers, and nothing else; no code in it is run."""
+def layers_of(path):
+    """The Layers of a file that holds their weights, and nothing else; no code in it is run."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -56,7 +54,7 @@ def tensors(path):
             raise InputError(f"{path}: {name} has the shape {tuple(part.shape)}; all layers must be fully connected.")
         if not part.isfinite().all():
             raise InputError(f"{path}: {name} holds values that are NaN or infinite; train the network anew.")
-    return state
+    return [Layer(*(state.get(f"layers.{k}.{part}") for part in Layer._fields)) for k in range(depth)]
 
 
 def victim(path, secret, recipe, shape):

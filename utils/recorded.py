@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from utils import report, verdicts
+from utils import verdicts
 from utils.errors import InputError
 from utils.images import DATA
 
@@ -42,8 +42,8 @@ def load(name):
 
 def values(recorded, quantity, column="value", **where):
     """A quantity by seed, or its baseline: {seed: number} of the runs with these parameters; InputError if not unique."""
-    rows = [row for row in recorded.rows if row["name"] == quantity]
-    rows = [row for row in rows if all(row[name] == str(value) for name, value in where.items())]
+    where = {"name": quantity} | where
+    rows = [row for row in recorded.rows if all(row[name] == str(value) for name, value in where.items())]
     found = {int(row["seed"]): float(row[column]) for row in rows}
     if len(found) < len(rows):
         raise InputError(f"{quantity} of {recorded.name} has several values per seed: name more parameters.")

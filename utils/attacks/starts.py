@@ -1,4 +1,4 @@
-"""Where an attack may begin, each an (m, d) tensor of images. The start at the secret itself is evaluate.leak."""
+"""Where an attack may begin, each an (m, d) tensor of images. The start at the secret itself is evaluate.ground_truth."""
 
 import torch
 
