@@ -68,11 +68,9 @@ def squares(photograph, sides, placed=()):
         free[top // CELL : -(-(top + side) // CELL), left // CELL : -(-(left + side) // CELL)] = False
     for n in (side // CELL for side in sides):
         weights = np.minimum(np.arange(n) + 1, n - np.arange(n)) / ((n + 1) // 2 * (n // 2 + 1))  # their sum is 1
-        score = np.einsum("hwij,i,j", sliding_window_view(detail, (n, n)), weights, weights)
-        score *= sliding_window_view(free, (n, n)).all((2, 3))
-        while score.max() > DETAIL:
+        detailed = np.einsum("hwij,i,j", sliding_window_view(detail, (n, n)), weights, weights)
+        while (score := detailed * sliding_window_view(free, (n, n)).all((2, 3))).max() > DETAIL:
             top, left = (int(place) for place in np.unravel_index(score.argmax(), score.shape))
             found.append((top * CELL, left * CELL, n * CELL))
             free[top : top + n, left : left + n] = False
-            score[max(0, top - n + 1) : top + n, max(0, left - n + 1) : left + n] = 0  # all that would overlap
     return found[:MOST]

@@ -13,8 +13,7 @@ def l2(images, references):
 
 def standardised(rows):
     """Rows (…, d) minus their mean, with norm one; a constant row becomes zero."""
-    centred = rows - rows.mean(-1, keepdim=True)
-    return centred / centred.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).eps)
+    return normalize(rows - rows.mean(-1, keepdim=True), dim=-1, eps=torch.finfo(rows.dtype).eps)
 
 
 def stretch(images):
@@ -43,8 +42,8 @@ def half_ncc(images, references, shape):
     return reduced(images) @ reduced(references).T / shape[-1]
 
 
-def alike(images, references, shape, fine=3, coarse=9):
-    """All correlations of what lies between `fine` and `coarse` pixels in size: (n, d), (k, d) -> (n, k).
+def alike(images, references, shape):
+    """All correlations of what lies between 3 and 9 pixels in size: (n, d), (k, d) -> (n, k).
 
     The mean over a small window takes noise away; minus its mean over a larger one, it loses brightness and shading,
     which unlike photographs share. A flat image has nothing left, and is like no other. Made for pictures of 32×32.
@@ -54,8 +53,8 @@ def alike(images, references, shape, fine=3, coarse=9):
         return avg_pool2d(maps, window, stride=1, padding=window // 2, count_include_pad=False)
 
     def band(rows):
-        seen = smooth(planes(rows, shape), fine)
-        return normalize((seen - smooth(seen, coarse)).flatten(1), eps=1e-6)
+        seen = smooth(planes(rows, shape), 3)
+        return normalize((seen - smooth(seen, 9)).flatten(1), eps=1e-6)
 
     return band(images) @ band(references).T
 
