@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 
 from utils.errors import InputError
 from utils.kernels.similarity import alike
@@ -59,14 +60,10 @@ def leak(candidates, training, held_out, shape):
     return Leak(*best, area(*best), p_value(*best), *counts)
 
 
-def wins(above, below):
-    """Whether each of n numbers exceeds each of k others, one half where they are equal: (n,), (k,) -> (n, k)."""
-    return (above[:, None] > below).double() + (above[:, None] == below).double() / 2
-
-
 def area(above, below, seed=0):
     """The area under the ROC curve of a score with values `above` (n,) and `below` (k,) on the two sides."""
-    table, draw = wins(above, below).numpy(), np.random.default_rng(seed).multinomial
+    table = ((above[:, None] > below) + 0.5 * (above[:, None] == below)).double().numpy()  # (n, k)
+    draw = np.random.default_rng(seed).multinomial
     rows, columns = (draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape)  # (RESAMPLES, n), (RESAMPLES, k)
     low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975))
     return Area(table.mean().item(), low.item(), high.item())
@@ -74,8 +71,7 @@ def area(above, below, seed=0):
 
 def p_value(training, held_out, seed=0):
     """The share of exchanges of places, as many as are drawn, after which the AUC is at least as large: (m,), (m,)."""
-    pairs = torch.stack([training, held_out])
-    ranks = wins(pairs.flatten(), pairs.flatten()).sum(1).reshape(2, -1)  # (2, m)
+    ranks = torch.from_numpy(rankdata(torch.stack([training, held_out]), axis=None)).reshape(2, -1)  # (2, m)
     flips = torch.rand(RESAMPLES, len(training), generator=torch.Generator().manual_seed(seed)) < 0.5
     sums = torch.where(flips, ranks[1], ranks[0]).sum(1)
     return (1 + (sums >= ranks[0].sum()).sum().item()) / (1 + RESAMPLES)
