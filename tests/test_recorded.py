@@ -85,6 +85,18 @@ def test_damaged_results_are_refused(made, damage):
         recorded.load("made")
 
 
+@pytest.mark.parametrize("damage", ["missing", "text", "cut", "another run"])
+def test_damaged_pictures_are_refused(made, damage):
+    path, found = made / "made.npz", recorded.load("made")
+    assert recorded.pictures(found, "SEED=0")[1] == (8, 8, 3)
+    whole = path.read_bytes()
+    path.write_bytes({"text": b"no pictures", "cut": whole[: len(whole) // 2]}.get(damage, whole))
+    if damage == "missing":
+        path.unlink()
+    with pytest.raises(InputError, match="cannot be read for SEED=.: take it from the repository again"):
+        recorded.pictures(found, "SEED=1" if damage == "another run" else "SEED=0")
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_recorded_results_are_whole_and_say_where_they_come_from(name):
     found = recorded.load(name)

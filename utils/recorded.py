@@ -7,6 +7,7 @@ A grid's results are three files: `.csv` (a line per number: the crossed paramet
 import csv
 import json
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -96,8 +97,12 @@ def said(recorded, quantity, **where):
 
 def pictures(recorded, key):
     """Pictures of a run, {what: (k, d) in [0, 1]}, its similarities (k,), and the shape of one picture."""
-    with np.load((DATA / "results" / recorded.name).with_suffix(".npz")) as archive:
-        named = {name.split("/")[1]: archive[name] for name in archive if name.split("/")[0] == key}
-    shape = named["reconstructions"].shape[1:]
+    path = (DATA / "results" / recorded.name).with_suffix(".npz")
+    try:
+        with np.load(path) as archive:
+            named = {name.split("/")[1]: archive[name] for name in archive if name.split("/")[0] == key}
+        shape = named["reconstructions"].shape[1:]
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise InputError(f"{path} cannot be read for {key}: take it from the repository again.") from error
     rows = {what: torch.from_numpy(array).double() for what, array in named.items()}
     return {what: x.flatten(1) / 255 if x.dim() > 1 else x for what, x in rows.items()}, shape
