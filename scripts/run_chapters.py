@@ -4,8 +4,8 @@
     python scripts/run_chapters.py CHAPTER.ipynb OUTPUT.ipynb [NAME=VALUE …]
 
 A chapter is run again if the content of one of these has changed: its cells, the files of `utils` that it imports, but
-for their comments and docstrings, the parameters, the file of images, the recorded results that it names, the locked
-versions, this script. JOBS in the environment: how many at a time.
+for their comments and docstrings, the parameters, the file of images, the squares of the photographs, the recorded
+results that it names, the locked versions, this script. JOBS in the environment: how many at a time.
 """
 
 import contextlib
@@ -37,7 +37,8 @@ def key_of(chapter, given):
     lines, code = [line for line in lines if not line.startswith(("%", "!"))], None
     with contextlib.suppress(SyntaxError):  # the run will say where
         code = kept.fingerprint("\n".join(lines))
-    files = [Path(__file__), ROOT / "requirements.lock", Path(given.get("DATASET", ""))]
+    squares = ROOT / "data" / "photographs.json"
+    files = [Path(__file__), ROOT / "requirements.lock", squares, Path(given.get("DATASET", ""))]
     recorded = sorted((ROOT / "data" / "results").iterdir()) if "recorded.load" in "\n".join(lines) else []
     files += [file for file in recorded if f'"{file.stem}"' in "\n".join(lines)]
     files = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]

@@ -1,6 +1,9 @@
 """Data sets, and one clear sentence for every way in which a file can be wrong."""
 
+import hashlib
 import io
+import json
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -14,7 +17,12 @@ from utils import images, photographs
 from utils.errors import InputError
 from utils.kernels.similarity import ncc, ssim
 
-CIFAR_SUBSET = Path(__file__).parent.parent.parent / "shared" / "data" / "cifar10-subset.npz"
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import choose_squares  # noqa: E402
+
+CHOSEN = json.loads(photographs.SQUARES.read_text(encoding="utf-8"))
+CIFAR_SUBSET = ROOT.parent / "shared" / "data" / "cifar10-subset.npz"
 
 
 def save(path, **arrays):
@@ -41,10 +49,9 @@ def test_photos_are_neither_flat_nor_alike():
     assert ssim(secret.images, known.images, (32, 32, 3)).amax(1).mean() < 0.25  # CIFAR-10: 0.20
 
 
-@pytest.mark.parametrize("file", photographs.PHOTOGRAPHS)
+@pytest.mark.parametrize("file", CHOSEN)
 def test_no_two_views_share_a_pixel(file):
-    photograph = np.asarray(photographs.read(file))
-    found = photographs.squares(photograph, *photographs.PHOTOGRAPHS[file][1:])
+    photograph, found = np.asarray(photographs.read(file)), CHOSEN[file][1]
     used = np.zeros(photograph.shape[:2], int)
     for top, left, side in found:
         assert used[top : top + side, left : left + side].shape == (side, side)  # all of it is inside
@@ -52,17 +59,28 @@ def test_no_two_views_share_a_pixel(file):
     assert used.max() == 1 and len(found) <= 50
 
 
+def test_the_views_are_those_of_recorded_results():
+    bytes_of = b"".join(array.tobytes() for array in photographs.views())
+    assert hashlib.sha256(bytes_of).hexdigest() == "806e554c669bc30be4ece861ac958c9832364ab3d0ae7c427725179cbea3713d"
+
+
+def test_the_squares_are_chosen_again(tmp_path):
+    choose_squares.main(tmp_path / "photographs.json")
+    assert (tmp_path / "photographs.json").read_text() == photographs.SQUARES.read_text()
+
+
 def test_squares_are_where_the_detail_is():
     photograph = np.zeros((200, 210, 3), np.uint8)
     photograph[40:104, 80:144] = np.random.default_rng(0).integers(0, 256, (64, 64, 3))
-    assert photographs.squares(photograph, (64,)) == [(40, 80, 64)]
-    assert photographs.squares(photograph, (64,), [(0, 0, 41)])[0] == (0, 0, 41)
-    assert not any(top < 48 and left < 48 for top, left, _ in photographs.squares(photograph, (32,), [(0, 0, 41)])[1:])
+    squares = choose_squares.squares
+    assert squares(photograph, (64,)) == [(40, 80, 64)]
+    assert squares(photograph, (64,), [(0, 0, 41)])[0] == (0, 0, 41)
+    assert not any(top < 48 and left < 48 for top, left, _ in squares(photograph, (32,), [(0, 0, 41)])[1:])
 
 
 def test_the_licence_of_every_photograph_is_listed():
-    text = (Path(__file__).parent.parent / "data" / "README.md").read_text()
-    for file in photographs.PHOTOGRAPHS:
+    text = (ROOT / "data" / "README.md").read_text()
+    for file in CHOSEN:
         (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{file}`" in line]
         assert any(licence in row for licence in ("public domain", "CC0", "CC BY 2.0", "no known copyright")), row
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import math
 import os
+from collections import namedtuple
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +22,8 @@ ARRAYS = ("images", "labels", "label_names")
 PARTS = ("training", "partition", "held-out")
 SUBSET = np.add.outer(range(0, 30_000, 10_000), range(1017)).ravel()  # of CIFAR-10; recorded results are made of it
 ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
-
-
-class Labelled(NamedTuple):
-    """N images (N, H, W, C) as the file holds them, bytes or floats in [0, 1], and labels (N,) in {0, …, K−1}."""
-
-    images: np.ndarray
-    labels: np.ndarray
+# N images (N, H, W, C) as the file holds them, bytes or floats in [0, 1], and labels (N,) in {0, …, K−1}.
+Labelled = namedtuple("Labelled", "images labels")
 
 
 class Part(NamedTuple):
@@ -50,8 +46,7 @@ class Split(NamedTuple):
 def load(dataset, binary=True):
     """Load `photos` (embedded), `cifar10` or `cifar10-subset` (downloaded once into `data/`), or an `.npz` by its path.
 
-    Two classes, or with `binary=False` all that there are: CIFAR-10's ten, or four kinds of photographs, of which the
-    first two, people and what they make, are class 0 of two.
+    Two classes, or with `binary=False` CIFAR-10's ten, or four kinds of photographs, the first two of them class 0.
     """
     if str(dataset).endswith(".npz"):
         return npz(dataset, binary)
@@ -71,10 +66,8 @@ def cifar10(root=DATA, binary=True):
     try:
         files = CIFAR10(root, train=True, download=True)
     except (OSError, RuntimeError) as error:
-        raise InputError(
-            "CIFAR-10 could not be downloaded: connect to the network and run again, or put cifar-10-python.tar.gz "
-            f"into {root} yourself, or use DATASET='photos' or the path of an .npz file."
-        ) from error
+        ways = f"put cifar-10-python.tar.gz into {root}, or use DATASET='photos' or the path of an .npz file"
+        raise InputError(f"CIFAR-10 cannot be downloaded: connect to the network and try again, or {ways}.") from error
     return Labelled(files.data, class_numbers(np.array(files.targets), CIFAR10_NAMES, "CIFAR-10", binary))
 
 
@@ -184,18 +177,15 @@ def enough(sizes, counts):
     """Where the parts of each class begin and end, unless a class has too few images."""
     kinds, smallest, (training, partition, held_out) = len(counts), min(counts), sizes
     ends, most = np.cumsum([0, *sizes]) // kinds, smallest // (3 if held_out else 2) * kinds
+    both = f"{training} training and {partition} partition images"
     if smallest < 2:
         raise InputError(f"Class {counts.index(smallest)} has {smallest} images: give every class one for every part.")
     if smallest < ends[2]:
-        raise InputError(
-            f"{training} training and {partition} partition images need {ends[2]} of each class, but one class has "
-            f"only {smallest}: choose at most {most} for each part, or a larger data set."
-        )
+        but = f"but one class has only {smallest}: choose at most {most} for each part, or a larger data set"
+        raise InputError(f"{both} need {ends[2]} of each class, {but}.")
     if smallest < ends[3]:
-        raise InputError(
-            f"Beside {training} training and {partition} partition images there are at most "
-            f"{(smallest - ends[2]) * kinds} held-out ones, not {held_out}: choose fewer, or a larger data set."
-        )
+        but = f"not {held_out}: choose fewer, or a larger data set"
+        raise InputError(f"Beside {both} there are at most {(smallest - ends[2]) * kinds} held-out ones, {but}.")
     return ends
 
 
@@ -205,18 +195,15 @@ def different(images, rows, parts):
     for image, row, part in zip(images, rows, parts):
         other, where = seen.setdefault(hashlib.sha256(image.tobytes()).digest(), (row, part))
         if where != part:
-            raise InputError(
-                f"Images {other} and {row} of the data set are identical, but one is for the {where} part and one for "
-                f"the {part} part: remove one of them (they are counted from 0)."
-            )
+            which = f"one is for the {where} part and one for the {part} part"
+            raise InputError(f"Images {other} and {row} of the data set (from 0) are equal, but {which}: remove one.")
 
 
 def halves(labelled, most, seed=0, device="cpu"):
     """At most `most` images for the attacker, half as many secret ones, and as many held out as secret, balanced."""
     kinds = int(labelled.labels.max()) + 1
     if most < 2 * kinds:
-        raise InputError(
-            f"IMAGES is {most}, but the {kinds} classes of the stationarity attack need at least {2 * kinds}."
-        )
+        classes = f"the {kinds} classes of the stationarity attack"
+        raise InputError(f"IMAGES is {most}, but {classes} need at least {2 * kinds}.")
     secret, known = (size // kinds * kinds for size in (most // 2, most))
     return split(labelled, secret, known, seed, device, held_out=secret)

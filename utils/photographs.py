@@ -1,51 +1,23 @@
 """Views of eleven free photographs that come with installed packages; data/README.md names authors and licences."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import torch
-from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 
-from utils.kernels.similarity import ncc
-
-# Files of installed packages: the class, the sides of squares in pixels, and squares placed by hand (top, left, side).
-# The classes: people (0), what they make (1), a cat, coffee and a flower (2), tissue and galaxies (3).
-PHOTOGRAPHS = {
-    "skimage/data/astronaut.png": (0, (64, 48), [(16, 144, 168), (0, 320, 192)]),
-    "matplotlib/mpl-data/sample_data/grace_hopper.jpg": (0, (64, 48), [(136, 176, 144)]),
-    "skimage/data/camera.png": (0, (64, 48), [(40, 120, 192)]),
-    "skimage/data/rocket.jpg": (1, (64, 48), [(128, 232, 192)]),
-    "sklearn/datasets/images/china.jpg": (1, (64, 48, 32), [(24, 104, 192)]),
-    "skimage/data/coins.png": (1, (56,), []),
-    "skimage/data/chelsea.png": (2, (64, 48, 32), [(72, 128, 72), (96, 288, 64), (208, 232, 64)]),
-    "skimage/data/coffee.png": (2, (64, 48, 32), [(0, 176, 232), (232, 320, 80), (232, 192, 72)]),
-    "sklearn/datasets/images/flower.jpg": (2, (64, 48, 32), [(152, 248, 128)]),
-    "skimage/data/ihc.png": (3, (48,), [(304, 248, 128)]),
-    "skimage/data/hubble_deep_field.jpg": (3, (40,), []),
-}
-CELL, DETAIL, MOST = 8, 0.04, 50  # see `squares`
-CONTRAST, ALIKE = 0.08, 0.9  # see `views`
+SQUARES = Path(__file__).parent.parent / "data" / "photographs.json"  # written by scripts/choose_squares.py
 
 
 def views():
-    """Squares of photographs, resized to (N, 32, 32, 3) bytes, and their classes (N,), shuffled.
-
-    Dropped are views whose values deviate from the mean of their channel by at most 0.08 of the pixel range (standard
-    deviation, averaged over the channels), and the later one of two whose |NCC| exceeds 0.9.
-    """
+    """Squares of photographs, resized to (N, 32, 32, 3) bytes, and their classes (N,), shuffled."""
     found, labels = [], []
-    for file, (label, sides, placed) in PHOTOGRAPHS.items():
+    for file, (label, squares) in json.loads(SQUARES.read_text(encoding="utf-8")).items():
         photograph = read(file)
-        for top, left, side in squares(np.asarray(photograph), sides, placed):
-            square = photograph.crop((left, top, left + side, top + side))  # else resizing would look beyond it
-            found.append(np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS)))
-            labels.append(label)
-    rows = torch.tensor(np.array(found)).flatten(1, 2) / 255  # (N, 1024, 3)
-    alike = ncc(rows.flatten(1), rows.flatten(1)).abs().triu(1).amax(0) > ALIKE
-    kept = ((rows.std(1).mean(1) > CONTRAST) & ~alike).numpy()
-    order = np.flatnonzero(kept)[np.random.default_rng(0).permutation(kept.sum())]
+        found += [view(photograph, *square) for square in squares]
+        labels += [label] * len(squares)
+    order = np.random.default_rng(0).permutation(len(found))
     return np.array(found)[order], np.array(labels)[order]
 
 
@@ -55,22 +27,7 @@ def read(file):
     return Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")
 
 
-def squares(photograph, sides, placed=()):
-    """Cut a photograph (H, W, 3) into at most 50 squares (top, left, side) that share no pixel.
-
-    First those placed by hand, then of each side the most detailed ones, as long as their detail exceeds 0.04 of the
-    pixel range: the standard deviation within cells of 8×8 pixels, averaged with weights that fall towards the border.
-    """
-    height, width = (size // CELL for size in photograph.shape[:2])
-    cells = photograph[: height * CELL, : width * CELL].reshape(height, CELL, width, CELL, 3) / 255
-    detail, free, found = cells.std((1, 3)).mean(-1), np.ones((height, width), bool), list(placed)
-    for top, left, side in placed:
-        free[top // CELL : -(-(top + side) // CELL), left // CELL : -(-(left + side) // CELL)] = False
-    for n in (side // CELL for side in sides):
-        weights = np.minimum(np.arange(n) + 1, n - np.arange(n)) / ((n + 1) // 2 * (n // 2 + 1))  # their sum is 1
-        detailed = np.einsum("hwij,i,j", sliding_window_view(detail, (n, n)), weights, weights)
-        while (score := detailed * sliding_window_view(free, (n, n)).all((2, 3))).max() > DETAIL:
-            top, left = (int(place) for place in np.unravel_index(score.argmax(), score.shape))
-            found.append((top * CELL, left * CELL, n * CELL))
-            free[top : top + n, left : left + n] = False
-    return found[:MOST]
+def view(photograph, top, left, side):
+    """A square of a photograph, resized to (32, 32, 3) bytes."""
+    square = photograph.crop((left, top, left + side, top + side))  # else resizing would look beyond it
+    return np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS))
