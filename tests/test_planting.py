@@ -1,4 +1,4 @@
-"""The functions of chapter 01: all training sets of an affine model, and the one nearest to a wish."""
+"""The functions of chapter 01 and its sequel: all training sets of a model, and the one nearest to a wish."""
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from utils.errors import InputError
 from utils.kernels import affine
 
 CHAPTER = chapter_functions("01-linear-underdetermination")
+NETWORK = chapter_functions("planting-behind-a-network")
 MU = CHAPTER["WEIGHT_DECAY"]
 plant = CHAPTER["plant"]
 
@@ -73,3 +74,18 @@ def test_labels_that_cannot_be(small):
 def test_an_empty_drawing():
     with pytest.raises(InputError, match="DRAWING is empty"):
         CHAPTER["drawing"]("\n\n", (8, 8, 3))
+    with pytest.raises(InputError, match="DRAWING is empty"):
+        NETWORK["drawings"]("\n\n", (8, 8, 3), 4, 0)
+
+
+def test_every_copy_of_the_drawing_shows_it():
+    drawn = NETWORK["drawings"]("#.\n.#", (8, 8, 3), 4, 0).reshape(4, 8, 8, 3)
+    assert torch.allclose((drawn[:, 0, 0] - drawn[:, 0, 7]).abs(), drawn.new_tensor(0.5))
+    assert torch.equal(drawn[:, 0, 0], drawn[:, 7, 7]) and drawn.unique(dim=0).shape[0] == 4
+
+
+def test_equal_neurons_are_merged():
+    neurons = torch.tensor([[1.0, 2.0, 3.0]] * 4 + [[4.0, 5.0, 6.0]], dtype=torch.float64)
+    kinds, few, copies = NETWORK["merge"](neurons)
+    assert kinds == [[4], [0, 1, 2, 3]] and copies.tolist() == [1, 4]
+    assert torch.equal(few, torch.stack([neurons[4], 2 * neurons[0]]))

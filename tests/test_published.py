@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from utils import images, networks, published, victims
+from utils import images, networks, victims
 from utils.attacks import bilevel, decoreco
 from utils.attacks.contract import Released
 from utils.errors import InputError
@@ -61,7 +61,7 @@ def pictures(n=12):
 )
 def test_a_network_read_from_a_file_is_that_network(tmp_path, wrapped, stem, dtype, widths, biases):
     model = perceptron(widths, biases).to(dtype)
-    network = published.load(saved(tmp_path / "weights.pth", model, wrapped, stem), SHAPE)
+    network = victims.load(saved(tmp_path / "weights.pth", model, wrapped, stem), SHAPE)
     theirs, ours = pictures()
     assert torch.allclose(layers.forward(network, ours)[1][-1], model.double()(theirs), rtol=1e-12)
     assert [layer.bias is not None for layer in network] == list(biases)
@@ -71,13 +71,13 @@ def test_a_network_read_from_a_file_is_that_network(tmp_path, wrapped, stem, dty
 def test_files_of_older_versions_of_torch_are_read(tmp_path):
     model, path = perceptron(), tmp_path / "old.pth"
     torch.save(model.state_dict(), path, _use_new_zipfile_serialization=False)
-    assert torch.equal(published.load(path, SHAPE)[1].weight, model.layers[1].weight.double())
+    assert torch.equal(victims.load(path, SHAPE)[1].weight, model.layers[1].weight.double())
 
 
 def test_parameters_are_read_like_tensors(tmp_path):
     model, path = perceptron(), tmp_path / "parameters.pth"
     torch.save(dict(model.named_parameters()), path)
-    assert not published.load(path, SHAPE)[0].weight.requires_grad
+    assert not victims.load(path, SHAPE)[0].weight.requires_grad
 
 
 LABELS = {
@@ -92,7 +92,7 @@ def test_a_published_victim_says_what_the_trainer_would_say_of_it(tmp_path, rule
     outputs = 3 if rule == "multiclass" else 1
     path = saved(tmp_path / "weights.pth", perceptron((60, 7, 6, outputs), (True, True, False)))
     secret, recipe = images.Part(pictures()[1], LABELS[rule].double()), networks.perceptron(rule)
-    ours = published.victim(path, secret, recipe, SHAPE)
+    ours = victims.published(path, secret, recipe, SHAPE)
     assert ours.released.recipe == recipe._replace(hidden=(7, 6), biases=True, stages=0)
     still = ours.released.recipe._replace(epochs=0, dtype=torch.float64)  # a training that ends where it starts
     theirs = victims.train(secret, still, start=ours.released.network)
@@ -106,13 +106,13 @@ def test_a_published_victim_says_what_the_trainer_would_say_of_it(tmp_path, rule
 def test_a_published_network_can_be_attacked_like_a_relu_network_whatever_the_recipe_says(tmp_path):
     path = saved(tmp_path / "weights.pth", perceptron((60, 7, 1), (True, True)))
     secret = images.Part(pictures()[1], LABELS["signed"].double())
-    recipe = published.victim(path, secret, networks.one_hidden(99, 0.1), SHAPE).released.recipe
+    recipe = victims.published(path, secret, networks.one_hidden(99, 0.1), SHAPE).released.recipe
     assert recipe.hidden == (7,) and recipe.sharpness == float("inf") and recipe.weight_decay == 0.1
 
 
 def told(path, shape=SHAPE):
     with pytest.raises(InputError) as caught:
-        published.load(path, shape)
+        victims.load(path, shape)
     assert str(caught.value).count(". ") == 0 and str(caught.value).endswith(".") and "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -189,7 +189,7 @@ def test_labels_and_recipe_must_fit_to_the_outputs(tmp_path, outputs, rule, labe
     path = saved(tmp_path / "weights.pth", perceptron((60, 7, outputs), (True, False)))
     secret = images.Part(pictures()[1], LABELS[labels].double())
     with pytest.raises(InputError, match=re.escape(sentence)):
-        published.victim(path, secret, networks.perceptron(rule), SHAPE)
+        victims.published(path, secret, networks.perceptron(rule), SHAPE)
 
 
 @pytest.mark.parametrize("attack", [bilevel.attack, decoreco.attack])

@@ -2,10 +2,7 @@
 
 
 class InputError(ValueError):
-    """A wrong parameter, file, shape or device; the message says what to do.
-
-    IPython shows the sentence alone, without a traceback, so that it is also the last line that papermill prints.
-    """
+    """A wrong parameter, file, shape or device; the message says what to do. IPython shows this line alone."""
 
     def _render_traceback_(self):
         return [f"InputError: {self}"]

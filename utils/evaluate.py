@@ -3,17 +3,21 @@
 Images are rows (n, d). What a victim saw without its mean is reconstructed without a mean; pictures are in [0, 1].
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
 from utils import membership, networks, report
-from utils.attacks import scores
-from utils.errors import choose
-from utils.kernels.similarity import alike, half_ncc, l2, ncc, pairwise_ssim, ssim, stretch
+from utils.attacks import bilevel
+from utils.attacks.contract import scores
+from utils.kernels.similarity import alike, half_ncc, l2, pairwise_ssim, ssim, stretch
 
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
 GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
+# Of n images: each one's most similar reference (n,), and the SSIM with it (n,).
+Nearest = namedtuple("Nearest", "index similarity")
+# Of m training images: SSIM with the reconstruction compared with it (m,), and that one as it was compared (m, d).
+Matches = namedtuple("Matches", "ssim pictures")
 
 
 def ground_truth(secret):
@@ -44,13 +48,16 @@ def likeness(trial):
 def detections(trial):
     """Each of the adversary's scores as a detector of reconstructions that show a training image: {name: Detection}."""
     truth = likeness(trial).amax(1) > membership.ALIKE
-    named = scores.of(trial.victim.released, trial.start, trial.attack, trial.again, trial.data.shape)
+    named = scores(trial.victim.released, trial.start, trial.attack, trial.again, trial.data.shape)
     return {name: membership.detection(score, truth) for name, score in named.items()}
 
 
 def relative_distance(trial):
     """‖θ − θ*‖²/‖θ*‖² after the attack."""
-    return networks.distance(trial.attack.network, trial.victim.released.network)
+    ours, target = trial.attack.network, trial.victim.released.network
+    if len(ours[0].weight) < len(target[0].weight):  # equal neurons are one
+        target = bilevel.condensed(trial.victim.released).network
+    return networks.distance(ours, target)
 
 
 def solved(trial):
@@ -58,39 +65,9 @@ def solved(trial):
     return relative_distance(trial) <= SOLVED[trial.name.model]
 
 
-class Nearest(NamedTuple):
-    """For each of n images, the most similar of k references."""
-
-    index: torch.Tensor  # (n,)
-    similarity: torch.Tensor  # (n,): SSIM, NCC, or the L2 distance
-
-
-def nearest(images, references, shape, by="ssim"):
-    """Find the most similar reference of every image by `ssim` (structurally most similar), `l2` or `ncc`."""
-    if choose("by", by, ("ssim", "l2", "ncc")) == "l2":
-        least = l2(images, references).min(1)
-        return Nearest(least.indices, least.values)
-    most = (ssim(images, references, shape) if by == "ssim" else ncc(images, references)).max(1)
-    return Nearest(most.indices, most.values)
-
-
-COMPARISONS = {
-    "reconstruction to training": lambda trial: (trial.attack.images, trial.data.secret.images),
-    "start to training": lambda trial: (trial.start, trial.data.secret.images),
-    "reconstruction to start": lambda trial: (trial.attack.images, trial.start),
-}
-
-
-def similarity(trial, comparison, by="ssim"):
-    """The mean over images of the similarity to the nearest neighbour; `comparison` is one of COMPARISONS."""
-    return nearest(*COMPARISONS[comparison](trial), trial.data.shape, by).similarity.mean().item()
-
-
-class Matches(NamedTuple):
-    """For each of m training images, the reconstruction that was compared with it, and their SSIM."""
-
-    ssim: torch.Tensor  # (m,)
-    pictures: torch.Tensor  # (m, d): the reconstructions as they were compared, in [0, 1]
+def nearest(images, references, shape):
+    """Find the structurally most similar reference of every image: Nearest."""
+    return Nearest(*reversed(ssim(images, references, shape).max(1)))
 
 
 def compare(trial, candidates, picture):
@@ -160,7 +137,9 @@ def measures(trial):
     """What Table 1 is about, {name: (after the attack, at its start, at θ = 0)}, for an attack that trains."""
     square = networks.flatten(trial.victim.released.network).square().mean().item()  # ‖θ*‖² per weight
     relative = [relative_distance(trial), trial.attack.history[0].item(), 1.0]
-    to_training, before, to_start = (similarity(trial, comparison, "l2") for comparison in COMPARISONS)
+    found, own, start = trial.attack.images, trial.data.secret.images, trial.start
+    pairs = (found, own), (start, own), (found, start)
+    to_training, before, to_start = (l2(*pair).amin(1).mean().item() for pair in pairs)
     return {
         "relative_distance": relative,
         "mean_square_distance": [value * square for value in relative],

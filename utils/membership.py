@@ -4,6 +4,7 @@ The same reconstructions are matched with the training images and with equally m
 that nobody used. If nothing leaked, the two are exchangeable within a class, and so are their best matches.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -15,14 +16,10 @@ from utils.kernels.similarity import alike
 
 ALIKE = 0.5  # above, two pictures count as alike; about 1 % of the best matches among unlike ones reach it
 RESAMPLES = 2000  # of the bootstrap, and of the permutations
-
-
-class Area(NamedTuple):
-    """The area under a ROC curve, with its 95 % interval over resamples of both sides."""
-
-    value: float
-    low: float
-    high: float
+Area = namedtuple("Area", "value low high")  # under a ROC curve, with its 95 % interval over resamples of both sides
+# How well a score tells reconstructions that show a training image from the others: the Area, and the rate of true
+# positives at 1 % false ones; with fewer than 100 others, before the first false one.
+Detection = namedtuple("Detection", "auc tpr")
 
 
 class Leak(NamedTuple):
@@ -37,23 +34,14 @@ class Leak(NamedTuple):
     alike_held_out: int  # held-out images with one
 
 
-class Detection(NamedTuple):
-    """How well a score tells reconstructions that show a training image from the others."""
-
-    auc: Area
-    tpr: float  # true-positive rate at 1 % false positives; with fewer than 100 others, before the first false one
-
-
 def leak(candidates, training, held_out, shape):
     """Match candidates (n, d) with training and held-out images (m, d) that are in the same order of classes.
 
     The permutations exchange a training image with the held-out one at its place, so that classes keep their sizes.
     """
     if len(held_out) != len(training):
-        raise InputError(
-            f"There are {len(held_out)} held-out images for {len(training)} training images; the null needs equally "
-            "many of the same classes: split the data with held_out=IMAGES, or choose fewer IMAGES."
-        )
+        wanted = "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
+        raise InputError(f"There are {len(held_out)} held-out images for {len(training)} training images; {wanted}.")
     best = [alike(candidates, images, shape).amax(0).cpu() for images in (training, held_out)]
     bar = torch.quantile(best[1], 0.99)
     counts = [(values > level).sum().item() for values, level in zip([*best[:1], *best], (bar, ALIKE, ALIKE))]

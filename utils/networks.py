@@ -1,6 +1,7 @@
 """How networks are described, drawn and looked at: what trainers, attackers and evaluators agree on."""
 
 import math
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
@@ -50,12 +51,8 @@ REGRESSION = SEPARATING._replace(
     loss="square", weight_decay=7.5e-4, learning_rate=0.01, momentum=0.99, growth=1.01, epochs=1500, stages=6,
     dtype=torch.float32,
 )  # fmt: skip
-PERCEPTRONS = {
-    "signed": REGRESSION,
-    "tied": REGRESSION,
-    "margin": SEPARATING,
-    "multiclass": SEPARATING._replace(loss="cross_entropy"),
-}
+SEVERAL = SEPARATING._replace(loss="cross_entropy")
+PERCEPTRONS = {"signed": REGRESSION, "tied": REGRESSION, "margin": SEPARATING, "multiclass": SEVERAL}
 
 
 def perceptron(rule, *widths):
@@ -88,12 +85,9 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     return change(tuple(layers), lambda p: p.to(device))
 
 
-class Gap(NamedTuple):
-    """Where the singular values of W₁ drop: at a stationary point, behind the dimensions that the images span."""
-
-    values: torch.Tensor  # σ of W₁, falling
-    count: int | None  # of values before the gap, or None
-    ratio: float  # of the values on both sides of it; without a gap, the largest there is
+# Where the singular values of W₁ drop, at a stationary point behind the dimensions that the images span: the values,
+# falling, how many are before the gap, or None, and the ratio of those on both sides; without a gap, the largest.
+Gap = namedtuple("Gap", "values count ratio")
 
 
 def gap(network, least=2.0, noise=1e-6):
@@ -124,9 +118,8 @@ def span(network, tolerance=None):
 def span_of(*rows):
     """An orthonormal basis (…, d, r) of the span of all these images and weights, each (…, n, d).
 
-    The gradients of both attacks are combinations of the start's images and of the rows of W₁. An optimiser that only
-    combines gradients, such as gradient descent or L-BFGS, loses nothing if r coordinates replace d pixels; Adam, which
-    scales every coordinate by itself, is another one in other coordinates. Leading dimensions are independent.
+    It holds the gradients of both attacks. An optimiser that only combines gradients, such as L-BFGS, loses nothing if
+    r coordinates replace d pixels; Adam, which scales each by itself, is another one in other coordinates.
     """
     most = torch.broadcast_shapes(*(part.shape[:-2] for part in rows))
     return torch.linalg.qr(torch.cat([part.expand(*most, -1, -1) for part in rows], -2).mT)[0]

@@ -1,33 +1,26 @@
 """What grids at the paper's size gave, read from `data/results`. Every file names the command that remakes it.
 
-A grid's results are three files: `.csv` (a line per number: the crossed parameters, name, seed, value, baseline), `.json`
+A grid's results are three files: `.csv` (a line per number: crossed parameters, name, seed, value, baseline), `.json`
 (the command, the grid, and provenance) and, where a figure shows them, `.npz` (pictures as bytes).
 """
 
 import csv
 import json
-from typing import NamedTuple
+from collections import namedtuple
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
-from utils import verdicts
+from utils import evaluate, verdicts
 from utils.errors import InputError
 from utils.images import DATA
 
 STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
-SOLVED = 1e-12  # largest relative distance of a bilevel attack that has converged
+SOLVED = evaluate.SOLVED["affine"]  # largest relative distance of an attack on the affine model that has converged
+Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance
 PAIR = ("reconstructions", "nearest_training")
-
-
-class Recorded(NamedTuple):
-    """The results of one grid."""
-
-    name: str
-    rows: list  # a dict per number
-    about: dict  # command, grid, provenance
 
 
 def load(name):
@@ -42,7 +35,7 @@ def load(name):
 
 
 def values(recorded, quantity, column="value", **where):
-    """A quantity by seed, or its baseline: {seed: number} of the runs with these parameters; InputError if not unique."""
+    """A quantity or its baseline, {seed: number} of the runs with these parameters; InputError if not unique."""
     where = {"name": quantity} | where
     rows = [row for row in recorded.rows if all(row[name] == str(value) for name, value in where.items())]
     found = {int(row["seed"]): float(row[column]) for row in rows}
@@ -61,7 +54,7 @@ def converged(recorded, prefix, **where):
     ended = stationary(recorded, prefix, **where)
     if prefix.startswith("bilevel"):
         far = values(recorded, f"{prefix}/relative_distance", **where)
-        return {seed: ended.get(seed, False) and far[seed] <= SOLVED for seed in far}
+        return {seed: ended.get(seed, False) and far[seed] <= evaluate.SOLVED[prefix.split("/")[1]] for seed in far}
     halfway = f"steps/{recorded.about['grid']['parameters']['STEPS'] // 2}/"
     for name, most in SETTLED.items():
         before, after = (values(recorded, f"{prefix}/{at}{name}", **where) for at in (halfway, ""))

@@ -1,20 +1,21 @@
-"""The trainer: sees the secret images, and releases a network.
+"""The trainer: sees the secret images, and releases a network, its own or one that others published.
 
 A network sees its images through X̄ᵀ = QLᵀ only (QR of the images with a column of ones). Training costs m numbers per
 neuron instead of d; outside the row space of X̄ the weights W̄₁ merely decay.
 """
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from utils import networks
-from utils.attacks.contract import Released
+from utils.attacks.contract import Released, check_layers
 from utils.errors import InputError, choose
 from utils.kept import kept
 from utils.kernels import affine, kinks, layers, one_hidden
-from utils.kernels.layers import Layer, flatten, joint, parted, unflatten
+from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 
 
@@ -43,10 +44,15 @@ def train(secret, recipe, seed=0, start=None):
     mean = x.mean(0) * recipe.centred
     if not smooth:
         return measured(descended(start, x - mean, y, recipe), secret, recipe)
-    model = one_hidden if recipe.hidden else affine
-    solved = model.solve(x - mean, y, recipe.weight_decay, model.weights(start, recipe.sharpness))
-    at = one_hidden.forward(solved.inside, solved.coordinates, recipe.sharpness) if recipe.hidden else solved
-    return described(model.network(solved.weights), at.logits[:, None], y, recipe, mean, solved.gradient_norm)
+    if not recipe.hidden:
+        solved = affine.solve(x - mean, y, recipe.weight_decay, affine.weights(start))
+        return described(affine.network(solved.weights), solved.logits[:, None], y, recipe, mean, solved.gradient_norm)
+    basis = networks.span_of(x - mean)
+    seen, begun = (x - mean) @ basis, one_hidden.weights(networks.in_span(start, basis), recipe.sharpness)
+    solved = one_hidden.solve(seen, y, recipe.weight_decay, begun)
+    z, network = one_hidden.logits(seen, solved.weights), one_hidden.network(solved.weights)
+    network = networks.in_span(network, basis.mT)
+    return described(network, z[:, None], y, recipe, mean, solved.gradient_norm)
 
 
 def measured(network, secret, recipe):
@@ -96,15 +102,15 @@ def descended(network, x, y, recipe):
     polish, the descent is made twice, and Newton's step in between leaves nothing outside.
     """
     loss, first = LOSSES[recipe.loss], joint(network[0])
-    basis, coordinates = one_hidden.coordinates(x)  # Q (d+1, m), L (m, m)
+    basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
     outside = first - first @ basis @ basis.mT
     inner, norm = (Layer(first @ basis, None), *network[1:]), outside.norm().clamp_min(1e-300)
-    seen, known = coordinates.to(recipe.dtype), y.to(recipe.dtype)
+    seen, known = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
 
     def objective(theta):
-        value, slope = layers.gradient(unflatten(theta[:-1], inner), seen, known, loss)
+        z, slope = layers.pullback(unflatten(theta[:-1], inner), seen, lambda z: loss.slope(z, known) / len(seen))
         slope = torch.cat([slope, slope.new_zeros(1)]) + recipe.weight_decay * theta
-        return value + recipe.weight_decay / 2 * theta @ theta, slope
+        return loss.value(z, known).mean() + recipe.weight_decay / 2 * theta @ theta, slope
 
     theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
     if recipe.stages:
@@ -113,7 +119,7 @@ def descended(network, x, y, recipe):
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
     first = inner[0].weight @ basis.mT + theta[-1] / norm * outside  # (n_1, m) @ (m, d+1) -> (n_1, d+1)
-    return layers.change((parted(first), *inner[1:]), torch.clone)
+    return change((parted(first), *inner[1:]), torch.clone)
 
 
 def descend(objective, theta, recipe):
@@ -133,3 +139,64 @@ def descend(objective, theta, recipe):
         else:
             velocity, rate = torch.zeros_like(theta), 0.8 * rate
     return theta
+
+
+def published(path, secret, recipe, shape):
+    """The Victim whose network is that of a file, as `load` reads it, instead of one that is trained here.
+
+    `recipe` says how it was trained, such as networks.perceptron("margin"), but for widths and biases; `secret` is the
+    Part it was trained on. For the published files that is CIFAR-10 in file order: of vehicles and animals the first
+    250 each (DATASET=cifar10, SEED=0, IMAGES=500; for `images.halves` 1000), of ten classes the first 50.
+    """
+    network = change(load(path, shape), lambda p: p.to(secret.images))
+    widths, biases = [len(layer.weight) for layer in network], [layer.bias is not None for layer in network]
+    recipe = recipe._replace(hidden=tuple(widths[:-1]), biases=any(biases[1:]), sharpness=math.inf, stages=0)
+    outputs = check(recipe, secret.labels, smooth=False)
+    if widths[-1] != outputs:
+        needed = f"these labels and the {recipe.loss} loss need K = {outputs}: choose another recipe or other labels"
+        raise InputError(f"{path} has K = {widths[-1]} outputs, but {needed}.")
+    return measured(network, secret, recipe)
+
+
+def load(path, shape):
+    """The network in a `.pth` file, for images of `shape` (H, W, C): a tuple of Layers in float64, in our order.
+
+    github.com/nivha/dataset_reconstruction (Haim et al. 2022) and github.com/gonbuzaglo/decoreco (Buzaglo et al. 2023)
+    publish perceptrons d-n₁-…-K with ReLUs that take images flattened as (C, H, W); ours are flattened as (H, W, C).
+    The file holds a state dict, by itself or under "state_dict": layers.0.weight (n₁, CHW), layers.1.weight (n₂, n₁), …
+    and layers.0.bias (n₁,), … where a layer has one; older files say convnet for layers. InputError for anything else.
+    """
+    (height, width, channels), network = shape, layers_of(path)
+    check_layers(network)
+    (weight, bias), *rest = change(network, lambda p: p.detach().double())
+    if weight.shape[1] != math.prod(shape):
+        images = f"images of {height}×{width}×{channels} have {math.prod(shape)}"
+        raise InputError(f"{path} takes {weight.shape[1]} values and {images}: give weights of this architecture.")
+    weight = weight.unflatten(1, (channels, height, width)).permute(0, 2, 3, 1).flatten(1)
+    return Layer(weight, bias), *rest
+
+
+def layers_of(path):
+    """The Layers of a file that holds their weights, and nothing else; no code in it is run."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {Path(path).resolve()}: check the path of the weights.") from error
+    except Exception as error:
+        raise InputError(f"{path} is not a file of tensors alone: save a state_dict() with torch.save.") from error
+    state = state.get("state_dict", state) if isinstance(state, dict) else state
+    state = state if isinstance(state, dict) else {f"a value of type {type(state).__name__}": state}
+    state = {str(name).replace("convnet.", "layers."): part for name, part in state.items()}
+    depth = sum(name.endswith("weight") for name in state)
+    known = {f"layers.{k}.{part}" for k in range(depth) for part in Layer._fields}
+    if not depth or state.keys() - known or not all(map(torch.is_tensor, state.values())):
+        found = ", ".join([*state][:5]) + ", …" * (len(state) > 5) or "nothing"
+        raise InputError(f"{path} holds {found}; it must hold layers.0.weight, layers.0.bias, layers.1.weight, … only.")
+    for name, part in state.items():
+        if part.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"{path}: {name} is of type {part.dtype}; save the weights as float32 or float64.")
+        if part.dim() != 1 + name.endswith("weight"):
+            raise InputError(f"{path}: {name} has the shape {tuple(part.shape)}; all layers must be fully connected.")
+        if not part.isfinite().all():
+            raise InputError(f"{path}: {name} holds values that are NaN or infinite; train the network anew.")
+    return [Layer(*(state.get(f"layers.{k}.{part}") for part in Layer._fields)) for k in range(depth)]

@@ -1,4 +1,4 @@
-"""What every attack is given, and what it returns."""
+"""What every attack is given, what it returns, and what anyone can say of that."""
 
 import os
 from typing import NamedTuple
@@ -7,7 +7,8 @@ import torch
 from tqdm.auto import tqdm
 
 from utils.errors import InputError
-from utils.networks import Recipe
+from utils.kernels.similarity import alike
+from utils.networks import Recipe, span, within
 
 
 class Released(NamedTuple):
@@ -44,10 +45,8 @@ def check_start(released, start, labels):
     check_layers(released.network)
     (n, d), inputs = start.shape[-2:], released.network[0].weight.shape[-1]
     if d != inputs or labels.shape != (n,):
-        raise InputError(
-            f"The start holds {n} images of {d} values, which needs {n} labels and {d} inputs, but there are "
-            f"{tuple(labels.shape)} labels and {inputs} inputs."
-        )
+        there = f"there are {tuple(labels.shape)} labels and {inputs} inputs"
+        raise InputError(f"A start of {n} images of {d} values needs {n} labels and {d} inputs, but {there}.")
     if not start.isfinite().all():
         raise InputError("The start holds values that are NaN or infinite: draw it anew.")
 
@@ -56,3 +55,21 @@ def bar(iterations, name, progress):
     """A bar that counts the start and so many iterations; silent without `progress` or if the environment says so."""
     silent = not progress or "TQDM_DISABLE" in os.environ  # which tqdm's notebook bars do not heed themselves
     return tqdm(range(iterations + 1), desc=name, leave=False, disable=silent)
+
+
+def scores(released, start, found, again, shape):
+    """What an adversary can say of its reconstructions, an Attack from `start` (n, d): {name: score (n,)}.
+
+    The higher, the likelier. `again` is an independent Attack on the same weights or None, `shape` that of an image.
+    """
+    x, basis = found.images, span(released.network)
+    seen, begun = within(x, basis), within(start, basis)
+    named = {
+        "drift from the start": (seen - begun).norm(dim=1) / begun.norm(dim=1).clamp_min(1e-12),
+        "share in the span": seen.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
+    }
+    if again is not None:
+        named["recurrence"] = alike(x, again.images, shape).amax(1)  # the best match in an independent attack
+    if found.coefficients is not None:
+        named |= {"coefficient": found.coefficients.abs(), "share of the residual": found.details.share}
+    return named

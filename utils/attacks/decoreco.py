@@ -1,8 +1,7 @@
 """The stationarity attack (DecoReco): find images and coefficients for which the given weights are stationary.
 
-Minimises R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖² and two penalties, for pixels that leave their range and for
-coefficients below their bound. Images are without a mean: the trainer's is not released. Leading dimensions of the
-start are independent attacks.
+Minimises R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖² and two penalties, for pixels out of range and coefficients
+below their bound. Images are without a mean: the trainer's is not released. Leading dimensions are independent attacks.
 """
 
 import math
@@ -122,14 +121,12 @@ def attack(
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them.
 
     `labels` (n,) are those of the candidates, by default `balanced`; `rule` is one of RULES. `optimiser` is `sgd`
-    (momentum 0.9), `adam` with a cosine schedule, or `projection`: Adam for the images alone, and for each of them the
-    best λ (variable projection). Rates and the surrogate's `sharpness` α are those of SETTINGS unless given. With an
-    orthonormal `basis` (d, r), as from `networks.span`, the attack moves r coordinates; a pixel's learning rate becomes
-    √(d/r) times as large, so that steps keep their length. A given `sharpness` holds from the first step on; otherwise
-    α grows. λ starts at `coefficients` (…, n), or is drawn from `seed`. Of the iterates with the last α, an attack
-    returns the first whose loss is at most `tolerance`, or the one with the smallest loss. With `until` it stops after so
-    many of its `iterations`, and goes on from there in a call that is given its `details.state`. InputError if it
-    diverges; in a batch, its word in `stopped` says so.
+    (momentum 0.9), `adam` (cosine schedule), or `projection`: Adam for the images, the best λ for each of them. Rates
+    and the surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. With an orthonormal
+    `basis` (d, r), as from `networks.span`, r coordinates move, at √(d/r) times a pixel's learning rate, which keeps
+    the length of steps. λ starts at `coefficients` (…, n), or is drawn from `seed`. Of the iterates with the last α the
+    first whose loss is at most `tolerance` is returned, or the best. With `until` an attack stops after so many of its
+    `iterations`; a call given its `details.state` goes on. InputError if it diverges; a batch says so in `stopped`.
     """
     begun, x, network = time.perf_counter(), start.to(dtype), change(released.network, lambda p: p.to(dtype))
     given = dict(zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness)))
@@ -221,7 +218,6 @@ def check(released, start, labels, sharpness, lambda_min, range_weight, iteratio
         raise InputError("The stationarity attack needs a ReLU network, and this one has a softplus: use sharpness=∞.")
     if not sharpness > 0:
         raise InputError(f"The sharpness α of the surrogate is {sharpness:g}; it must be larger than 0.")
-    given = {"LAMBDA_MIN": lambda_min, "RANGE_WEIGHT": range_weight, "STEPS": iterations}
-    for name, value in given.items():
+    for name, value in {"LAMBDA_MIN": lambda_min, "RANGE_WEIGHT": range_weight, "STEPS": iterations}.items():
         if not value >= 0:
             raise InputError(f"{name} is {value:g}; it cannot be negative.")

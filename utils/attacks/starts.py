@@ -22,7 +22,5 @@ def partition(known, m):
     kinds = int(known.labels.max()) + 1
     each, available = m // kinds, len(known.labels) // kinds
     if each > available:
-        raise InputError(
-            f"The partition holds {available * kinds} images, but the start needs {m}: make PARTITION larger."
-        )
+        raise InputError(f"PARTITION holds {available * kinds} images, but the start needs {m}: make it larger.")
     return torch.cat([known.images[k * available : k * available + each] for k in range(kinds)])

@@ -1,14 +1,11 @@
 """The affine model Φ(x; θ) = ⟨θ, (x, 1)⟩ of eq. (8), with every product in m dimensions instead of d.
 
 Shapes: images x (…, m, d), labels y (m,) in {0, 1}, weights θ (…, d+1) with the bias last. Leading dimensions are
-independent problems that are solved in one call. The training energy, eq. (4) with weight decay μ, is
-
-    E(x, y; θ) = (1/m) Σ_i ℓ(z_i, y_i) + (μ/2)‖θ‖²,    z = X̄θ,    ℓ the logistic loss,
-
-which is μ-strongly convex, so that θ(x) = argmin E is unique.
+independent problems that are solved in one call. The training energy, eq. (4) with weight decay μ and the logistic loss
+ℓ, is E(x, y; θ) = (1/m) Σ_i ℓ(z_i, y_i) + (μ/2)‖θ‖² with z = X̄θ: μ-strongly convex, so that θ(x) = argmin E is unique.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -16,16 +13,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from utils.kernels.layers import joint, parted
 from utils.kernels.losses import curvatures
 
-
-class Solved(NamedTuple):
-    """A stationary point θ of E, and what is known about it."""
-
-    weights: torch.Tensor  # θ (…, d+1)
-    logits: torch.Tensor  # z = X̄θ (…, m)
-    gram: torch.Tensor  # X̄X̄ᵀ (…, m, m)
-    gradient_norm: torch.Tensor  # ‖∇_θ E‖ (…)
-    iterations: int  # Newton steps
-    converged: torch.Tensor  # (…) booleans
+# A stationary point θ of E (…, d+1), z = X̄θ (…, m), X̄X̄ᵀ (…, m, m), ‖∇_θ E‖ (…), the Newton steps, and (…) booleans.
+Solved = namedtuple("Solved", "weights logits gram gradient_norm iterations converged")
 
 
 def times(matrix, vector):
@@ -150,4 +139,3 @@ def difference(solved, target):
 def square_norm(theta):
     """‖θ‖²: (…)."""
     return theta.square().sum(-1)
-

@@ -4,21 +4,16 @@ So ∇E with slopes 1[z > 0] need not be small at a stationary point: it is enou
 set with free slopes in all layers contains Clarke's gradient. Shapes as in `layers`; only the first layer has a bias.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
 from utils.kernels.layers import Layer, back, flatten, forward, joint, unflatten
 from utils.kernels.solvers import lbfgs
 
-
-class Stationary(NamedTuple):
-    """‖∇E_l‖/(μ‖θ_l‖) of every layer (L,), and where E has a kink."""
-
-    printed: torch.Tensor  # with slopes 1[z > 0]
-    smallest: torch.Tensor  # with the slopes for which ‖∇E‖ is smallest, as far as they were found
-    on_kink: torch.Tensor  # share of each hidden layer's pre-activations (L − 1,)
-    slopes: list  # the latter slopes, (m, n_l) for each hidden layer
+# ‖∇E_l‖/(μ‖θ_l‖) of every layer (L,), with slopes 1[z > 0] as printed and with those for which ‖∇E‖ is smallest, as far
+# as they were found; the share of each hidden layer's pre-activations on a kink (L − 1,); the latter slopes (m, n_l).
+Stationary = namedtuple("Stationary", "printed smallest on_kink slopes")
 
 
 def combined(signals, inputs):

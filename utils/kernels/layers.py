@@ -68,9 +68,3 @@ def pullback(network, x, signals):
     d, _ = back(network, signals(z[-1]), [(s > 0).to(s) for s in z[:-1]])
     parts = tuple(Layer(dl.mT @ al, None if l.bias is None else dl.sum(0)) for l, dl, al in zip(network, d, a))
     return z[-1], flatten(parts)
-
-
-def gradient(network, x, labels, loss):
-    """(1/m) Σ ℓ(Φ(x_i), y_i) and its gradient in θ, as one vector."""
-    z, slope = pullback(network, x, lambda z: loss.slope(z, labels) / len(x))
-    return loss.value(z, labels).mean(), slope

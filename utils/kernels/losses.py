@@ -1,22 +1,16 @@
 """The losses of the victims: values, slopes and curvatures in the outputs of a network.
 
-Outputs z are (…, m, K). Two classes have K = 1 and labels y (m,) in {0, 1}, which stand for −1 and +1; more classes
-have labels in {0, …, K−1}.
+Outputs z are (…, m, K), labels y (m,) in {0, …, K−1}. Two classes have K = 1, and 0 and 1 stand for −1 and +1.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import one_hot, softplus
 
-
-class Loss(NamedTuple):
-    """ℓ(z, y), one per image, with ∂ℓ/∂z and the product of ∂²ℓ/∂z² with a direction."""
-
-    value: Callable  # z, y -> (…, m)
-    slope: Callable  # z, y -> (…, m, K)
-    bend: Callable  # z, direction (…, m, K) -> (…, m, K)
+# Functions of z and y: ℓ(z, y), one per image (…, m), and ∂ℓ/∂z (…, m, K); of z and a direction (…, m, K): its product
+# with ∂²ℓ/∂z² (…, m, K).
+Loss = namedtuple("Loss", "value slope bend")
 
 
 def signs(labels):

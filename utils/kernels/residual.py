@@ -1,37 +1,25 @@
 """The residual of stationarity, R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖², and its gradient in closed form.
 
-Eq. (3) of the first paper and the attacks it builds on are this, with different rules for the c (`coefficients`). A
-layer's share is ‖W̄_l − D_lᵀĀ_{l−1}‖², where Ā are the layer's inputs and D the back-propagated signals, whose rows
-carry the c. The gradient follows the signals up and the inputs down: nothing is differentiated twice.
-
-Shapes: candidates x (…, n, d), coefficients λ (…, n); inputs and signals of a layer (…, n, n_{l−1}) and (…, n, n_l).
-Leading dimensions are independent sets of candidates for the same network.
+Eq. (3) of the first paper and the attacks it builds on differ in the rules for the c (`coefficients`). A layer's share
+is ‖W̄_l − D_lᵀĀ_{l−1}‖², with its inputs Ā (…, n, n_{l−1}) and the back-propagated signals D (…, n, n_l), whose rows
+carry the c. The gradient follows the signals up and the inputs down: nothing is differentiated twice. Candidates are x
+(…, n, d), coefficients λ (…, n); leading dimensions are independent sets of candidates for the same network.
 """
 
 import math
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
 from utils.kernels.layers import back, forward
 
 ROWS = {"cpu": 512, "cuda": 2**17}  # candidates that are evaluated at once
-
-
-class Residual(NamedTuple):
-    """R, the share of each layer, and the gradients of R."""
-
-    value: torch.Tensor  # R (…)
-    layers: torch.Tensor  # ‖W̄_l − D_lᵀĀ_{l−1}‖² (…, L)
-    x_gradient: torch.Tensor  # (…, n, d)
-    coefficient_gradient: torch.Tensor  # (…, n)
+# R (…), the share ‖W̄_l − D_lᵀĀ_{l−1}‖² of each layer (…, L), and the gradients of R in x (…, n, d) and in λ (…, n).
+Residual = namedtuple("Residual", "value layers x_gradient coefficient_gradient")
 
 
 def slopes(z, sharpness):
-    """The smooth surrogate of a ReLU's derivative, σ(αz), and its own derivative; for α = ∞ the ReLU's, and zero.
-
-    It is kept from vanishing entirely, far below rounding, because arithmetic with denormal numbers is slow on a CPU.
-    """
+    """σ(αz), for a ReLU's derivative, above slow denormal numbers, and its derivative; for α = ∞ the ReLU's, and 0."""
     if math.isinf(sharpness):
         return (z > 0).to(z), torch.zeros_like(z)
     least = 1.5 * math.log(torch.finfo(z.dtype).eps)

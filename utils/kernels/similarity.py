@@ -62,9 +62,8 @@ def alike(images, references, shape):
 def ssim(images, references, shape, window=7):
     """All structural similarities, computed in single precision: (n, d), (k, d) -> (n, k).
 
-    Square uniform window, sample covariances, data range 1, averaged over the windows inside the image and over the
-    channels; equals `skimage.metrics.structural_similarity(…, win_size=window, data_range=1, channel_axis=2)` to 1e-5.
-    At one position of the window, the numerators (2μₓμᵧ + C₁)(2cov + C₂) of all pairs are a table of rank 2w² + 2, the
+    Equals `skimage.metrics.structural_similarity(…, win_size=window, data_range=1, channel_axis=2)` to 1e-5. At one
+    position of the window, the numerators (2μₓμᵧ + C₁)(2cov + C₂) of all pairs are a table of rank 2w² + 2, the
     denominators (μₓ² + μᵧ² + C₁)(varₓ + varᵧ + C₂) one of rank 4: two matrix products and a division. Memory: n·k.
     """
     x, y = (rows.T.float().contiguous() for rows in (images, references))  # (d, n), (d, k): one line per pixel
