@@ -108,19 +108,15 @@ class Plain:
         return self.by_cg(solvers.newton_cg(*terms, start, products=20_000).x, target)
 
 
-def problem(recipe, dtype=torch.float64):
-    """What a victim released, θ⁰ of its trainer, and photographs to start from."""
+def problem(recipe):
+    """What a victim released, and photographs to start from."""
     data = images.split(PHOTOS, 100, 100, 0, DEVICE)
-    x, y, known = (t.to(dtype) for t in (*data.secret, starts.partition(data.known, 100)))
-    theta0 = networks.change(networks.initial(recipe, x.shape[1], 0, device=DEVICE), lambda p: p.to(dtype))
-    model = one_hidden if recipe.hidden else affine
-    solved = model.solve(x, y, WEIGHT_DECAY, model.weights(theta0, SHARPNESS))
-    return Released(model.network(solved.weights), y, recipe), theta0, known
+    return victims.train(data.secret, recipe).released, starts.partition(data.known, 100)
 
 
 def affine_model():
     """One exact hypergradient from x and θ alone, and attacks to all digits."""
-    released, _, x = problem(networks.affine(WEIGHT_DECAY))
+    released, x = problem(networks.affine(WEIGHT_DECAY))
     target, y, others = networks.vector(released.network), released.labels, {}
     theta, plain = affine.solve(x, y, WEIGHT_DECAY).weights, Plain(x, y, released.network)
 
@@ -142,27 +138,34 @@ def affine_model():
         show(f"attack/affine/{name}", taken, note=f"{len(found.history) - 1} outer steps to 1e-12")
 
 
-def hidden_layer(width, dtype, steps=8):
-    """A warm outer iteration against the plain one (or as many plain products, a lower bound); those of an attack."""
-    released, theta0, start = problem(networks.one_hidden(width, WEIGHT_DECAY, SHARPNESS), dtype)
-    h = bilevel.hypergradient(released, start, start=theta0)
-    last, x = one_hidden.network(h.solved.weights), start - h.gradient / h.gradient.norm()
-    ours, fast = seconds(lambda: bilevel.hypergradient(released, x, start=last), 3)
-    plain, (theta, target) = Plain(x, released.labels, last), map(networks.flatten, (last, released.network))
-    name, taken = f"one_hidden h = {width}, {str(dtype)[6:]}", ours.solved.iterations
-    if dtype == torch.float64:
-        theirs, slow = seconds(lambda: plain.whole(theta, target))
-        agree(ours.gradient, theirs, 1e-5)
-        others = {"plain autograd": slow}
+def hidden_layer(width, steps=8):
+    """A step from θ*, near the training images, against the plain one (or as many plain products); those of an attack."""
+    released, _ = problem(networks.one_hidden(width, WEIGHT_DECAY, SHARPNESS))
+    secret = images.split(PHOTOS, 100, 100, 0, DEVICE).secret.images
+    start = secret + 0.01 * (starts.random(*secret.shape, 0, DEVICE) - 0.5)
+    small = bilevel.condensed(released)
+    basis = networks.span_of(start, small.network[0].weight)
+    few = small._replace(network=networks.in_span(small.network, basis))
+    ours, fast = seconds(lambda: bilevel.hypergradient(few, start @ basis, start=few.network), 5)
+    x = (start @ basis).float()
+    network = networks.change(few.network, torch.Tensor.float)
+    recipe = few.recipe._replace(sharpness=few.recipe.sharpness.float())
+    rough = Released(network, few.labels.float(), recipe)
+    others = {"in float32": seconds(lambda: bilevel.hypergradient(rough, x, start=network), 5)[1]}
+    plain, target = Plain(start, released.labels, released.network), networks.flatten(released.network)
+    name, taken = f"one_hidden h = {width}, K = {len(network[0].weight)}", ours.solved.iterations
+    if width <= 64:
+        theirs, others["plain autograd"] = seconds(lambda: plain.whole(target, target))
+        agree(ours.gradient @ basis.mT, theirs, 1e-4)
     else:
-        product = plain.product(theta)
-        others = {"at least": taken * seconds(lambda: product(target), 5)[1]}
-    show(f"iteration/{name}", fast, others, f"{taken} steps of training, with p {fast / taken:.3g} s each")
-    limit(f"iteration/{name}", dtype, width, 100, 100)
+        product = plain.product(target)
+        others["plain autograd, at least"] = taken * seconds(lambda: product(target), 5)[1]
+    show(f"step from θ*/{name}", fast, others, f"{taken} steps of training, with p {fast / taken:.3g} s each")
+    limit(f"step from θ*/{name}", target.dtype, 100, len(network[0].weight), basis.shape[1])
     times = []
-    bilevel.attack(released, start, theta_start=theta0, iterations=steps, watch=lambda x, loss: times.append(now()))
+    bilevel.attack(released, start, iterations=steps, watch=lambda x, loss: times.append(now()))
     each = [after - before for before, after in zip(times, times[1:])]
-    show(f"attack/{name}", statistics.median(each), note=f"the median of {steps} iterations; at most {max(each):.3g} s")
+    show(f"attack/{name}", statistics.median(each), note=f"the median of {len(each)} iterations; at most {max(each):.3g} s")
 
 
 class SmoothBackward(torch.autograd.Function):
@@ -250,8 +253,7 @@ def grid_table(width, m=50):
     def attack(x, basis):
         if recipe.hidden:
             return decoreco.attack(released, x, iterations=100, range_weight=0.0, basis=basis)
-        own = None if basis is None else networks.span_of(x, released.network[0].weight)  # every start has its own
-        return bilevel.attack(released, x, basis=own)
+        return bilevel.attack(released, x)  # in the span of every start, by itself
 
     for recipe in (networks.affine(WEIGHT_DECAY), networks.perceptron("signed", width, width)):
         victim = victims.train(data.secret, recipe)
@@ -291,8 +293,8 @@ def similarity_table(n=1000, k=500, sample=200):
 if __name__ == "__main__":
     print(f"{torch.get_num_threads()} threads, {DEVICE.type}")
     affine_model()
-    hidden_layer(64, torch.float64)
-    hidden_layer(6144, torch.float32)  # as wide as in the first paper
+    hidden_layer(64)
+    hidden_layer(6144)  # as wide as in the first paper
     step_table()
     attack_time()
     similarity_table()

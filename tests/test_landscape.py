@@ -55,39 +55,12 @@ def test_mixtures_are_equation_10(landscape, sets, mixed):
     assert torch.equal(x[8], sets[0]) and torch.equal(x[2], sets[1]) and torch.equal(x[0], sets[2])
 
 
-def test_an_affine_attack_in_coordinates_is_the_attack(landscape, released, sets, mixed):
-    def attack(x, basis=None):
-        found = bilevel.attack(released, x, basis=basis, iterations=15)
-        return found.images, networks.vector(found.network)
-
-    def near(one, other):
-        return all((a - b).norm() <= 1e-8 * a.norm() for a, b in zip(one, other))
-
-    x, weight = landscape.mixture(*sets, *mixed), released.network[0].weight
-    plain, basis = attack(x), networks.span_of(*sets, weight)
-    fast = attack(x, basis)
-    assert near(plain, fast)
-    each = networks.span_of(x, weight)  # a basis for every start
-    assert each.shape == (9, 192, 11) and near(plain, attack(x, each))
-    for k in (0, 4, 8):  # each start of the batch as if it were alone
-        assert near(attack(x[k], basis)[:1], (fast[0][k],))
-
-
-def test_the_attack_on_a_network_in_coordinates_is_the_attack(data, sets):
-    recipe = networks.one_hidden(5, 1e-2)
-    released, theta0 = victims.train(data.secret, recipe).released, networks.initial(recipe, 192, 0)
-    basis = networks.span_of(sets[1], released.network[0].weight)
-    plain, fast = (
-        bilevel.attack(released, sets[1], theta_start=theta0, iterations=4, basis=b) for b in (None, basis)
-    )
-    assert (plain.images - fast.images).norm() <= 1e-6 * plain.images.norm()
-    assert fast.network[0].weight.shape == released.network[0].weight.shape
-
-
-def test_a_basis_that_misses_something_is_refused(released, sets):
-    for rows, name in (((sets[1],), "weights"), ((sets[0], released.network[0].weight), "start")):
-        with pytest.raises(InputError, match=f"The {name} do not lie in the span of the basis"):
-            bilevel.attack(released, sets[1], basis=networks.span_of(*rows)[:, :11])
+def test_each_start_of_a_grid_is_attacked_as_if_it_were_alone(landscape, released, sets, mixed):
+    x = landscape.mixture(*sets, *mixed)
+    together = bilevel.attack(released, x, iterations=15).images
+    for k in (0, 4, 8):
+        alone = bilevel.attack(released, x[k], iterations=15).images
+        assert (alone - together[k]).norm() <= 1e-8 * alone.norm()
 
 
 @pytest.fixture(scope="module")

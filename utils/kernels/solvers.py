@@ -1,18 +1,13 @@
 """Matrix-free solvers for batches: vectors are (…, n), leading dimensions are independent problems."""
 
 import math
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
 
-
-class Solution(NamedTuple):
-    """The answer of a linear solve and what happened."""
-
-    x: torch.Tensor
-    remainder: torch.Tensor  # b − Ax
-    residuals: list  # ‖b − Ax‖/‖b‖, one (…) per iteration
-    converged: torch.Tensor  # (…) booleans
+# The answer x of a linear solve, b − Ax, a list of ‖b − Ax‖/‖b‖ (…) after each iteration, and booleans (…).
+Solution = namedtuple("Solution", "x remainder residuals converged")
 
 
 class Minimum(NamedTuple):
@@ -42,9 +37,8 @@ def dot(a, b):
 def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, radius=math.inf):
     """Solve Ax = b by conjugate gradients for a symmetric positive definite A, given `product(v)` = Av.
 
-    A problem stops when ‖b − Ax‖ ≤ `tolerance`·‖b‖; at a direction p with ⟨p, Ap⟩ ≤ 0, which shows that its A is not
-    positive definite; or where ‖x‖ reaches the `radius` of a trust region; in both of the latter cases x goes to the
-    boundary, if there is one. `precondition(r)` approximates A⁻¹r.
+    A problem stops when ‖b − Ax‖ ≤ `tolerance`·‖b‖; or with x on the boundary of a trust region of this `radius`, if
+    there is one, where a direction p has ⟨p, Ap⟩ ≤ 0 or ‖x‖ reaches it. `precondition(r)` approximates A⁻¹r.
     """
     tiny = torch.finfo(b.dtype).tiny
     x, r, z = torch.zeros_like(b), b, precondition(b)
@@ -94,10 +88,9 @@ def lbfgs(
 ):  # fmt: skip
     """Minimise by limited-memory BFGS with a backtracking line search (Armijo, quadratic interpolation).
 
-    `objective(x)` returns values (…) and gradients (…, n). A problem has converged when its gradient norm or its
-    value falls to the tolerance; a problem whose line search finds no decrease stays where it is. `each(x, value)`
-    is called at the start and after every iteration, and returns which problems (…) have left their range and are to
-    stop. `pairs` continues from an earlier run's memory.
+    `objective(x)` returns values (…) and gradients (…, n). A problem converges when its gradient norm or value falls to
+    the tolerance; one whose line search finds no decrease stays where it is. `each(x, value)` is called at the start
+    and after every iteration, and returns which problems (…) are to stop. `pairs` goes on from an earlier run's memory.
     """
     x, pairs = start, list(pairs)
     value, gradient = objective(x)
@@ -122,7 +115,7 @@ def lbfgs(
     return Minimum(x, value, gradient.norm(dim=-1), iteration, converged, stopped, pairs)
 
 
-def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=5000):
+def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=20_000):
     """Minimise by Newton's method in a trust region, each step by conjugate gradients (Steihaug).
 
     `objective(x)` returns values and gradients, `hessian(x)` a product and a preconditioner. A step solves the linear
