@@ -1,0 +1,221 @@
+"""Planting: from any start to images behind which the weights of a network with one hidden layer are a minimum.
+
+The attack on eq. (2) of an attacker who begins every inner problem at θ*. Far from every training set of θ* the inner
+solution jumps between minima, so the start is prepared. The network sees Z = XU (m, K) alone, the coordinates of images
+in the row space of W₁. With C_ij = ℓ'_i w_j σ'(s_ij)/m, the first layer is stationary if CᵀX̄ = −μW̄₁. The nearest such
+images to a start T are X = ZUᵀ + (1 − P)T(1 − UUᵀ), P projecting onto the columns of C; K² + 2K + 1 equations are left.
+"""
+
+import math
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import least_squares
+from torch.func import jacrev
+
+from utils import networks
+from utils.attacks import bilevel
+from utils.attacks.contract import check_start
+from utils.errors import InputError
+from utils.kept import kept
+from utils.kernels import affine, one_hidden
+
+ENOUGH = 1e-6  # relative squared distance at which no other preparation is tried
+# Weights and margins once the kinks are sharp, and how often the conditions are computed at most.
+SHARP = (1, 3e-3, 300), (0.1, 3e-3, 300), (0.01, 2e-3, 300), (0, 1e-3, 300), (0, 3e-4, 1500)
+LOWEST = 1e-4  # over μ, the least eigenvalue of ∇²E at which a stationary point counts as a minimum
+
+
+class Wish(NamedTuple):
+    """A start in the coordinates of the merged network: m images, K neurons that differ, r directions."""
+
+    theta: one_hidden.Weights  # W̄₁U (K, r+1), the bias last, and (w₂, b₂)
+    labels: torch.Tensor  # (m,)
+    weight_decay: float
+    seen: torch.Tensor  # TU (m, r)
+    others: torch.Tensor  # T(1 − UUᵀ) (m, d)
+    axes: torch.Tensor  # U (d, r), a basis of the rows of W₁; r = K unless these are dependent
+    sizes: torch.Tensor  # ‖x̄‖² (m,)
+    copied: torch.Tensor  # which neurons stand for several that are equal (K,)
+
+
+def wish(released, start):
+    """The Wish for images T (m, d) behind a whole network with one hidden layer."""
+    if bilevel.model_of(released) is not one_hidden or isinstance(released.recipe.sharpness, torch.Tensor):
+        raise InputError("Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack.")
+    first, *rest = one_hidden.merged(one_hidden.weights(released.network, released.recipe.sharpness))
+    axes, upper = torch.linalg.qr(first[:, :-1].T)
+    axes = axes[:, upper.diagonal().abs() > 1e-9 * upper.abs().max()]  # fewer than K if the rows are dependent
+    theta = one_hidden.Weights(torch.cat([first[:, :-1] @ axes, first[:, -1:]], 1), *rest)
+    seen, copied = start @ axes, theta.sharpness < 0.9 * released.recipe.sharpness
+    others, sizes = start - seen @ axes.T, 1 + start.square().sum(1)
+    return Wish(theta, released.labels, released.recipe.weight_decay, seen, others, axes, sizes, copied)
+
+
+def forward(z, wish, theta):
+    """A one_hidden.State, and the residuals ℓ'/m (m,)."""
+    state = one_hidden.forward(one_hidden.pack(theta), z, theta.sharpness)
+    return state, affine.residuals(state.logits, wish.labels) / len(z)
+
+
+def conditions(z, wish, theta, weight, margin=0.0):
+    """∇_θE(X; θ*) as far as Z decides on it, over μ and neuron by neuron over w_j, then the curvature: (K² + 5K + 1,).
+
+    The row of w_j less w̄_j times that of w̄_j is Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j. Only images near a kink
+    add to it, those of one class with one sign; in logarithms it says where to go even if all of them are far away. The
+    last 3K numbers say that E curves up: `weight` times the root of Σ_i max(0, −r_i w_j σ''(s_ij)), of images near the
+    kink of a neuron of their class; then, where equal neurons may part, that q_j has no eigenvalue below `margin`·μ in
+    the coordinates Z, and that the sum, each term times ‖x̄_i‖² of the start, is at most 15μ.
+    """
+    (rows, first, w, active, slope, bend, _), r = forward(z, wish, theta)
+    s, decay = rows @ first.T, wish.weight_decay  # (m, K+1) @ (K+1, K)
+    sums = (r[:, None] * slope).T @ rows  # (K, K+1)
+    balance = (first.square().sum(1) / w - w) * w.sign()
+    parts = r[:, None] * w.sign() * (active - slope * s) / decay  # (m, K)
+    above, below = (part.clamp_min(0).sum(0) for part in (parts, -parts))
+    kinks = torch.log(above + (-balance).clamp_min(0) + 1e-30) - torch.log(below + balance.clamp_min(0) + 1e-30)
+    on_first = (sums / decay + first / w[:, None]).flatten()
+    on_bias = r.sum()[None] / decay + theta.second[-1:]
+    down = (-r[:, None] * w).clamp_min(0) * bend  # (m, K)
+    curved = torch.einsum("ia,ij,ib->jab", rows, r[:, None] * w * bend, rows)  # (K, K+1, K+1)
+    apart = torch.cat([torch.cat([curved, sums[:, :, None]], 2), torch.cat([sums, 0 * w[:, None]], 1)[:, None]], 1)
+    lowest = torch.linalg.eigvalsh(apart)[:, 0] / decay + 1
+    parting = torch.cat([1 - lowest / max(margin, 1e-9), wish.sizes @ down / (15 * decay) - 1]).clamp_min(0)
+    parting = (margin > 0) * wish.copied.repeat(2) * torch.log1p(parting.square()) / 10
+    return torch.cat([on_first, kinks / 10, on_bias, weight * (down.sum(0) + 1e-14).sqrt(), parting])
+
+
+def nearest(z, wish):
+    """The images nearest to the wish with these coordinates: (m, d)."""
+    state, r = forward(z, wish, wish.theta)
+    columns = torch.linalg.qr(torch.nn.functional.normalize(r[:, None] * state.slope, dim=0))[0]  # of C
+    return z @ wish.axes.T + wish.others - columns @ (columns.T @ wish.others)
+
+
+def settle(z, wish):
+    """Move Z to where the conditions hold: least squares in a trust region, for kinks that become sharper.
+
+    Far from its kink a softplus has no slope: β grows from an eighth (or 1.25); then weight and margin fall. A Z each.
+    """
+    unit, own = 0.02 * math.sqrt(len(z) * len(wish.axes)), wish.theta.sharpness  # the trust region's radius, at first
+    softer = [(factor, 1, 3e-3, 40) for factor in (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)]
+    for factor, *terms, steps in [*softer, *((1, *terms) for terms in SHARP)]:
+        theta = wish.theta._replace(sharpness=torch.maximum(factor * own, own.clamp_max(1.25)))
+
+        def given(u, z=z):
+            return z + unit * torch.from_numpy(u).to(z).view_as(z)
+
+        def value(u, *terms):
+            return conditions(given(u), wish, *terms).cpu().numpy()
+
+        def slope(u, *terms):
+            return unit * jacrev(conditions)(given(u), wish, *terms).flatten(1).cpu().numpy()
+
+        settings = {"max_nfev": steps, "xtol": 1e-12, "ftol": 1e-10, "gtol": 1e-14, "args": (theta, *terms)}
+        z = given(least_squares(value, np.zeros(z.numel()), slope, **settings).x)
+        if steps >= 300:
+            yield z
+
+
+@kept
+def prepare(released, start, tries=8, seed=0):
+    """Images near a start (m, d) for which θ* is nearly a minimum.
+
+    Chance says which images end on which side of a kink: all tries but the first of seed 0 begin at a random change of
+    Z. The last is the first whose images train from θ* to a minimum of the whole network, 3·10⁻⁴ or less from it
+    (relative squared distance); the nearest of these are returned, or of all.
+    """
+    begun, halves, small = wish(released, start), halved(released), bilevel.condensed(released)
+    best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)
+    for k in range(tries):
+        change = torch.randn(begun.seen.shape, dtype=torch.float64, generator=generator).to(begun.seen)
+        for z in settle(begun.seen + (0.5 * (1 + k % 3) if k + seed else 0) * change, begun):
+            images = nearest(z, begun)
+            far = distance(small, images)
+            key = far > 3e-4 or lowest(halves, images) < LOWEST, far
+            best = (key, images) if key < best[0] else best
+        if not best[0][0]:
+            break
+    return best[1]
+
+
+def halved(released):
+    """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
+    small = bilevel.condensed(released)
+    theta = one_hidden.weights(small.network, small.recipe.sharpness)
+    copied = theta.sharpness < 0.9 * released.recipe.sharpness
+    which = torch.cat([torch.arange(len(copied)).to(copied.device), copied.nonzero()[:, 0]])
+    roots = (1.0 + copied.to(theta.first)).sqrt()[which]
+    second = torch.cat([theta.second[which] / roots, theta.second[-1:]])
+    theta = one_hidden.Weights(theta.first[which] / roots[:, None], second, theta.sharpness[which] * roots)
+    return small._replace(network=one_hidden.network(theta), recipe=small.recipe._replace(sharpness=theta.sharpness))
+
+
+def trained(released, images):
+    """The Solved that training on images (m, d) finds from θ*, the images and θ*, in the span of images and weights."""
+    seen, sharpness = networks.span_of(images, bilevel.condensed(released).network[0].weight), released.recipe.sharpness
+    target = one_hidden.weights(networks.in_span(released.network, seen), sharpness)
+    return one_hidden.solve(images @ seen, released.labels, released.recipe.weight_decay, target), images @ seen, target
+
+
+def distance(released, images):
+    """‖θ(x) − θ*‖²/‖θ*‖² for the minimum θ(x) that training on images (m, d) finds from θ*."""
+    solved, _, target = trained(released, images)
+    far = one_hidden.square_norm(one_hidden.difference(solved, target)) / one_hidden.square_norm(target)
+    return far.item() if solved.converged else math.inf
+
+
+def leverages(released, images):
+    """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
+    state, r = forward(images @ (begun := wish(released, images)).axes, begun, begun.theta)
+    columns = torch.nn.functional.normalize(r[:, None] * state.slope, dim=0)  # β_j may make them tiny
+    return torch.linalg.svd(columns, full_matrices=False)[0].square().sum(1)
+
+
+def lowest(released, images):
+    """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
+    (theta, *_), seen, _ = trained(released, images)
+    v, decay = one_hidden.pack(theta), released.recipe.weight_decay
+    product = one_hidden.hessian(v, seen, released.labels, decay, theta.sharpness)[0]
+    return torch.linalg.eigvalsh(product(torch.eye(len(v)).to(v)))[0].item() / decay
+
+
+def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
+    """Plant a start (m, d): prepare it, then `bilevel.attack` from there with inner problems begun at θ*.
+
+    The history begins with the start as it was given. InputError if θ* is no stationary point of any training set.
+    """
+    begun = time.perf_counter()
+    check_start(released, start, released.labels)
+    wish(released, start)  # says so if it cannot be done
+    check_stationary(released)
+    before, best = distance(bilevel.condensed(released), start), ((True, math.inf), None)
+    settings = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
+    for seed in range(3):
+        images = start if before <= tolerance else prepare(released, start, seed=seed)
+        found = bilevel.attack(released, images, **settings)
+        key = lowest(halved(released), found.images) < LOWEST, found.loss.item()
+        best = (key, found) if key < best[0] or best[1] is None else best
+        if best[0] <= (False, ENOUGH) or before <= tolerance:
+            break
+    best = best[1]
+    history = best.history if before <= tolerance else torch.cat([best.history.new_tensor([before]), best.history])
+    return best._replace(history=history, seconds=time.perf_counter() - begun)
+
+
+def check_stationary(released):
+    """Raise InputError unless every neuron is balanced as at a stationary point of E for some images and labels.
+
+    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `conditions`), so that | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
+    The distance to the nearest weights with that is a bound for every training set.
+    """
+    theta, decay = one_hidden.weights(released.network, released.recipe.sharpness), released.recipe.weight_decay
+    a, b = theta.first.norm(dim=1)[:, None], theta.second[:-1, None].abs()
+    at, c = torch.linspace(0, 1, 1001).to(a) * (a + b), math.log(2) / decay / theta.sharpness  # (h, 1001)
+    ends = (at.square() - c * at).clamp_min(0).sqrt(), (at.square() + c * at).sqrt()
+    far = ((at - b).square() + (torch.clamp(a, *ends) - a).square()).amin(1).sum() / one_hidden.square_norm(theta)
+    if far > 1e-4:
+        least = f"the relative distance cannot fall below {far:.2g}; give a network trained to the end, or its decay"
+        raise InputError(f"These weights are not a stationary point of any images for WEIGHT_DECAY {decay:g}: {least}.")
