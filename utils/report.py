@@ -8,6 +8,7 @@ import platform
 import re
 import statistics
 import time
+from collections import namedtuple
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,12 @@ OF_WEIGHTS = "relative_distance|mean_square_distance|nearest_training_l2|nearest
 OF_PICTURES = "good_reconstructions|good_as_adversary|mean_ssim|attack_loss|seconds"
 OF_LEAKS = "leak_auc|leak_auc_low|leak_p|above|alike|alike_to_start"
 OF_VICTIM = "victim_loss|victim_error"
+KNOWLEDGE = "known_theta0|unknown_theta0|from_weights"
+OF_TRAINED = "stored_distance|trained_distance"
+OF_PLANTED = f"ssim_to_start|moved|neurons|rank|theta0_distance|{OF_TRAINED}|seconds"
+OF_PLANTED += "|living_copies|pinned|pinned_alike|largest_likeness"
+OF_RANK = "rank|above_1e-2|above_1e-4|above_1e-6|neurons|outside|leak_auc|accuracy|gradient_error"
+OF_RANK += "|planted_distance|planted_kept|planted_stays|planted_returned"
 ON_THE_WAY = "steps/<number>/leak_auc|alike|loss"
 SCORES = "recurrence|coefficient|share_of_the_residual|drift_from_the_start|share_in_the_span"
 
@@ -33,15 +40,21 @@ PATTERNS = f"""
 bilevel/affine/{STARTS}/{OF_WEIGHTS}|{OF_LEAKS}|{OF_VICTIM}|ssim_to_start
 bilevel/affine/{STARTS}/{ON_THE_WAY}
 bilevel/affine/{STARTS}/detector/{SCORES}/auc|tpr
-bilevel/one_hidden/{STARTS}/known_theta0|unknown_theta0/{OF_WEIGHTS}|{OF_LEAKS}|inner_gradient_norm|outer_converged
+bilevel/one_hidden/{STARTS}/{KNOWLEDGE}/{OF_WEIGHTS}|{OF_LEAKS}|inner_gradient_norm|outer_converged
+bilevel/one_hidden/{STARTS}/{KNOWLEDGE}/{OF_VICTIM}|{OF_PLANTED}
 collapse/no_decay|decay/gradient_norm
+collapse/fewest/affine|width_4/<number>/residual
 decoreco/{"|".join(RULES)}/{STARTS}|untuned/{OF_PICTURES}|{OF_LEAKS}|{OF_VICTIM}|detector_auc|span_auc
 decoreco/{"|".join(RULES)}/{STARTS}|untuned/{ON_THE_WAY}
 decoreco/{"|".join(RULES)}/{STARTS}|untuned/detector/{SCORES}/auc|tpr
 kkt/merge|split|theorem4/stationarity|distance
 landscape/bilevel|decoreco/<number>/<number>/distance_to_training|distance_to_partition|distance_to_noise
 plant/noise|photographs|drawing/relative_distance
+plant_network/noise|photographs|drawing/relative_distance|moved|ssim_to_start|{OF_TRAINED}|fresh_distance
+rank/<number>/{OF_RANK}
 similarity/alike|ncc|half_ncc|ssim|gradients/auc
+reading/{STARTS}/relative_distance|square_distance|mean_square_distance|moved|ssim_to_start
+reading/{STARTS}/theta0_distance|victim_gradient_norm|victim_accuracy
 prior/sphere/<number>/distance|cosine
 prior/shift/<number>/good_reconstructions|estimate
 """
@@ -69,12 +82,8 @@ class Row(NamedTuple):
     baseline: float | None = None
 
 
-class Run(NamedTuple):
-    """One run of a chapter: its parameters {name: value}, its torch device, and when it started (seconds)."""
-
-    parameters: dict
-    device: torch.device
-    started: float
+# One run of a chapter: its parameters {name: value}, its torch device, and when it started (seconds).
+Run = namedtuple("Run", "parameters device started")
 
 
 def begin():
