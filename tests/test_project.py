@@ -55,17 +55,19 @@ def test_results_page_lists_every_name():
     page = (ROOT / "book" / "results.md").read_text()
     for name in report.NAMES:
         general = re.sub(r"/(random|untuned|ground_truth|partition)/", "/<start>/", name)
-        general = re.sub(r"/(known|unknown)_theta0/", "/<knowledge>_theta0/", general)
+        general = re.sub(r"/(known_theta0|unknown_theta0|from_weights)/", "/<knowledge>/", general)
         general = re.sub(r"^decoreco/\w+/", "decoreco/<rule>/", general)
         general = re.sub(r"^landscape/\w+/<number>/<number>/", "landscape/<formulation>/<λ₁>/<λ₂>/", general)
         general = re.sub(r"^kkt/\w+/", "kkt/<operation>/", general)
         general = general.replace("sphere/<number>", "sphere/<radius>").replace("shift/<number>", "shift/<shift>")
+        general = general.replace("rank/<number>", "rank/<knob>")
+        general = re.sub(r"^collapse/fewest/\w+/<number>/", "collapse/fewest/<victim>/<k>/", general)
         general = re.sub(r"/(no_decay|decay)/", "/<decay>/", general)
         general = re.sub(r"distance_to_\w+", "distance_to_<set>", general)
         general = re.sub(r"/(noise|photographs|drawing)/", "/<what>/", general)
         general = re.sub(r"^similarity/\w+/", "similarity/<measure>/", general)
         general = re.sub(r"detector/\w+/", "detector/<score>/", general).replace("steps/<number>", "steps/<steps>")
-        shared = re.fullmatch(f".*/(?:<start>|<knowledge>_theta0)/({SHARED})", general)
+        shared = re.fullmatch(f"(?:bilevel|decoreco)/.*/?(?:<start>|<knowledge>)/({SHARED})", general)
         assert f"`{f'<attack>/{shared[1]}' if shared else general}`" in page, general
 
 
