@@ -149,7 +149,7 @@ def hessian(v, x, y, weight_decay, sharpness):
 
 
 def solve(x, y, weight_decay, start, tolerance=1e-9):
-    """Minimise E from Weights θ⁰ until ‖∇E‖ ≤ `tolerance`: a local minimum of eq. (1), as a Solved.
+    """Minimise E from Weights θ⁰ until ‖∇E‖ ≤ `tolerance`: a stationary point, nearly always a minimum, as a Solved.
 
     The part of W̄₁⁰ outside of the row space of X̄ does not change the logits; its minimiser, 0, is taken at once. Inside,
     a few steps of L-BFGS lead to where Newton's method with conjugate gradients takes over. μ, β must be positive.
