@@ -41,6 +41,7 @@ SMALL = {
 TOLERANCES = [
     (r"/seconds$", None),
     (r"affine/.*/relative_distance|affine/.*/mean_square_distance|^plant/", (0.0, 1e-11)),
+    (r"affine/.*/victim_error$", (0.0, 1e-10)),  # the solver stops at ‖∇E‖ ≤ 1e-12, and this is divided by μ = 0.01
     (r"/(good_\w+)$", (0.0, 2.0)),
     (r"^decoreco/.*/mean_ssim", (0.02, 0.02)),
     (r"/outer_converged$|/inner_gradient_norm$|^kkt/.*/stationarity$", (0.0, 1e-6)),
