@@ -51,6 +51,7 @@ TOLERANCES = [
     (r"^reading/", (0.05, 1e-9)),
     (r"^(decoreco|landscape|prior)/", (0.05, 1e-6)),
     (r"^rank/.*/(planted_\w+|gradient_error)$", None),
+    (r"^unmixing/", (0.05, 2.0)),
     (r"^rank/|^collapse/fewest/", (0.05, 1e-6)),
     (r"", (1e-4, 1e-11)),
 ]

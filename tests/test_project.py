@@ -65,6 +65,7 @@ def test_results_page_lists_every_name():
         general = re.sub(r"/(no_decay|decay)/", "/<decay>/", general)
         general = re.sub(r"distance_to_\w+", "distance_to_<set>", general)
         general = re.sub(r"/(noise|photographs|drawing)/", "/<what>/", general)
+        general = re.sub(r"^unmixing/\w+/\w+/", "unmixing/<victim>/", general)
         general = re.sub(r"^similarity/\w+/", "similarity/<measure>/", general)
         general = re.sub(r"detector/\w+/", "detector/<score>/", general).replace("steps/<number>", "steps/<steps>")
         shared = re.fullmatch(f"(?:bilevel|decoreco)/.*/?(?:<start>|<knowledge>)/({SHARED})", general)
