@@ -42,6 +42,8 @@ TOLERANCES = [
     (r"/seconds$", None),
     (r"affine/.*/relative_distance|affine/.*/mean_square_distance|^plant/", (0.0, 1e-11)),
     (r"affine/.*/victim_error$", (0.0, 1e-10)),  # the solver stops at ‖∇E‖ ≤ 1e-12, and this is divided by μ = 0.01
+    (r"^decoreco/.*/victim_error$", (0.05, 1e-4)),  # rounding of a victim trained in single precision; 0.05 is converged
+    (r"^landscape/decoreco/", (0.1, 1e-6)),  # single precision: 8 % between two processors after 30 steps
     (r"/(good_\w+)$", (0.0, 2.0)),
     (r"^decoreco/.*/mean_ssim", (0.02, 0.02)),
     (r"/outer_converged$|/inner_gradient_norm$|^kkt/.*/stationarity$", (0.0, 1e-6)),
