@@ -54,7 +54,7 @@ SHARED = "leak_.*|above|alike|alike_to_start|ssim_to_start|span_auc|victim_.*|st
 def test_results_page_lists_every_name():
     page = (ROOT / "book" / "results.md").read_text()
     for name in report.NAMES:
-        general = re.sub(r"/(random|untuned|ground_truth|partition)/", "/<start>/", name)
+        general = re.sub(r"/(random|untuned|ground_truth|partition|none)/", "/<start>/", name)
         general = re.sub(r"/(known_theta0|unknown_theta0|from_weights)/", "/<knowledge>/", general)
         general = re.sub(r"^decoreco/\w+/", "decoreco/<rule>/", general)
         general = re.sub(r"^landscape/\w+/<number>/<number>/", "landscape/<formulation>/<λ₁>/<λ₂>/", general)
@@ -67,7 +67,9 @@ def test_results_page_lists_every_name():
         general = re.sub(r"/(noise|photographs|drawing)/", "/<what>/", general)
         general = re.sub(r"^unmixing/\w+/\w+/", "unmixing/<victim>/", general)
         general = re.sub(r"^similarity/\w+/", "similarity/<measure>/", general)
-        general = re.sub(r"detector/\w+/", "detector/<score>/", general).replace("steps/<number>", "steps/<steps>")
+        general = re.sub(r"^detector/\w+/<start>/(\w+/)?", r"detector/<attack>/<start>/\1", general)
+        general = re.sub(r"^(detector/<attack>/<start>)/\w+/", r"\1/<score>/", general)
+        general = re.sub(r"/detector/\w+/", "/detector/<score>/", general).replace("steps/<number>", "steps/<steps>")
         shared = re.fullmatch(f"(?:bilevel|decoreco)/.*/?(?:<start>|<knowledge>)/({SHARED})", general)
         assert f"`{f'<attack>/{shared[1]}' if shared else general}`" in page, general
 

@@ -6,9 +6,12 @@ from conftest import chapter_functions
 from torch.nn.functional import normalize
 
 from utils import images, networks
+from utils.attacks import unmixing
+from utils.attacks.contract import Released
 from utils.errors import InputError
+from utils.kernels import contrast
 from utils.kernels.layers import Layer
-from utils.kernels.similarity import ncc
+from utils.kernels.similarity import ncc, planes
 
 CHAPTER = chapter_functions("11-what-the-weights-leak")
 SHAPE = (32, 32, 3)
@@ -20,89 +23,107 @@ def views():
     return images.split(images.load("photos"), 12, 12).secret.images
 
 
-def layered(x, neurons=40, seed=0):
-    """A network whose first layer is W₁ = BX, b₁ = B1 with half of B zero."""
+def layered(x, neurons=40, seed=0, centred=False):
+    """A network whose first layer is W₁ = BX, b₁ = B1 with half of B zero, and B."""
     generator = torch.Generator().manual_seed(seed)
     mixed = torch.randn(neurons, len(x), dtype=torch.float64, generator=generator).clamp_min(0)
-    return (Layer(mixed @ x, mixed.sum(1)), Layer(torch.ones(1, neurons, dtype=x.dtype), None)), mixed
+    network = Layer(mixed @ x, mixed.sum(1)), Layer(torch.ones(1, neurons, dtype=x.dtype), None)
+    recipe = networks.perceptron("signed", neurons)._replace(centred=centred)
+    return Released(network, torch.zeros(len(x)), recipe), mixed
+
+
+def changed(released, change):
+    """The same release with other first weights, and as many biases."""
+    first, last = released.network
+    weight = change(first.weight)
+    return released._replace(network=(Layer(weight, first.bias[: len(weight)]), last))
 
 
 @pytest.mark.parametrize("centred", [False, True])
 def test_the_count_and_the_span_are_read_from_the_layer(views, centred):
     x = views - views.mean(0) * centred
-    network, _ = layered(x)
-    count, basis = CHAPTER["read"](network)
-    assert count == 12 and len(basis) == 12 - centred
-    torch.testing.assert_close(basis @ basis.T, torch.eye(len(basis), dtype=basis.dtype))
-    torch.testing.assert_close(x @ basis.T @ basis, x)
+    released, mixed = layered(x, centred=centred)
+    count, basis, mixing = unmixing.read(released)
+    assert count == 12 and basis.shape == (3072, 12 - centred)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(basis.shape[1], dtype=basis.dtype))
+    torch.testing.assert_close(x @ basis @ basis.T, x)
+    torch.testing.assert_close(mixing @ basis.T, released.network[0].weight)
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda w: torch.rand_like(w), "no gap"),
+        (torch.rand_like, "no gap"),
         (lambda w: w[:10], "no gap"),
-        (lambda w: torch.cat([w[:10], 0 * w[10:]]), "behind all neurons"),
+        (lambda w: torch.cat([w[:10], 0 * w[10:]]), "too few"),
         (lambda w: w[:1], "no gap"),
         (lambda w: torch.full_like(w, torch.nan), "NaN"),
     ],
 )
 def test_nothing_is_read_where_there_is_nothing(views, change, message):
-    (first, last), _ = layered(views)
-    weight = change(first.weight)
+    released, _ = layered(views)
     with pytest.raises(InputError, match=message):
-        CHAPTER["read"]((Layer(weight, first.bias[: len(weight)]), last))
+        unmixing.read(changed(released, change)._replace(network=changed(released, change).network[:1]))
+
+
+def test_a_count_given_by_hand_is_believed_where_the_layer_tells_none(views):
+    noise = torch.randn(40, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    released = changed(layered(views)[0], lambda w: w + 0.1 * w.std() * noise)
+    with pytest.raises(InputError, match="no gap"):
+        unmixing.read(released)
+    count, basis, _ = unmixing.read(released, count=12)
+    assert count == 12 and (views @ basis @ basis.T - views).norm() < 0.3 * views.norm()
+    with pytest.raises(InputError, match="too few to tell 40"):
+        unmixing.read(released, count=40)
 
 
 def test_half_precision_hides_no_count(views):
     """float16 moves every weight by 5e-4 of itself: a gap that is left is the right one."""
-    network, _ = layered(views)
-    rounded = networks.change(network, lambda part: part.half().double())
-    assert CHAPTER["read"](rounded)[0] == 12
+    released, _ = layered(views)
+    half = released._replace(network=networks.change(released.network, torch.Tensor.half))
+    assert unmixing.read(half)[0] == 12
 
 
-@pytest.mark.parametrize("count", [11, 12])
-def test_the_closed_form_is_the_gradient_of_the_objective(views, count):
-    basis = torch.linalg.svd(views, full_matrices=False)[2][:11]
-    found = CHAPTER["whitened"](CHAPTER["details"](basis, SHAPE))[0]
-    rows = CHAPTER["drawn_rows"](count, 11, 0).requires_grad_()
+def test_a_first_layer_that_is_not_a_matrix_is_refused(views):
+    released, _ = layered(views)
+    kernels = Layer(torch.ones(40, 3, 3, 3, dtype=torch.float64), torch.zeros(40, dtype=torch.float64))
+    with pytest.raises(InputError, match="do not follow"):
+        unmixing.read(released._replace(network=(kernels, released.network[1])))
+    with pytest.raises(InputError, match="3072 values"):
+        unmixing.attack(released, (16, 16, 3))
+
+
+def test_the_fast_details_and_objective_are_the_plain_ones(views):
+    grey = planes(views, SHAPE).mean(1)
+    plain = torch.stack([CHAPTER["details"](picture) for picture in grey])
+    plain = plain / plain.square().mean((0, 2, 3), keepdim=True).sqrt()
+    torch.testing.assert_close(contrast.details(grey.flatten(1), (32, 32, 1))[:, 0], plain)
+    found = contrast.whiten(contrast.details(views, SHAPE, 1.7, together=True))[0]
+    rows = normalize(torch.randn(13, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     for floor, window in ((1.0, 3), (0.01, 5), (0.1, 1)):
-        value = CHAPTER["plain"](rows, found, floor, window)
-        ours, slope = CHAPTER["fast"](rows.detach(), found, floor, window)
-        torch.testing.assert_close(ours, value.detach())
-        torch.testing.assert_close(slope, torch.autograd.grad(value, rows)[0])
+        ours = contrast.objective(rows, found, floor, window)
+        torch.testing.assert_close(ours, CHAPTER["objective"](rows, found[:, 0], floor, window))
 
 
 def test_details_are_blind_to_flat_pictures_and_white_after_whitening(views):
     flat, half = torch.ones(1, 3072, dtype=torch.float64), views[:1].clone()
     half.view(1, *SHAPE)[:, :16] = 0.5  # flat above
-    found = CHAPTER["details"](torch.cat([flat, half]), SHAPE)
+    found = contrast.details(torch.cat([flat, half]), SHAPE, together=True)[:, 0]
     assert found[0].abs().max() < 1e-9 and found[1, :, :14].abs().max() < 1e-9 < found[1, :, 15:].abs().max()
-    found, white = CHAPTER["whitened"](CHAPTER["details"](views, SHAPE))
+    found, white = contrast.whiten(contrast.details(views, SHAPE))
     flat = found.flatten(1)
     torch.testing.assert_close(flat @ flat.T / flat.shape[1], torch.eye(12, dtype=torch.float64))
-    assert white.shape == (12, 12)
-
-
-def test_a_round_lowers_the_objective_and_keeps_rows_of_length_one(views):
-    basis = torch.linalg.svd(views - views.mean(0), full_matrices=False)[2][:11]
-    found = CHAPTER["whitened"](CHAPTER["details"](basis, SHAPE))[0]
-    rows = CHAPTER["drawn_rows"](12, 11, 0)
-    new, value = CHAPTER["improved"](rows, found, 0.1, 3)
-    assert value < CHAPTER["plain"](rows, found, 0.1, 3) - 1
-    torch.testing.assert_close(new.norm(dim=1), torch.ones(12, dtype=torch.float64))
-    torch.testing.assert_close(CHAPTER["plain"](new, found, 0.1, 3).item(), value)
+    assert white.shape == (12, 12) and found.shape == (12, 3, 8, 30, 30)
 
 
 @pytest.mark.parametrize("centred", [False, True])
 def test_the_relation_finds_lengths_and_signs(views, centred):
     """Rows that unmix exactly, with wrong lengths and signs: the relation undoes both, up to one factor if centred."""
     x = views - views.mean(0) * centred
-    network, _ = layered(x)
-    _, basis = CHAPTER["read"](network)
+    released, _ = layered(x, centred=centred)
+    _, basis, mixing = unmixing.read(released)
     factors = torch.linspace(0.2, 3, 12, dtype=torch.float64) * (-1) ** torch.arange(12)
-    matrix = factors[:, None] * x @ basis.T
-    scaled = factors * CHAPTER["relation"](network, basis, matrix)
+    scaled = factors * unmixing.relation(factors[:, None] * x @ basis, mixing, released.network[0].bias)
     torch.testing.assert_close(scaled / scaled[0], torch.ones(12, dtype=torch.float64))
     assert centred or abs(scaled[0] - 1) < 1e-6
 
@@ -111,22 +132,30 @@ def test_images_are_unmixed_from_a_layer_that_is_nothing_but_a_mixture():
     """Counted by the truth, which no attacker has; the mixture is random, so that signs cannot be told from B."""
     x = images.split(images.load("photos"), 30, 30).secret.images
     x = x - x.mean(0)
-    mixture = torch.randn(60, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    network = Layer(mixture @ x, mixture.sum(1)), Layer(torch.ones(1, 60, dtype=torch.float64), None)
-    found, uneven = CHAPTER["candidates"](network, SHAPE)
-    best = ncc(x, found).abs().amax(1)
-    assert len(found) == 30 and (best > 0.7).sum() >= 28 and uneven < CHAPTER["EVEN"]
-    span = normalize(torch.linalg.svd(x, full_matrices=False)[2][:29])
+    released = layered(x, 60, centred=True)[0]
+    found = unmixing.attack(released, SHAPE)
+    best = ncc(x, found.images).abs().amax(1)
+    assert len(found.images) == 30 and (best > 0.7).sum() >= 28 and found.stopped == "even"
+    assert found.history[-1] < found.history[0] - 10 and found.images.std(dim=1).sub(0.22).abs().max() < 1e-9
+    span = torch.linalg.svd(x, full_matrices=False)[2][:29]
     assert (ncc(x, span).abs().amax(1) > 0.9).sum() <= 2  # singular vectors are not images
 
 
-def test_agreement_tells_the_sign_that_all_images_share(views):
+@pytest.mark.parametrize("bias", [True, False])
+def test_activity_tells_the_signs(views, bias):
     """B is zero where a neuron is not active, by construction of a layer that is consistent with itself."""
     x = (views - views.mean(0))[:, :200]
     generator = torch.Generator().manual_seed(0)
     mixed = torch.rand(40, 12, dtype=torch.float64, generator=generator)
     for _ in range(200):  # neurons that keep what they see
-        active = (mixed @ x) @ x.T + mixed.sum(1)[:, None] > 0
+        active = (mixed @ x) @ x.T + bias * mixed.sum(1)[:, None] > 0
         mixed = torch.where(active, mixed.clamp_min(1e-3), 0.0)
-    network = Layer(mixed @ x, mixed.sum(1)), Layer(torch.ones(1, 40, dtype=torch.float64), None)
-    assert CHAPTER["agreement"](network, x) > 0.99 > CHAPTER["agreement"](network, -x)
+    basis = torch.linalg.svd(x, full_matrices=False)[2][:11].T
+    known = x @ basis, mixed @ x @ basis, mixed.sum(1) if bias else None, bias
+    signs = torch.ones(12, dtype=torch.float64)
+    shares = [unmixing.agreement(*known, sign * signs)[1] for sign in (1, -1)]
+    assert shares[0] > (0.99 if bias else 0.6) > shares[1]
+    if bias:
+        some = torch.where(torch.arange(12) % 5 == 0, -signs, signs)
+        assert unmixing.agreement(*known, some)[1] < shares[0] - 0.01
+        torch.testing.assert_close(unmixing.turned(*known, some), signs)

@@ -90,13 +90,13 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
 Gap = namedtuple("Gap", "values count ratio")
 
 
-def gap(network, least=2.0, noise=1e-6):
+def gap(network, least=2.0, noise=1e-6, values=None):
     """Find the largest ratio σ_k/σ_{k+1} of W₁ that is `least` or more, or one of 10 or more that ends in rounding.
 
     Values below `noise`·σ_max are rounding, and count as that much. A drop that ends above σ_max/100 is no gap: the
     first few singular values of photographs always fall by factors.
     """
-    values = torch.linalg.svdvals(network[0].weight)
+    values = torch.linalg.svdvals(network[0].weight) if values is None else values
     above = values.clamp_min(noise * values[0])
     ratios = torch.where(above[1:] < above[0] / 100, above[:-1] / above[1:], 1)
     drops = torch.where((ratios >= 10) & (values[1:] < above[1:]), torch.inf, ratios)

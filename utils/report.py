@@ -19,45 +19,10 @@ from IPython.display import Markdown
 
 from utils.errors import InputError
 from utils.kept import write
-from utils.parameters import RULES, assignments, check_parameters
-
-STARTS = "random|ground_truth|partition"
-OF_WEIGHTS = "relative_distance|mean_square_distance|nearest_training_l2|nearest_start_l2"
-OF_PICTURES = "good_reconstructions|good_as_adversary|mean_ssim|attack_loss|seconds"
-OF_LEAKS = "leak_auc|leak_auc_low|leak_p|above|alike|alike_to_start|victim_loss|victim_error"
-KNOWLEDGE = "known_theta0|unknown_theta0|from_weights"
-OF_TRAINED = "stored_distance|trained_distance"
-OF_PLANTED = f"ssim_to_start|moved|neurons|rank|theta0_distance|{OF_TRAINED}|seconds"
-OF_PLANTED += "|living_copies|pinned|pinned_alike|largest_likeness"
-OF_RANK = "rank|above_1e-2|above_1e-4|above_1e-6|neurons|outside|leak_auc|accuracy|gradient_error"
-OF_RANK += "|planted_distance|planted_kept|planted_stays|planted_returned"
-ON_THE_WAY = "steps/<number>/leak_auc|alike|loss"
-SCORES = "recurrence|coefficient|share_of_the_residual|drift_from_the_start|share_in_the_span"
+from utils.parameters import assignments, check_parameters
 
 # Every name that a chapter may write to RESULTS; | is "or", <number> stands for any. They do not change.
-PATTERNS = f"""
-bilevel/affine/{STARTS}/{OF_WEIGHTS}|{OF_LEAKS}|ssim_to_start
-bilevel/affine/{STARTS}/{ON_THE_WAY}
-bilevel/affine/{STARTS}/detector/{SCORES}/auc|tpr
-bilevel/one_hidden/{STARTS}/{KNOWLEDGE}/{OF_WEIGHTS}|{OF_LEAKS}|inner_gradient_norm|outer_converged
-bilevel/one_hidden/{STARTS}/{KNOWLEDGE}/{OF_PLANTED}
-collapse/no_decay|decay/gradient_norm
-collapse/fewest/affine|width_4/<number>/residual
-decoreco/{"|".join(RULES)}/{STARTS}|untuned/{OF_PICTURES}|{OF_LEAKS}|detector_auc|span_auc
-decoreco/{"|".join(RULES)}/{STARTS}|untuned/{ON_THE_WAY}
-decoreco/{"|".join(RULES)}/{STARTS}|untuned/detector/{SCORES}/auc|tpr
-kkt/merge|split|theorem4/stationarity|distance
-landscape/bilevel|decoreco/<number>/<number>/distance_to_training|distance_to_partition|distance_to_noise
-plant/noise|photographs|drawing/relative_distance
-plant_network/noise|photographs|drawing/relative_distance|moved|ssim_to_start|{OF_TRAINED}|fresh_distance
-rank/<number>/{OF_RANK}
-unmixing/two_layers|three_layers/{"|".join(RULES)}/ncc_above_0.9|ncc_above_0.7|leak_auc|seconds|count
-similarity/alike|ncc|half_ncc|ssim|gradients/auc
-reading/{STARTS}/relative_distance|square_distance|mean_square_distance|moved|ssim_to_start
-reading/{STARTS}/theta0_distance|victim_gradient_norm|victim_accuracy
-prior/sphere/<number>/distance|cosine
-prior/shift/<number>/good_reconstructions|estimate
-"""
+PATTERNS = (Path(__file__).parent.parent / "data" / "names.txt").read_text()
 PARTS = [[part.split("|") for part in line.split("/")] for line in PATTERNS.split()]
 NAMES = ["/".join(words) for parts in PARTS for words in itertools.product(*parts)]
 

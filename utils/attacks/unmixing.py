@@ -1,0 +1,135 @@
+"""The unmixing attack: the first layer counts and spans the training images, and mixtures of pictures show themselves.
+
+At a stationary point W₁ = BX and b₁ = B1, with the training images as rows of X, without their mean if it was taken.
+"""
+
+import math
+import time
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import minimize
+from torch.nn.functional import normalize
+
+from utils.attacks.contract import Attack, check_layers
+from utils.errors import InputError
+from utils.kernels import contrast
+from utils.networks import change, flatten, gap
+
+FEW = 100  # images, up to which colours are taken together, and signs from the relation
+STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
+LATER = (0.03, 9, 200), (0.01, 5, 200), (0.003, 3, 300)  # for more
+EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
+RESTARTS = 8  # at most, for few images
+
+
+class Unmixed(NamedTuple):
+    """What this attack knows beside its images."""
+
+    basis: torch.Tensor  # (d, r), of the span; r is m, or m − 1 if the images sum to zero
+    matrix: torch.Tensor  # M (m, r): the images are its rows in the basis, but for factors
+    uneven: float  # spread of the logarithms of the lengths; above EVEN an image was found twice, and another one lost
+    agreement: float  # the share of ‖B‖² at neurons that the images activate; near 1 for the truth
+
+
+def read(released, count=None):
+    """How many images m the first layer saw, an orthonormal basis (d, r) of their span, and W₁ in it (n_1, r).
+
+    A given `count` is believed. InputError without a gap, tenfold or more, in the singular values, or if it lies behind
+    all neurons or pixels. The recipe says whether the images sum to zero, and then r = m − 1.
+    """
+    check_layers(released.network)
+    weight, centred = released.network[0].weight.double(), int(released.recipe.centred)
+    if not flatten(released.network).isfinite().all():
+        raise InputError("The weights hold values that are NaN or infinite: give a network that has converged.")
+    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    r = gap(released.network, 10.0, values=values).count if count is None else count - centred
+    if not r or r < 2:
+        raise InputError("There is no gap in the singular values of W₁: the count cannot be read.")
+    lengths = weight.norm(dim=1)
+    most = min((lengths > 1e-6 * lengths.max()).sum().item(), weight.shape[1])
+    if r >= most:
+        raise InputError(f"W₁ has {most} living neurons or pixels, too few to tell {r} images or more apart: no gap.")
+    return r + centred, right[:r].mT, left[:, :r] * values[:r]
+
+
+def unmix(basis, shape, count, seed=0):
+    """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step."""
+    few, history = count <= FEW, []
+    found, white = contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
+    noise = torch.randn(count, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    rows = torch.linalg.qr(noise)[0][:, : basis.shape[1]].numpy()  # nearly orthogonal
+
+    def value(flat):
+        point = torch.as_tensor(flat).to(found).view(rows.shape).requires_grad_()
+        f = contrast.objective(normalize(point), found, floor, window)
+        f.backward()
+        history.append(f.item())
+        return history[-1], point.grad.cpu().double().flatten().numpy()
+
+    for floor, window, steps in STAGES if few else LATER:
+        options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-5}
+        rows = minimize(value, rows.ravel(), jac=True, method="L-BFGS-B", options=options).x.reshape(rows.shape)
+    return normalize(torch.as_tensor(rows)).to(basis) @ white.to(basis), torch.tensor(history)
+
+
+def relation(matrix, mixing, bias):
+    """ω (m,), the factors that the rows M (m, r) lack: Σ ω_i m_i = 0 if images sum to zero, else from b₁ = B1."""
+    if len(matrix) > matrix.shape[1]:
+        return torch.linalg.svd(matrix.mT)[2][-1]
+    if bias is None:
+        return matrix.new_ones(len(matrix))
+    return 1 / (matrix @ torch.linalg.lstsq(mixing, bias[:, None]).solution)[:, 0]
+
+
+def agreement(matrix, mixing, bias, centred, signs):
+    """Of ‖B‖² for every image s_i m_i (…, m) and in all, the share at neurons that the image activates.
+
+    B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0 otherwise. Signs are (…, m).
+    """
+    backward, bias = mixing @ torch.linalg.pinv(matrix, rtol=1e-6), 0.0 if bias is None else bias
+    rest = (bias - signs @ backward.mT) / len(matrix) * centred  # t (…, n_1)
+    squares = (signs[..., None, :] * backward + rest[..., None]).square()
+    active = (signs[..., None, :] * (mixing @ matrix.mT)).mT + bias > 0
+    seen = squares * active.mT
+    return seen.sum(-2) / squares.sum(-2), seen.sum((-2, -1)) / squares.sum((-2, -1))
+
+
+def turned(matrix, mixing, bias, centred, signs):
+    """Signs (m,) by which the images activate more of the neurons that they train, changed one by one to the better."""
+    for _ in range(30):
+        gain = agreement(matrix, mixing, bias, centred, -signs)[0] - agreement(matrix, mixing, bias, centred, signs)[0]
+        if not (gain > 0).any():
+            break
+        signs = torch.where(gain > 0.9 * gain.max(), -signs, signs)
+    return signs
+
+
+def attack(released, shape, *, count=None, seed=0):
+    """Unmix the training images (m, d), each with a spread of 0.22, from the released first layer.
+
+    `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
+    while the relation between images is uneven, and returns the most even result. InputError as `read` says.
+    """
+    begun, centred = time.perf_counter(), released.recipe.centred
+    (first,) = change(released.network[:1], torch.Tensor.double)
+    if first.weight.shape[1] != math.prod(shape):
+        raise InputError(f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}.")
+    count, basis, mixing = read(released, count)
+    tried = []
+    for k in range(RESTARTS if count <= FEW else 1):
+        matrix, history = unmix(basis, shape, count, seed + k)
+        omega, lengths = relation(matrix, mixing, first.bias), (matrix @ basis.mT).norm(dim=1)
+        tried.append(((omega * lengths).abs().log().std().item(), history, matrix / lengths[:, None], omega.sign()))
+        if tried[-1][0] < EVEN:
+            break
+    uneven, history, matrix, signs = min(tried, key=lambda one: one[0])
+    matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
+    known = matrix, mixing, first.bias, centred
+    signs = max((signs, -signs), key=lambda signs: agreement(*known, signs)[1])
+    if count > FEW:
+        signs = turned(*known, signs)
+    matrix = signs[:, None] * matrix
+    details = Unmixed(basis, matrix, uneven, agreement(*known, signs)[1].item())
+    stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - begun
+    return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)

@@ -1,0 +1,44 @@
+"""How faint the details of unmixed images are: details F (r, G, K, H, W) of r basis images, and rows M (m, r)."""
+
+import torch
+from torch.nn.functional import avg_pool2d, conv2d
+
+from utils.kernels.similarity import planes
+
+OPPONENT = [[1, 1, 1], [1, -1, 0], [1, 1, -2]]  # rows: colours from RGB
+
+
+def details(rows, shape, grey=1.0, together=False):
+    """The eight 3×3 cosine details, every filter of mean square one, of images (r, d): F with a group for each colour.
+
+    RGB becomes three opponent colours, and `grey` is the weight of the first one; `together` they are one group.
+    """
+    places = torch.arange(3, dtype=torch.float64)
+    waves = torch.cos(torch.pi / 3 * torch.outer(places + 0.5, places))  # (place, frequency)
+    filters = torch.einsum("au,bv->uvab", waves, waves).flatten(0, 1)[1:, None].to(rows)  # without the flat one
+    colours = planes(rows, shape)
+    if colours.shape[1] == 3:
+        colours = torch.einsum("kc,rchw->rkhw", rows.new_tensor(OPPONENT), colours)
+    found = conv2d(colours.flatten(0, 1)[:, None], filters).unflatten(0, colours.shape[:2])  # (r, G, 8, H−2, W−2)
+    found = found / found.square().mean((0, 3, 4), keepdim=True).sqrt().clamp_min(1e-20)
+    found[:, 0] *= grey if found.shape[1] == 3 else 1.0
+    return found.flatten(1, 2)[:, None] if together else found
+
+
+def whiten(found):
+    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) that does it."""
+    flat = found.flatten(1)
+    values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
+    matrix = vectors * values.clamp_min(1e-12 * values[-1]).rsqrt() @ vectors.T
+    return (matrix @ flat).view_as(found), matrix
+
+
+def objective(matrix, found, floor, window):
+    """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart.
+
+    J = ½ mean_{G,p} log(ε + e_p) of an image MF, with e the mean of the squared details in a `window` around place p,
+    and ε the `floor`.
+    """
+    energy = (matrix @ found.flatten(1)).view(-1, *found.shape[1:]).square().mean(2)  # (m, G, H, W)
+    contrast = (floor + avg_pool2d(energy, window, 1, window // 2)).log().mean((1, 2, 3)) / 2  # (m,)
+    return contrast.sum() - torch.logdet(matrix.mT @ matrix) / 2
