@@ -1,0 +1,145 @@
+"""Scores that need no training data: each against a case whose answer is known, and the quiz that a page shows."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import chapter_functions
+
+from utils import images, membership
+from utils.kernels.layers import Layer
+
+CHAPTER = chapter_functions("12-can-the-adversary-tell")
+SHAPE = (32, 32, 3)
+QUIZ = Path(__file__).parent.parent / "scripts" / "quiz.html"
+
+
+@pytest.fixture(scope="module")
+def views():
+    """Twenty secret and forty known photographs."""
+    return images.split(images.load("photos"), 20, 40)
+
+
+def noise(n, seed=0):
+    return torch.randn(n, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_negative_matches_only_where_the_sign_is_open(views):
+    x = views.secret.images - views.secret.images.mean(0)
+    mixed = torch.cat([x[:5], -x[5:10], noise(5)])
+    for signed, right in ((True, 5), (False, 10)):
+        best = CHAPTER["best_match"](mixed, x, SHAPE, signed)
+        torch.testing.assert_close(best[:right], torch.ones(right, dtype=torch.float64))
+        assert best[right:].max() < membership.ALIKE
+    assert (CHAPTER["shows"](mixed, x, SHAPE) > membership.ALIKE).sum() == 5
+    assert (CHAPTER["shows_up_to_sign"](mixed, x, SHAPE) > membership.ALIKE).sum() == 10
+
+
+def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
+    known = views.known.images - views.known.images.mean(0)
+    everywhere, corner = noise(5), torch.zeros(5, *SHAPE, dtype=torch.float64)
+    corner[:, :12, :12] = noise(5, seed=1).view(5, *SHAPE)[:, :12, :12]
+    score = CHAPTER["contrast_score"]
+    few, many = score(corner.flatten(1), known, SHAPE), score(everywhere, known, SHAPE)
+    assert few.min() > many.max() + 0.5
+    assert many.abs().max() < 0.2  # the energy is near its mean, one, at all places
+    torch.testing.assert_close(score(-3 * everywhere, known, SHAPE), many)  # neither sign nor scale counts
+    torch.testing.assert_close(score(everywhere[:3], known, SHAPE), many[:3])  # nor the other pictures
+
+
+def test_kinks_are_counted_in_units_of_what_is_known():
+    weight = torch.eye(4, dtype=torch.float64)
+    network = (Layer(weight, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)),)
+    known = torch.tensor([[1.0, 100, 0, 0], [-1, -100, 0, 0]], dtype=torch.float64)  # σ = 1, 100, 1, 1
+    x = torch.tensor([[0.03, 1.0, -1, 0], [0.01, 3, -1.01, -1]], dtype=torch.float64)
+    assert CHAPTER["kinks"](x, network, known).tolist() == [0.5, 0.75]
+
+
+@pytest.mark.parametrize("n", [40, 80])
+def test_photographs_are_known_ones_without_their_mean(views, n):
+    known, mean = views.known, views.known.images.mean(0)
+    found = CHAPTER["photographs"](known, n, SHAPE) + mean
+    assert found.shape == (n, 3072)
+    torch.testing.assert_close(found[:20], known.images[:20])
+    classes = (found.view(n, *SHAPE)[:, None] - known.images.view(-1, *SHAPE)).abs().amax((2, 3, 4)) < 1e-9
+    mirrored = (found.view(n, *SHAPE).flip(2)[:, None] - known.images.view(-1, *SHAPE)).abs().amax((2, 3, 4)) < 1e-9
+    assert classes.any(1).sum() == 40 and (classes | mirrored).any(1).all()
+    own = known.labels[(classes | mirrored).double().argmax(1)]
+    assert own.tolist() == [0] * (n // 2) + [1] * (n // 2)
+
+
+def test_halves_share_nothing_and_keep_the_classes(views):
+    mine, rest = CHAPTER["halved"](views.known)
+    assert mine.labels.tolist() == rest.labels.tolist() == [0.0] * 10 + [1.0] * 10
+    assert torch.cdist(mine.images, rest.images).min() > 0.1
+
+
+def drawn(n, gap, seed):
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.arange(n) % 2 == 0
+    values = torch.randn(3, n, generator=generator) + gap * truth
+    return dict(zip(CHAPTER["COMBINED"], values)), truth
+
+
+def test_the_combination_learns_from_a_shadow_and_is_calibrated():
+    learned = CHAPTER["practised"](*drawn(2000, 1.0, 0))
+    named, truth = drawn(2000, 1.0, 1)
+    probability = learned(named)
+    alone = max(membership.detection(score, truth).auc.value for score in named.values())
+    assert membership.detection(probability, truth).auc.value > alone + 0.05
+    for _, number, predicted, share in CHAPTER["calibration"](probability, truth):
+        assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
+    scaled = {name: 5 + 3 * score for name, score in drawn(2000, 1.0, 0)[0].items()}
+    again = CHAPTER["practised"](scaled, drawn(2000, 1.0, 0)[1])
+    torch.testing.assert_close(again({k: 5 + 3 * s for k, s in named.items()}), probability, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_nothing_is_learned_where_all_is_true_or_nothing(value):
+    named, truth = drawn(20, 1.0, 0)
+    assert CHAPTER["practised"](named, torch.full_like(truth, value)) is None
+    torch.testing.assert_close(CHAPTER["detector"](named, None), named["agreement"])
+
+
+def test_curves_precision_and_choice_follow_the_scores():
+    score = torch.tensor([3.0, 1.0, 3.0, 2.0, 0.0])
+    truth = torch.tensor([True, True, False, True, False])
+    false, true = CHAPTER["roc"](score, truth)
+    assert false.tolist() == [0, 0.5, 0.5, 0.5, 1]
+    torch.testing.assert_close(true, torch.tensor([0, 1 / 3, 2 / 3, 1, 1]))
+    area = torch.trapezoid(true.double(), false.double()).item()
+    assert area == pytest.approx(membership.area(score[truth], score[~truth]).value)
+    assert CHAPTER["precision"](score, truth, 3) == pytest.approx(2 / 3)
+    assert CHAPTER["likeliest"](torch.arange(5), score, 3).tolist() == [0, 2, 3]
+
+
+def test_calibration_counts_every_reconstruction_once():
+    probability = torch.tensor([0.0, 0.05, 0.1, 0.6, 0.9, 1.0], dtype=torch.float64)
+    truth = torch.tensor([False, False, True, False, True, True])
+    assert CHAPTER["calibration"](probability, truth) == [
+        ["0 to 0.1", "2", "0.03", "0.00"],
+        ["0.1 to 0.5", "1", "0.10", "1.00"],
+        ["0.5 to 0.9", "1", "0.60", "0.00"],
+        ["0.9 to 1", "2", "0.95", "1.00"],
+    ]
+
+
+def test_the_quiz_asks_for_as_many_of_both_kinds():
+    true, invented = torch.arange(60) < 20, torch.arange(60) >= 40
+    some = CHAPTER["asked"](true, invented, 8, 0)
+    assert len(set(some.tolist())) == 16 and true[some].sum() == invented[some].sum() == 8
+    again, other = (CHAPTER["asked"](true, invented, 8, seed).tolist() for seed in (0, 1))
+    assert some.tolist() == again != other
+    assert true[some][:8].sum() not in (0, 8)  # shuffled
+    assert len(CHAPTER["asked"](torch.arange(60) < 3, invented, 8, 0)) == 11  # all three that there are
+
+
+def test_the_quiz_is_one_small_page_without_anything_from_outside(views):
+    items = "\n".join(CHAPTER["item"](k, x, SHAPE) for k, x in enumerate(views.secret.images[:16]))
+    page = QUIZ.read_text(encoding="utf-8").format(truth="01" * 8, items=items, curve="50,210 250,10", detector="3 of 8")
+    assert len(page) < 150_000 and not re.search(r"https?://|@import|<link|<script src", page)
+    assert page.count("<fieldset>") == page.count("<img alt=") == 16 and page.count('type="radio"') == 32
+    assert len(set(re.findall(r'name="(told-\d+)"', page))) == 16
+    assert all(line.startswith("#told-quiz") for line in re.findall(r"^[^\s{<}(]+[^{]*\{", page.split("<script>")[0], re.M))
+    assert not re.search(r"\{\{|\}\}", page)
