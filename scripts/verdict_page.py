@@ -20,13 +20,19 @@ def verdicts(path):
                     yield [part.strip() for part in re.split(r"(?<!\\)\|", line)[1:3]]
 
 
+def short(stem):
+    """The number of a chapter, or the name of another page."""
+    number = stem.split("-")[0]
+    return str(int(number)) if number.isdigit() else stem.replace("-", " ")
+
+
 def page(text, chapters):
     """The conclusion with a table of every verdict, in the order of ORDER, and how many there are of each."""
     rows = [(*row, path.stem) for path in chapters for row in verdicts(path)]
     rows.sort(key=lambda row: ORDER.index(row[1]))  # stable: chapters stay in order
     counts = [f"{sum(row[1] == word for row in rows)} {word}" for word in ORDER]
-    lines = [f"| {sentence} | {verdict} | {{doc}}`{stem}` |" for sentence, verdict, stem in rows]
-    table = "\n".join(["| sentence | verdict | where |", "| --- | --- | --- |", *lines])
+    lines = [f"| {sentence} | {verdict} | {{doc}}`{short(stem)} <{stem}>` |" for sentence, verdict, stem in rows]
+    table = "\n".join(["| sentence | verdict | chapter |", "| --- | --- | --- |", *lines])
     before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
     said = f"Of {len(rows)} sentences: {', '.join(counts)}."
     return f"{before}{MARKS[0]}\n{said}\n\n{table}\n\n{MARKS[1]}{after}"
