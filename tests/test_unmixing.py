@@ -151,11 +151,13 @@ def test_activity_tells_the_signs(views, bias):
         active = (mixed @ x) @ x.T + bias * mixed.sum(1)[:, None] > 0
         mixed = torch.where(active, mixed.clamp_min(1e-3), 0.0)
     basis = torch.linalg.svd(x, full_matrices=False)[2][:11].T
-    known = x @ basis, mixed @ x @ basis, mixed.sum(1) if bias else None, bias
+    known = unmixing.signals(x @ basis, mixed @ x @ basis, mixed.sum(1) if bias else None, bias)
     signs = torch.ones(12, dtype=torch.float64)
-    shares = [unmixing.agreement(*known, sign * signs)[1] for sign in (1, -1)]
+    shares = [unmixing.agreement(known, sign * signs)[1] for sign in (1, -1)]
     assert shares[0] > (0.99 if bias else 0.6) > shares[1]
     if bias:
         some = torch.where(torch.arange(12) % 5 == 0, -signs, signs)
-        assert unmixing.agreement(*known, some)[1] < shares[0] - 0.01
-        torch.testing.assert_close(unmixing.turned(*known, some), signs)
+        assert unmixing.agreement(known, some)[1] < shares[0] - 0.01
+        torch.testing.assert_close(unmixing.turned(known, some, range(12), clear=0.0), signs)
+        torch.testing.assert_close(unmixing.turned(known, some, range(5), clear=0.0)[5:], some[5:])
+        torch.testing.assert_close(unmixing.turned(known, some, range(12)), some)  # nothing is clear here

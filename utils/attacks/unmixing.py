@@ -16,10 +16,11 @@ from utils.errors import InputError
 from utils.kernels import contrast
 from utils.networks import change, flatten, gap
 
-FEW = 100  # images, up to which colours are taken together, and signs from the relation
+FEW = 100  # images, up to which colours are taken together, and most signs are those of the relation
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
 LATER = (0.03, 9, 200), (0.01, 5, 200), (0.003, 3, 300)  # for more
 EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
+SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
 RESTARTS = 8  # at most, for few images
 
 
@@ -42,7 +43,9 @@ def read(released, count=None):
     weight, centred = released.network[0].weight.double(), int(released.recipe.centred)
     if not flatten(released.network).isfinite().all():
         raise InputError("The weights hold values that are NaN or infinite: give a network that has converged.")
-    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    wide = weight.shape[0] <= weight.shape[1]
+    values, vectors = torch.linalg.eigh(weight @ weight.mT if wide else weight.mT @ weight)  # in a fraction of an SVD's time
+    values, vectors = values.flip(0).clamp_min(0).sqrt(), vectors.flip(1)  # exact to 1e-8 of the largest one
     r = gap(released.network, 10.0, values=values).count if count is None else count - centred
     if not r or r < 2:
         raise InputError("There is no gap in the singular values of W₁: the count cannot be read.")
@@ -50,7 +53,8 @@ def read(released, count=None):
     most = min((lengths > 1e-6 * lengths.max()).sum().item(), weight.shape[1])
     if r > 0.9 * most:  # rows that vanish, pruned ones say, make a gap of their own
         raise InputError(f"W₁ has {most} living neurons or pixels, too few to tell {r} images or more apart: no gap.")
-    return r + centred, right[:r].mT, left[:, :r] * values[:r]
+    basis = torch.linalg.qr(weight.mT @ vectors[:, :r] if wide else vectors[:, :r])[0]
+    return r + centred, basis, weight @ basis
 
 
 def unmix(basis, shape, count, seed=0):
@@ -73,6 +77,15 @@ def unmix(basis, shape, count, seed=0):
     return normalize(torch.as_tensor(rows)).to(basis) @ white.to(basis), torch.tensor(history)
 
 
+class Signals(NamedTuple):
+    """What the first layer says of images before their signs are known."""
+
+    backward: torch.Tensor  # W₁X⁺ (n_1, m)
+    forward: torch.Tensor  # W₁Xᵀ (n_1, m)
+    bias: torch.Tensor  # b₁ (n_1,)
+    centred: bool  # the images sum to zero
+
+
 def relation(matrix, mixing, bias):
     """ω (m,), the factors that the rows M (m, r) lack: Σ ω_i m_i = 0 if images sum to zero, else from b₁ = B1."""
     if len(matrix) > matrix.shape[1]:
@@ -82,26 +95,34 @@ def relation(matrix, mixing, bias):
     return 1 / (matrix @ torch.linalg.lstsq(mixing, bias[:, None]).solution)[:, 0]
 
 
-def agreement(matrix, mixing, bias, centred, signs):
-    """Of ‖B‖² for every image s_i m_i (…, m) and in all, the share at neurons that the image activates.
+def signals(matrix, mixing, bias, centred):
+    """What W₁ says of images X with the coordinates M (m, r) in the basis: W₁X⁺ and W₁Xᵀ (n_1, m)."""
+    bias = mixing.new_zeros(len(mixing)) if bias is None else bias
+    return Signals(mixing @ torch.linalg.pinv(matrix, rtol=1e-6), mixing @ matrix.mT, bias, centred)
 
-    B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0 otherwise. Signs are (…, m).
+
+def agreement(known, signs):
+    """Of ‖B‖² for every image s_i x_i and in all, the share at neurons that the image activates. Signs are (m,).
+
+    B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0 otherwise.
     """
-    backward, bias = mixing @ torch.linalg.pinv(matrix, rtol=1e-6), 0.0 if bias is None else bias
-    rest = (bias - signs @ backward.mT) / len(matrix) * centred  # t (…, n_1)
-    squares = (signs[..., None, :] * backward + rest[..., None]).square()
-    active = (signs[..., None, :] * (mixing @ matrix.mT)).mT + bias > 0
-    seen = squares * active.mT
-    return seen.sum(-2) / squares.sum(-2), seen.sum((-2, -1)) / squares.sum((-2, -1))
+    rest = (known.bias - known.backward @ signs) / len(signs) * known.centred  # t (n_1,)
+    squares = (signs * known.backward + rest[:, None]).square()
+    seen = squares * (signs * known.forward + known.bias[:, None] > 0)
+    return seen.sum(0) / squares.sum(0), seen.sum() / squares.sum()
 
 
-def turned(matrix, mixing, bias, centred, signs):
-    """Signs (m,) by which the images activate more of the neurons that they train, changed one by one to the better."""
-    for _ in range(30):
-        gain = agreement(matrix, mixing, bias, centred, -signs)[0] - agreement(matrix, mixing, bias, centred, signs)[0]
-        if not (gain > 0).any():
+def turned(known, signs, unsure, clear=0.2):
+    """Signs (m,) that agree better: an `unsure` image is turned if its own share rises by `clear`, and that of all."""
+    for _ in range(5):
+        before = signs
+        for i in unsure:
+            other = signs.clone()
+            other[i] *= -1
+            (own, total), (its, theirs) = agreement(known, signs), agreement(known, other)
+            signs = other if its[i] > own[i] + clear and theirs > total else signs
+        if signs is before:
             break
-        signs = torch.where(gain > 0.9 * gain.max(), -signs, signs)
     return signs
 
 
@@ -119,17 +140,17 @@ def attack(released, shape, *, count=None, seed=0):
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
         matrix, history = unmix(basis, shape, count, seed + k)
-        omega, lengths = relation(matrix, mixing, first.bias), (matrix @ basis.mT).norm(dim=1)
-        tried.append(((omega * lengths).abs().log().std().item(), history, matrix / lengths[:, None], omega.sign()))
+        factors = relation(matrix, mixing, first.bias) * matrix.norm(dim=1)
+        tried.append((factors.abs().log().std().item(), history, matrix, factors))
         if tried[-1][0] < EVEN:
             break
-    uneven, history, matrix, signs = min(tried, key=lambda one: one[0])
+    uneven, history, matrix, factors = min(tried, key=lambda one: one[0])
     matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
-    known = matrix, mixing, first.bias, centred
-    signs = max((signs, -signs), key=lambda signs: agreement(*known, signs)[1])
-    if count > FEW:
-        signs = turned(*known, signs)
+    known = signals(matrix, mixing, first.bias, centred)
+    signs = max((factors.sign(), -factors.sign()), key=lambda signs: agreement(known, signs)[1])
+    sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
+    signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
     matrix = signs[:, None] * matrix
-    details = Unmixed(basis, matrix, uneven, agreement(*known, signs)[1].item())
+    details = Unmixed(basis, matrix, uneven, agreement(known, signs)[1].item())
     stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - begun
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
