@@ -170,7 +170,8 @@ def book(tmp_path):
 
     def run(*arguments):
         command = [sys.executable, "scripts/run_chapters.py", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "JOBS": "2"})
+        settings = dict(env={**os.environ, "JOBS": "2"}, timeout=300)
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, **settings)
 
     return run
 
