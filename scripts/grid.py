@@ -214,6 +214,6 @@ def main(words, book=ROOT / "book", grids=ROOT / "_build" / "grids"):
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGHUP):  # end as by Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # end as by Ctrl-C, in the background, too
         signal.signal(number, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

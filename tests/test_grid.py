@@ -51,7 +51,8 @@ DRIVE = f"""import signal, sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT / "scripts")!r})
 import grid
-signal.signal(signal.SIGTERM, signal.default_int_handler)
+for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job is born deaf to the first
+    signal.signal(number, signal.default_int_handler)
 sys.exit(grid.main(sys.argv[1:], Path("book"), Path("grids")))
 """
 GOOD = "chapter: tiny\ncross: {SEED: [0, 1], START: [random, partition]}\n"
