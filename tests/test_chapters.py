@@ -50,6 +50,9 @@ TOLERANCES = [
     (r"^bilevel/one_hidden/.*/known_theta0/", (0.05, 1e-9)),
     (r"^bilevel/one_hidden/", (0.15, 1e-9)),
     (r"^plant_network/", (0.15, 1e-2)),
+    (r"^certificate/.*/(like_truth|like_chosen|agreement)$|^certificate/alone$", (0.0, 0.3)),
+    (r"^certificate/(kinks|step/.*|covered/.*)$", (0.2, 0.3)),  # a kink more or less, 0.01 away
+    (r"^certificate/", (0.05, 1e-3)),
     (r"^reading/", (0.05, 1e-9)),
     (r"^(decoreco|landscape|prior)/", (0.05, 1e-6)),
     (r"^rank/.*/(planted_\w+|gradient_error)$", None),

@@ -14,7 +14,8 @@ from utils import images, networks, victims
 from utils.errors import InputError
 from utils.networks import change, flatten, forward
 
-chapter = SimpleNamespace(**chapter_functions("09-merge-and-split"))
+chapter = SimpleNamespace(**chapter_functions("appendix-kkt"))
+main = SimpleNamespace(**chapter_functions("09-merge-and-split"))
 DRAWS = st.integers(0, 10**6)
 often = settings(deadline=None, max_examples=30, derandomize=True)
 
@@ -46,7 +47,7 @@ def rough(seed, dimensions=9):
     points, signs = clusters(seed, dimensions, spread=0.6)
     recipe = networks.perceptron("margin", 12)._replace(epochs=60, start=0.01, centred=False)
     victim = victims.train(images.Part(points, (signs + 1) / 2), recipe, seed)
-    return chapter.fitted(victim.released.network, points, signs)
+    return chapter.KKTSet(*main.fitted(victim.released.network, points, signs))
 
 
 def direction(seed, dimensions=9):
@@ -105,20 +106,20 @@ def test_conditions_tell_what_is_wrong():
 
 def test_the_multipliers_are_found_again_at_any_scale():
     kkt = exact(1)
-    again = chapter.fitted(change(kkt.network, lambda p: 7 * p), kkt.points, kkt.signs)
-    assert chapter.conditions(again).stationarity < 1e-7
-    assert torch.allclose(per_label(again), per_label(kkt), rtol=1e-7)
+    again = main.fitted(change(kkt.network, lambda p: 7 * p), kkt.points, kkt.signs)
+    assert main.conditions(again).stationarity < 1e-5
+    assert torch.allclose(per_label(again), per_label(kkt), rtol=1e-4)
     assert torch.allclose(flatten(again.network), flatten(kkt.network), rtol=1e-10)
 
 
 def test_best_multipliers_beat_others():
     kkt = rough(3)
     best = chapter.conditions(kkt).stationarity
-    for step in (1e-3, -1e-3):
+    for step in (1e-2, -1e-2):
         for i in range(len(kkt.points)):
             other = kkt.multipliers.clone()
             other[i] = (other[i] + step).clamp_min(0)
-            assert chapter.conditions(kkt._replace(multipliers=other)).stationarity >= best - 1e-9
+            assert chapter.conditions(kkt._replace(multipliers=other)).stationarity >= best - 1e-7
 
 
 # ---- Merge and split ----
@@ -279,22 +280,93 @@ def test_faraway_is_further_than_asked_for(seed, distance, trained):
     assert (chapter.margins(far) > 1 - 1e-8).all()
 
 
-def test_an_experiment_with_images(toy_npz):
-    labelled, recipe = images.load(str(toy_npz)), networks.perceptron("margin", 10)._replace(epochs=300)
-    e = chapter.experiment(labelled, 20, recipe, seed=1)
-    assert max(chapter.conditions(e.exact)) < 1e-11
-    strangers = chapter.fitted_strangers(e)
-    assert chapter.relative_epsilon(e.trained) < 0.1 < chapter.relative_epsilon(strangers)
-    for kkt in (e.exact, e.trained):
-        makers = (lambda kkt, e: chapter.towards_each_other(kkt, 5.0), chapter.along_strangers, chapter.planted)
-        for made in (make(kkt, e) for make in makers):
-            assert chapter.residual_change(made, kkt) < 1e-10
-            assert len(made.points) > len(chapter.condense(kkt).points)
-    assert chapter.compare(e.victim.released.network, e) == (1.0, 1.0, 1.0)
-    again = chapter.retrain(e, e.trained, e.seed)
-    assert again.agreement == 1 and again.cosine > 0.99
-    with pytest.raises(InputError, match="raise IMAGES or NEURONS"):
-        chapter.experiment(labelled, 2, recipe, seed=1)
+# ---- Certificates ----
+
+
+@often
+@given(DRAWS, st.booleans())
+def test_a_planted_set_keeps_the_residual_and_the_margins(seed, trained):
+    kkt = rough(seed % 20, dimensions=30) if trained else exact(seed, dimensions=16)
+    wishes = torch.randn(kkt.points.shape, dtype=torch.float64, generator=generator(seed))
+    made = main.planted(kkt, wishes)
+    assert (main.residual(made) - main.residual(kkt)).abs().max() < 1e-10
+    assert torch.allclose(main.margins(made), main.margins(kkt).repeat(2), atol=1e-9)
+    free = main.unseen(kkt, wishes)
+    assert (free @ torch.cat([kkt.points, kkt.network[0].weight]).mT).abs().max() < 1e-10
+    assert torch.allclose(main.unseen(kkt, free), free, atol=1e-10)
+
+
+@often
+@given(DRAWS)
+def test_both_residuals_of_the_chapter_are_those_of_the_appendix(seed):
+    kkt = rough(seed % 50)
+    ours, theirs = main.conditions(kkt), chapter.conditions(kkt)
+    assert ours.stationarity * flatten(kkt.network).norm().item() == pytest.approx(theirs.stationarity)
+    assert (ours.violation, ours.slackness, ours.negativity) == pytest.approx(theirs[1:], abs=1e-12)
+    assert torch.allclose(main.plain_residual(kkt), main.residual(kkt), atol=1e-12)
+
+
+@often
+@given(DRAWS)
+def test_within_the_free_radius_no_neuron_changes(seed):
+    kkt = rough(seed % 50)
+    radii = main.to_hyperplanes(kkt.network, kkt.points).amin(1)
+    ways = torch.randn(kkt.points.shape, dtype=torch.float64, generator=generator(seed))
+    ways = ways / ways.norm(dim=1, keepdim=True)
+    active = main.preactivations(kkt.network, kkt.points) > 0
+    moved = main.preactivations(kkt.network, kkt.points + 0.999 * radii[:, None] * ways) > 0
+    assert (moved == active).all()
+
+
+@often
+@given(DRAWS)
+def test_both_halves_of_a_split_keep_cells_and_margins(seed):
+    kkt = rough(seed % 50)
+    photographs = torch.randn(kkt.points.shape, dtype=torch.float64, generator=generator(seed))
+    u = main.halves(kkt.network, kkt.points, photographs)
+    made = main.paired(kkt, u)
+    assert (main.residual(made) - main.residual(kkt)).abs().max() < 1e-10
+    assert torch.allclose(main.margins(made), main.margins(kkt).repeat(2), atol=1e-9)
+    single = main.alone(kkt)
+    assert torch.allclose(main.centres(made)[: len(u)][single], kkt.points[single], atol=1e-10)
+
+
+@often
+@given(DRAWS)
+def test_no_nearby_half_is_nearer_to_the_photograph(seed):
+    kkt = rough(seed % 50)
+    photographs = torch.randn(kkt.points.shape, dtype=torch.float64, generator=generator(seed))
+    network, x = kkt.network, kkt.points
+    u = main.halves(network, x, photographs) / 0.99
+    left = (x + u - photographs).norm(dim=1)
+    rooms, z = main.preactivations(network, x).abs(), main.preactivations(network, x) > 0
+    slopes = (z * network[1].weight) @ network[0].weight
+    bends = main.to_hyperplanes(network, x) < main.NEAR
+    for k in range(20):
+        step = torch.randn(u.shape, dtype=torch.float64, generator=generator(seed + k)) * 10 ** -(k / 5)
+        for i in range(len(x)):
+            rows = torch.cat([slopes[[i]], network[0].weight[bends[i]]])
+            other = u[i] + step[i]
+            other = other - torch.linalg.pinv(rows, rtol=1e-9) @ (rows @ other)
+            reach = (network[0].weight @ other).abs()[~bends[i]] / rooms[i][~bends[i]]
+            other = other / reach.max().clamp_min(1)
+            assert (x[i] + other - photographs[i]).norm() >= left[i] - 1e-8
+
+
+def test_alone_is_what_no_other_point_shares():
+    kkt = exact(0)
+    cell = next(cell for cell in chapter.cells(kkt) if len(cell) > 1)
+    first = torch.zeros_like(kkt.multipliers)
+    first[cell[0]] = 1.0
+    assert main.alone(kkt._replace(multipliers=first)).tolist() == (first > 0).tolist()
+    first[cell[1]] = 1.0
+    assert not main.alone(kkt._replace(multipliers=first)).any()
+
+
+def test_the_best_slopes_at_kinks_only_help():
+    for seed in range(3):
+        kkt = rough(seed)
+        assert main.at_kinks(kkt) <= main.conditions(kkt).stationarity + 1e-6
 
 
 # ---- Bad input ----
@@ -353,4 +425,4 @@ def test_networks_and_sets_that_are_refused():
     refused("no bias after the first layer", chapter.merge, kkt._replace(network=biased), [0, 1])
     refused("need 9 inputs", chapter.merge, kkt._replace(signs=kkt.signs[:-1]), [0, 1])
     refused("must be −1 or \\+1", chapter.merge, kkt._replace(signs=(kkt.signs + 1) / 2), [0, 1])
-    refused("until it misjudges no point", chapter.fitted, kkt.network, kkt.points, -kkt.signs)
+    refused("A training image is misjudged", main.fitted, kkt.network, kkt.points, -kkt.signs)

@@ -59,6 +59,8 @@ def test_results_page_lists_every_name():
         general = re.sub(r"^decoreco/\w+/", "decoreco/<rule>/", general)
         general = re.sub(r"^landscape/\w+/<number>/<number>/", "landscape/<formulation>/<λ₁>/<λ₂>/", general)
         general = re.sub(r"^kkt/\w+/", "kkt/<operation>/", general)
+        general = re.sub(r"^certificate/split/(second|merged)/", "certificate/split/<part>/", general)
+        general = re.sub(r"^certificate/(original|planted|split|moved|photographs)/(?!<)", "certificate/<set>/", general)
         general = general.replace("sphere/<number>", "sphere/<radius>").replace("shift/<number>", "shift/<shift>")
         general = general.replace("rank/<number>", "rank/<knob>")
         general = re.sub(r"^collapse/fewest/\w+/<number>/", "collapse/fewest/<victim>/<k>/", general)
