@@ -107,19 +107,19 @@ def test_conditions_tell_what_is_wrong():
 def test_the_multipliers_are_found_again_at_any_scale():
     kkt = exact(1)
     again = main.fitted(change(kkt.network, lambda p: 7 * p), kkt.points, kkt.signs)
-    assert main.conditions(again).stationarity < 1e-5
-    assert torch.allclose(per_label(again), per_label(kkt), rtol=1e-4)
+    assert main.conditions(again).stationarity < 1e-7
+    assert torch.allclose(per_label(again), per_label(kkt), rtol=1e-7)
     assert torch.allclose(flatten(again.network), flatten(kkt.network), rtol=1e-10)
 
 
 def test_best_multipliers_beat_others():
     kkt = rough(3)
     best = chapter.conditions(kkt).stationarity
-    for step in (1e-2, -1e-2):
+    for step in (1e-3, -1e-3):
         for i in range(len(kkt.points)):
             other = kkt.multipliers.clone()
             other[i] = (other[i] + step).clamp_min(0)
-            assert chapter.conditions(kkt._replace(multipliers=other)).stationarity >= best - 1e-7
+            assert chapter.conditions(kkt._replace(multipliers=other)).stationarity >= best - 1e-9
 
 
 # ---- Merge and split ----
