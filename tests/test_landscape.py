@@ -1,27 +1,27 @@
-"""Chapter 08: mixtures, coordinates, grids, lines, curvature and minima."""
+"""Chapter 08 and its appendix: mixtures, grids, lines, barriers, curvature and the price of a descent."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import chapter_functions
+from scipy.optimize import brentq, fsolve
 
 from utils import evaluate, images, networks, victims
 from utils.attacks import bilevel, decoreco, starts
-from utils.errors import InputError
 
 AFFINE = networks.affine(1e-2)
 
 
-@pytest.fixture
-def names():
-    """What the chapter defines, as a dictionary of its own for every test."""
-    return chapter_functions("08-landscape")
+@pytest.fixture(scope="module")
+def landscape():
+    return SimpleNamespace(**chapter_functions("08-landscape"))
 
 
-@pytest.fixture
-def landscape(names):
-    return SimpleNamespace(**names)
+@pytest.fixture(scope="module")
+def losses():
+    return SimpleNamespace(**chapter_functions("appendix-landscape"))
 
 
 @pytest.fixture(scope="module")
@@ -64,45 +64,43 @@ def test_each_start_of_a_grid_is_attacked_as_if_it_were_alone(landscape, release
 
 
 @pytest.fixture(scope="module")
-def explored(data, sets, mixed):
-    """The chapter's `explore`, with a short DecoReco attack on a small network."""
-    recipe = networks.perceptron("signed", 12, 12)._replace(epochs=200)
-    victim = victims.train(data.secret, recipe)
-    rows = networks.span(victim.released.network).mT
-
-    def attack(start, basis):
-        settings = {"iterations": 10, "range_weight": 0.0, "coefficients": torch.ones(10)}
-        found = decoreco.attack(victim.released, start, basis=basis, **settings)
-        return found.images, found.loss
-
-    return lambda names: names["explore"](attack, sets, rows, mixed, data.shape, victim.mean)
+def victim(data):
+    return victims.train(data.secret, networks.perceptron("signed", 12, 12)._replace(epochs=200))
 
 
-def test_a_grid_knows_the_distances_of_its_starts(landscape, names, explored, data, sets, mixed):
-    found = explored(names)
-    assert torch.allclose(found.pictures(found.start), landscape.mixture(*sets, *mixed), atol=1e-9)
+@pytest.fixture(scope="module")
+def explored(landscape, victim, data, sets, mixed):
+    """The chapter's `explore` with DecoReco on a small network."""
+    basis = landscape.random_axes(*(part - victim.mean for part in sets))
+    attack = landscape.adam_attack(victim.released, victim.mean, basis, torch.float64)
+    return lambda at_once: landscape.explore(attack, sets, mixed, data.shape, at_once)
+
+
+def test_a_grid_knows_the_distances_of_its_starts(landscape, explored, data, sets, mixed):
+    found = explored(9)
+    assert torch.allclose(found.start, landscape.mixture(*sets, *mixed), atol=1e-9)
     for place, k in ((8, 0), (2, 1), (0, 2)):
         assert found.start_distance[place, k] <= 1e-9
-    pictures = found.pictures(found.found[4])
+    pictures = found.found[4]
     near = evaluate.nearest(pictures, sets[1], data.shape).index
     assert torch.allclose(found.distance[4, 1], (pictures - sets[1][near]).norm(dim=1).mean())
+    assert not torch.allclose(found.early_distance[4], found.distance[4])
+    assert torch.allclose(found.early_distance[0, 2], (found.early[0] - sets[2]).norm(dim=1).mean())
 
 
-def test_a_grid_too_large_for_memory_is_attacked_in_parts(names, explored):
-    whole = explored(names)
-    names["MEMORY"] = 2 * (50 * whole.start[0].numel() + 10 * 10 * 192)  # two starts at once
-    assert torch.allclose(whole.found, explored(names).found, atol=1e-4)
-    names["MEMORY"] = 100
-    with pytest.raises(InputError, match="is too large for this memory: choose fewer IMAGES"):
-        explored(names)
+def test_a_grid_in_slices_is_the_same_and_attacks_noise_once(explored):
+    whole, slices = explored(9), explored(2)
+    assert torch.allclose(whole.found, slices.found, atol=1e-6)
+    for place in (3, 6):  # λ₂ = 0
+        assert torch.equal(whole.found[place], whole.found[0])
 
 
-def test_lines_and_planes_go_through_their_points(landscape, sets):
+def test_lines_and_planes_go_through_their_points(losses, sets):
     a, b, c = sets
-    t, x = landscape.line(a, b, 5)
+    t, x = losses.line(a, b, 5)
     assert torch.allclose(t, torch.tensor([-0.5, 0, 0.5, 1, 1.5]).double())
     assert torch.allclose(x[1], a) and torch.allclose(x[3], b)
-    s, x, (along, across) = landscape.plane(a, b, c, 9)
+    s, x, (along, across) = losses.plane(a, b, c, 9)
     assert torch.allclose(s[[2, 6]], torch.tensor([0.0, 1.0]).double())
     assert torch.allclose(x[2 * 9 + 2], a) and torch.allclose(x[6 * 9 + 2], b)
     u, v = b - a, x[2 * 9 + 6] - a
@@ -110,65 +108,202 @@ def test_lines_and_planes_go_through_their_points(landscape, sets):
     assert torch.allclose(a + along * u + across * v, c)
 
 
-def test_turned_axes_span_the_same(landscape, sets):
+def test_random_axes_span_the_rows_and_no_more(landscape, sets):
     basis = networks.span_of(sets[0])
-    other = landscape.turned(basis)
+    rows = torch.cat([sets[0], sets[0][:3] - sets[0][3:6]])  # thirteen rows of rank ten
+    other = landscape.random_axes(rows, sets[0])
+    assert other.shape == (192, 10)
     assert torch.allclose(other.mT @ other, torch.eye(10).double(), atol=1e-12)
-    assert torch.allclose(other @ other.mT, basis @ basis.mT, atol=1e-12)
+    assert torch.allclose(other @ other.mT, basis @ basis.mT, atol=1e-9)
     assert (other.mT @ basis).abs().max() < 0.95
 
 
-def test_dips_of_a_sampled_curve(landscape):
-    t = torch.linspace(0, 1, 200)
-    assert landscape.dips((6 * torch.pi * t).cos()) == 3
-    assert landscape.dips(t) == 0 and landscape.dips(torch.ones(9)) == 0
+def test_both_optimisers_lower_the_loss_in_the_span(landscape, victim, sets, mixed):
+    basis = landscape.random_axes(*(part - victim.mean for part in sets))
+    start = landscape.mixture(*sets, *mixed)[[2, 0]]
+    for make in (landscape.adam_attack, landscape.lbfgs_attack):
+        early, found, first, last = make(victim.released, victim.mean, basis)(start)
+        assert (last < first).all() and (early != found).any()
+        step = found - start
+        assert (step - networks.within(step, basis)).norm() <= 1e-5 * step.norm()
 
 
-def test_lanczos_finds_the_spectrum(landscape):
-    generator = torch.Generator().manual_seed(0)
-    q = torch.linalg.qr(torch.randn(60, 60, dtype=torch.float64, generator=generator))[0]
-    spectrum = torch.cat([torch.zeros(50), torch.arange(1.0, 11.0)]).double()
-    matrix = q @ torch.diag(spectrum) @ q.mT
-    like = torch.zeros(6, 10).double()
-    values, weights = landscape.lanczos(lambda v: (matrix @ v.flatten()).view(v.shape), like, 30)
-    assert len(values) == 11  # eleven different eigenvalues, then there is nothing more to find
-    assert torch.allclose(values, torch.arange(11.0).double(), atol=1e-8)
-    assert torch.allclose(weights.sum(), torch.tensor(1.0).double())
-    assert abs(weights[0] - 50 / 60) < 0.15
+def test_barriers_are_as_high_as_stated(losses):
+    t = torch.linspace(0, 1, 200).double()
+    waves = (6 * torch.pi * t).cos()  # from one top to another, with two between
+    assert losses.barriers(waves.exp()) == 2
+    assert losses.barriers((0.04 * waves).exp()) == 0  # not by a tenth
+    assert losses.barriers((0.06 * waves).exp()) == 2
+    for quasiconvex in (t, 1 - t, torch.ones(9), (t - 0.3).square() + 0.01):
+        assert losses.barriers(quasiconvex) == 0
 
 
-def hessian(landscape, loss, x, known):
-    """The matrix ∇²l at x, column after column (md, md)."""
-    product = landscape.curvature(lambda x: loss(x, known)[1], x)
-    unit = torch.eye(x.numel()).to(x).view(-1, *x.shape)
-    return torch.stack([product(v).flatten() for v in unit])
+def hessian(gradient, x, step=1e-5):
+    """The matrix ∇²l at x by central differences, row after row (md, md)."""
+    steps = step * torch.eye(x.numel()).to(x).view(-1, *x.shape)
+    return torch.stack([(gradient(x + v) - gradient(x - v)).flatten() for v in steps]) / (2 * step)
 
 
-def test_curvature_is_the_hessian_of_the_bilevel_loss(landscape, data):
+def gradients(losses, known):
+    """The gradients of l_bi and l_st as functions of x."""
+    scale = networks.flatten(known.network).square().sum() / 2
+    upper = lambda x: bilevel.hypergradient(known, x).gradient / scale  # noqa: E731
+    return upper, lambda x: losses.stationarity_loss(x, known)[1]
+
+
+def test_curvature_is_the_hessian_of_the_bilevel_loss(losses, data):
     x, y = data.secret.images[:4, :6], torch.tensor([0.0, 0.0, 1.0, 1.0]).double()
     known = victims.train(images.Part(x + 0.1 * x.flip(0), y), AFFINE).released
-    matrix = hessian(landscape, landscape.bilevel_loss, x, known)
+    matrix = hessian(gradients(losses, known)[0], x)
     assert torch.allclose(matrix, matrix.mT, atol=1e-6 * matrix.abs().max())
     v = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    loss = [landscape.bilevel_loss(x + h * v, known)[0] for h in (-1e-4, 0.0, 1e-4)]
+    loss = [losses.bilevel_loss(x + h * v, known) for h in (-1e-4, 0.0, 1e-4)]
     second = (loss[0] - 2 * loss[1] + loss[2]) / 1e-8
     assert torch.allclose(v.flatten() @ matrix @ v.flatten(), second, rtol=1e-3)
 
 
-def test_two_losses_are_curved_where_the_chapter_says(landscape):
+@pytest.fixture(scope="module")
+def six():
+    """Six images of twelve pixels, and what an affine victim of them released."""
     x = torch.rand(6, 12, generator=torch.Generator().manual_seed(0)).double()
-    known = victims.train(images.Part(x, torch.tensor([0, 0, 0, 1, 1, 1]).double()), AFFINE).released
-    upper = hessian(landscape, landscape.bilevel_loss, x, known)
-    more = hessian(landscape, landscape.stationarity_loss, x, known) - upper
-    more = (more + more.mT) / 2
+    y = torch.tensor([0, 0, 0, 1, 1, 1]).double()
+    return x, victims.train(images.Part(x, y), AFFINE).released
+
+
+def test_two_losses_are_curved_where_the_appendix_says(losses, six):
+    x, known = six
+    upper, more = (hessian(gradient, x) for gradient in gradients(losses, known))
+    more = (more - upper + (more - upper).mT) / 2
     assert torch.linalg.matrix_rank(upper, rtol=1e-6, hermitian=True) == 13  # d + 1 of 72 directions
     assert torch.linalg.matrix_rank(more, rtol=1e-6, hermitian=True) == 6  # m of them
     assert torch.linalg.eigvalsh(more).min() >= -1e-6 * more.norm()
 
 
-def test_distance_of_sets_ignores_their_order(landscape, sets):
-    a = sets[0]
-    assert landscape.apart(a, a.flip(0)) <= 1e-12
-    assert landscape.apart(a, a + 1) == pytest.approx(192**0.5)
-    stacked = torch.stack([a, a.flip(0), a + 1, a + 1 + 1e-6])
-    assert landscape.distinct(stacked, 1e-3) == 2 and landscape.distinct(stacked, 1e-9) == 3
+def test_exact_spectra_are_those_of_the_hessians(losses, six):
+    x, known = six
+    scale = 2 / networks.flatten(known.network).square().sum()
+    for exact, gradient in zip(losses.spectra(x, known), gradients(losses, known)):
+        values = torch.linalg.eigvalsh(hessian(gradient, x))[-13:]  # rising
+        exact = scale * exact
+        assert torch.allclose(values[[0, -1]], exact[[0, -1]], rtol=1e-3)
+        assert all((values / one - 1).abs().min() < 1e-3 for one in exact)
+
+
+def test_free_coefficients_curve_all_directions_alike(losses, six):
+    x, known = six
+    values = torch.linalg.eigvalsh(hessian(lambda x: losses.free_gradient(x, known)[1], x))
+    values = values[values > 1e-4 * values[-1]]
+    assert len(values) == 12 + 1 - 6  # d + 1 directions less the row space of six images
+    assert torch.allclose(values[1:], values[-1], rtol=1e-4)
+    assert math.isclose((values[-1] / values[0]).item(), losses.free_condition(x), rel_tol=1e-3)
+
+
+def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(losses, data):
+    x = data.secret.images[:4, :6]
+    known = victims.train(images.Part(x, torch.tensor([0, 0, 1, 1]).double()), networks.one_hidden(3, 1e-2)).released
+    assert losses.free_loss(x, known) <= 1e-12  # its own training images explain it
+    y = x.flip(1)
+    pixels, layers = y.clone(), [part.clone().requires_grad_() for layer in known.network for part in layer]
+    rows = []
+    for image in pixels:
+        hidden = torch.nn.functional.softplus(10 * (layers[0] @ image + layers[1])) / 10
+        grads = torch.autograd.grad((layers[2] @ hidden + layers[3]).sum(), layers)
+        rows.append(torch.cat([g.flatten() for g in grads]))
+    theta, rows = torch.cat([part.detach().flatten() for part in layers]), torch.stack(rows)
+    basis = torch.linalg.qr(rows.mT)[0]
+    missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()
+    assert torch.allclose(losses.free_loss(y, known), missed)
+    step = 1e-6 * torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    change = losses.free_loss(y + step, known) - losses.free_loss(y - step, known)
+    assert torch.allclose(change / 2, (losses.free_gradient(y, known)[1] * step).sum(), rtol=1e-4)
+
+
+def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian(losses):
+    x = torch.rand(4, 9, generator=torch.Generator().manual_seed(0)).double()
+    secret = images.Part(x, torch.tensor([0, 0, 1, 1]).double())
+    known = bilevel.condensed(victims.train(secret, networks.one_hidden(3, 1e-2)).released)
+    scale = 2 / networks.flatten(known.network).square().sum()
+    values = torch.linalg.eigvalsh(hessian(gradients(losses, known)[1], x))
+    top = scale * losses.spectra(x, known)[1][-3:]
+    assert all((values / one - 1).abs().min() < 1e-3 for one in top)
+
+
+def test_both_descents_have_the_same_stops_and_are_charged(losses, released, sets):
+    start = sets[2]
+    costs = {loss: losses.descent(loss, start, released) for loss in losses.LOSSES}
+    for reached in costs.values():
+        assert sorted(reached) == sorted(losses.STOPS)
+        near, far = reached[min(losses.STOPS)], reached[max(losses.STOPS)]
+        assert 0 < far[0] <= near[0] and 0 < far[1] <= near[1]
+    for stop in losses.STOPS:
+        assert costs["stationarity"][stop][0] == 3 * costs["stationarity"][stop][1] < costs["bilevel"][stop][0]
+    value, product = losses.energy_terms(start, released)
+    v, u = torch.randn(2, 193, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    change = [value(v + h * u)[1] for h in (-1e-5, 1e-5)]
+    assert torch.allclose((change[1] - change[0]) / 2e-5, product(v)(u), atol=1e-6)
+    assert math.isclose(losses.bilevel_loss(sets[0], released).item(), 0, abs_tol=1e-12)
+
+
+# ---- No local minimum above zero: points that are critical, built as the proof says ----
+
+
+def degenerate(k):
+    """Logits of both classes with z + ℓ'/ℓ'' = k, eq. (degenerate), and their ℓ'."""
+    zeros = brentq(lambda z: z + 1 + math.exp(z) - k, -60, 60), brentq(lambda z: z - 1 - math.exp(-z) - k, -60, 60)
+    z = torch.tensor(zeros, dtype=torch.float64).repeat_interleave(3)
+    return z, z.sigmoid() - LABELS
+
+
+LABELS, DECAY = torch.tensor([0.0, 0, 0, 1, 1, 1]).double(), 0.02
+
+
+def images_with(z, slopes, w, b, seed):
+    """Images with these logits under (w, b), and Σℓ'ᵢxᵢ along w."""
+    rest = torch.randn(6, len(w), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    rest = rest - torch.outer(rest @ w, w) / w.dot(w)
+    rest[0] -= slopes @ rest / slopes[0]
+    return torch.outer(z - b, w) / w.dot(w) + rest
+
+
+def lowest_curvature(gradient, x):
+    """The largest entry of the gradient, and the smallest eigenvalue of the Hessian, by differences."""
+    steps = 1e-5 * torch.eye(x.numel(), dtype=torch.float64).view(-1, *x.shape)
+    rows = torch.stack([(gradient(x + step) - gradient(x - step)).flatten() for step in steps]) / 2e-5
+    return gradient(x).abs().max().item(), torch.linalg.eigvalsh((rows + rows.mT) / 2)[0].item()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_critical_points_above_zero_are_saddles(losses, seed):
+    drawn = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    released = victims.train(images.Part(drawn + 0.3, LABELS), networks.affine(DECAY)._replace(centred=False)).released
+    theta = networks.vector(released.network)
+    w, b = theta[:3], theta[3].item()
+
+    def stationary(k):  # the bias's equation, with the c of the proof
+        z, slopes = degenerate(k)
+        most = -(slopes * (z - k)).mean().item()
+        c = (DECAY * (w.dot(w).item() + b**2 - k * b) - most) / (w.dot(w).item() + (b - k) ** 2)
+        return slopes.mean().item() + DECAY * b - c * (b - k), c
+
+    ks = [-8 + 0.05 * i for i in range(321)]
+    changes = [(low, high) for low, high in zip(ks, ks[1:]) if stationary(low)[0] * stationary(high)[0] < 0]
+    assert changes
+    for low, high in changes:
+        k = brentq(lambda k: stationary(k)[0], low, high)
+        x = images_with(*degenerate(k), w, b, seed)
+        slope, curvature = lowest_curvature(lambda x: losses.stationarity_loss(x, released)[1], x)
+        assert stationary(k)[1] < 0 and slope < 1e-8 and curvature < -1e-6
+
+    def trained(values):  # (w, b) = θ(x) has to be trained, and F as in the proof
+        share, k = values
+        own, bias, (z, slopes) = w / share, k / 2 + (b - k / 2) / share, degenerate(k)
+        most = -(slopes * (z - k)).mean().item()
+        square = own.dot(own).item() + bias**2
+        return [slopes.mean().item() + DECAY * bias, most - DECAY * (square - k * bias)]
+
+    (share, k), _, converged, _ = fsolve(trained, [0.5, 0.0], full_output=True)
+    assert converged == 1 and (1 - share) / (2 * DECAY) > 0
+    z, slopes = degenerate(k)
+    x = images_with(z, slopes, w / share, k / 2 + (b - k / 2) / share, seed)
+    slope, curvature = lowest_curvature(lambda x: bilevel.hypergradient(released, x).gradient, x)
+    assert slope < 1e-6 and curvature < -1e-6
