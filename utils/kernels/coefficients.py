@@ -81,13 +81,13 @@ RULES = {  # each from labels (n,), the number of outputs, and the victim's loss
 }
 
 
-def best(h, b, bound=-math.inf):
-    """The λ (…, n) ≥ bound that minimises λᵀHλ − 2bᵀλ, H (…, n, n) and b (…, n); a small multiple of ‖λ‖² makes it unique.
+def best(h, b, bound=-math.inf, ridge=1e-6):
+    """The λ (…, n) ≥ bound that minimises λᵀHλ − 2bᵀλ, H (…, n, n) and b (…, n); `ridge` times mean Hᵢᵢ makes it unique.
 
     With H = FᵀF a bound makes it non-negative least squares in λ − bound.
     """
     like, h, b = b, h.double(), b.double()
-    ridge = 1e-6 * h.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True) + 1e-300  # (…, 1)
+    ridge = ridge * h.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True) + 1e-300  # (…, 1)
     if math.isinf(bound):
         return torch.linalg.solve(h + torch.diag_embed(ridge.expand_as(b)), b).to(like)
     values, vectors = torch.linalg.eigh(h)
