@@ -114,8 +114,9 @@ BASELINES = {
 
 
 def span_alone(trial):
-    """The start within the row space of W₁: what the weights give away before any step is taken."""
-    return networks.within(trial.start, networks.span(trial.victim.released.network))
+    """The start in the row space of W₁, before any step; noise is read backwards, for θ⁰ may hold the same numbers."""
+    start = trial.start.flip(-1) if trial.name.start in ("random", "untuned") else trial.start
+    return networks.within(start, networks.span(trial.victim.released.network))
 
 
 def good(matches):
@@ -138,8 +139,7 @@ def measures(trial):
     square = networks.flatten(trial.victim.released.network).square().mean().item()  # ‖θ*‖² per weight
     relative = [relative_distance(trial), trial.attack.history[0].item(), 1.0]
     found, own, start = trial.attack.images, trial.data.secret.images, trial.start
-    pairs = (found, own), (start, own), (found, start)
-    to_training, before, to_start = (l2(*pair).amin(1).mean().item() for pair in pairs)
+    to_training, before, to_start = (l2(*p).amin(1).mean().item() for p in ((found, own), (start, own), (found, start)))
     return {
         "relative_distance": relative,
         "mean_square_distance": [value * square for value in relative],
