@@ -6,7 +6,7 @@ import math
 from utils.errors import InputError, choose
 
 # What parameters that are words may be.
-RULES = ("signed", "margin", "multiclass", "tied")  # of kernels.coefficients
+RULES, FROM_ZERO = ("signed", "margin", "multiclass", "tied"), ("SEED", "SHIFT")  # the latter numbers may be zero
 DATASETS = ("photos", "cifar10", "cifar10-subset")  # beside the path of an .npz file
 CHOICES = {
     "DEVICE": ("auto", "cpu", "cuda"),
@@ -35,5 +35,5 @@ def check_parameters(declared, given):
             kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
             raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
         choose(name, value, CHOICES.get(name, [value]))
-        if type(value) in (int, float) and not (0 < value < math.inf or name == "SEED" and value == 0):
-            raise InputError(f"{name} is {value!r}; it must be {'0 or larger' if name == 'SEED' else 'larger than 0'}.")
+        if type(value) in (int, float) and not (0 < value < math.inf or name in FROM_ZERO and value == 0):
+            raise InputError(f"{name} is {value!r}; it must be {'0 or larger' if name in FROM_ZERO else 'larger than 0'}.")
