@@ -36,6 +36,8 @@ SMALL = {
     "LINES": 1,
     "PRODUCTS": 2000,
     "EPOCHS": 300,
+    "POINTS": 20,
+    "DIMENSIONS": 30,
 }  # for the chapters that have these parameters
 
 # How far a quantity may be from its reference: (relative, absolute); the first pattern that fits decides. Attacks in single
@@ -59,7 +61,13 @@ TOLERANCES = [
     (r"^certificate/(kinks|step/.*|covered/.*)$", (0.2, 0.3)),  # a kink more or less, 0.01 away
     (r"^certificate/", (0.05, 1e-3)),
     (r"^reading/", (0.05, 1e-9)),
-    (r"^(decoreco|landscape|prior)/", (0.05, 1e-6)),
+    (r"^prior/.*(alike|alike_held_out)$", (0.0, 3.0)),
+    (r"^prior/.*leak_auc$", (0.0, 0.1)),
+    (r"^prior/.*/victim_loss$", (0.5, 1e-9)),
+    (r"^prior/.*/averages$", (0.0, 0.05)),
+    (r"^prior/shift/.*/(diluted|reverse|estimate)$", (0.2, 0.05)),
+    (r"^prior/", (0.1, 1e-3)),
+    (r"^(decoreco|landscape)/", (0.05, 1e-6)),
     (r"^rank/.*/(planted_\w+|gradient_error)$", None),
     (r"^unmixing/", (0.05, 2.0)),
     (r"^rank/|^collapse/fewest/", (0.05, 1e-6)),

@@ -1,4 +1,4 @@
-"""Radii, shifts and distances to a KKT point: what chapter 10 defines."""
+"""Radii, shifts and distances to a KKT point: what chapter 10 and its two appendices define."""
 
 import math
 from types import SimpleNamespace
@@ -10,134 +10,186 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from utils import images, networks, victims
-from utils.attacks import decoreco, starts
+from utils.attacks import starts
 from utils.attacks.contract import Released
-from utils.errors import InputError
-from utils.networks import Layer
+from utils.kernels.layers import Layer, flatten, forward, joint
 
 chapter = SimpleNamespace(**chapter_functions("10-no-prior-no-leakage"))
+sphere = SimpleNamespace(**chapter_functions("appendix-sphere"))
+shift = SimpleNamespace(**chapter_functions("appendix-shift"))
 RECIPE = networks.perceptron("margin", 20)._replace(centred=False, epochs=60, start=1e-8)
 
 
-def rows(x, shift):
-    """X̄: images with their mean at shift·1, and a one attached."""
-    return torch.cat([x - x.mean(0) + shift, torch.ones(len(x), 1).double()], 1)
+def rows(x, s):
+    """X̄: images with their mean at s·1, and a one attached."""
+    return torch.cat([x - x.mean(0) + s, torch.ones(len(x), 1).double()], 1)
 
 
-def test_labels_are_the_sign_of_the_first_coordinate():
-    x, labels = chapter.labelled_sphere(9, 5, 3)
+def exact():
+    """A KKT point of two neurons and two points: W = λv x̄ and v = λσ(w·x̄), for v² = ‖w̄‖² and w̄ ∥ x̄."""
+    x, scale = torch.tensor([[0.6, 0.8]]).double(), torch.tensor(2.0).double() ** -0.5  # ‖x̄‖² = 2
+    one = torch.ones(1).double()
+    points, labels = torch.cat([x, -x]), torch.tensor([1.0, 0.0]).double()  # the second is inactive
+    return (Layer(scale * x, scale * one), Layer(one[None], None)), points, labels
+
+
+# ---- Points on a sphere ----
+
+
+def test_points_have_length_one_and_labels_are_the_sign_of_the_first_coordinate():
+    x, labels = sphere.labelled_sphere(9, 5, 3)
     assert torch.allclose(x.norm(dim=1), torch.ones(9).double())
     assert torch.equal(labels, (x[:, 0] > 0).double()) and torch.equal(labels, labels.sort().values)
     assert 0 < labels.sum() < 9
-    with pytest.raises(InputError, match="POINTS and DIMENSIONS must be 2 or larger"):
-        chapter.labelled_sphere(1, 5, 0)
+
+
+def test_points_are_no_rows_of_the_first_weights():
+    """One seed for both would draw the same numbers."""
+    x, _ = sphere.labelled_sphere(9, 5, sphere.POINTS_OF)
+    weight = networks.initial(RECIPE._replace(start=1.0), 5, 0)[0].weight
+    assert sphere.cosines(weight, x).abs().max() < 1 - 1e-6
+
+
+def test_descent_ends_below_its_target_and_time_grows():
+    x, labels = sphere.labelled_sphere(12, 20, 0)
+    start = networks.initial(RECIPE._replace(start=0.1), 20, 0)
+    end = sphere.descend(start, x, labels, 1e-3)
+    z = forward(end.network, x)[1][-1][:, 0] * (2 * labels - 1)
+    assert math.isclose(torch.log1p((-z).exp()).mean().item(), end.losses[-1], rel_tol=1e-9)
+    assert end.losses[-1] < 1e-3 and end.times == sorted(end.times)
+    assert end.losses[1:] == sorted(end.losses[1:], reverse=True)
+    assert sphere.at_time(end, 1e9) == end.losses[-1] and sphere.at_time(end, 0.0) == math.inf
+
+
+def test_a_descent_that_cannot_arrive_says_what_to_do():
+    x, labels = sphere.labelled_sphere(12, 20, 0)
+    start = networks.initial(RECIPE._replace(start=0.1), 20, 0)
+    with pytest.raises(sphere.InputError, match="raise LOSS"):
+        sphere.descend(start, x, labels, 1e-9, most=20)
+
+
+def test_training_in_coordinates_keeps_what_the_points_do_not_see():
+    part, start = sphere.labelled_sphere(8, 20, 0), networks.initial(RECIPE._replace(start=0.3), 20, 0)
+    end = sphere.trained(part, start, 1e-2)
+    basis = networks.span_of(part.images)
+    moved = end.network[0].weight - start[0].weight
+    assert (moved - networks.within(moved, basis)).norm() < 1e-12 * moved.norm()
+    direct = sphere.descend(start, *part, 1e-2)
+    assert torch.allclose(flatten(direct.network), flatten(end.network), atol=1e-9)
+
+
+# ---- The distance to a KKT point ----
+
+
+@pytest.mark.parametrize("distance", [chapter.kkt_distance, chapter.at_kinks, sphere.kkt_distance, sphere.at_kinks])
+def test_the_distance_is_zero_at_a_kkt_point_and_not_elsewhere(distance):
+    network, points, labels = exact()
+    turned = (network[0]._replace(weight=network[0].weight.flip(1)), network[1])
+    assert distance(network, points, labels) < 1e-6 and distance(turned, points, labels) > 1e-2
+
+
+@pytest.mark.parametrize("distance", [chapter.kkt_distance, chapter.at_kinks, sphere.kkt_distance, shift.kkt_distance])
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_length_of_theta_changes_no_distance(distance, scale):
+    x, labels = sphere.labelled_sphere(10, 8, 1)
+    network = networks.initial(RECIPE._replace(start=0.3), 8, 1)
+    longer = networks.change(network, lambda p: scale * p)
+    assert math.isclose(distance(network, x, labels), distance(longer, x, labels), rel_tol=1e-5)
+    assert 0 < distance(network, x, labels) <= 1 + 1e-9
+
+
+def test_slopes_at_kinks_explain_what_slopes_of_zero_and_one_do_not():
+    """A neuron that bends at x₂ = (−2, 0): W̄ = k(x̄₁ + x̄₂/5) is stationary for λ₁ = k, and any λ₂s₂ = k/5."""
+    x, k, one = torch.tensor([[1.0, 0.0], [-2.0, 0.0]]).double(), 1.8**-0.5, torch.ones(1).double()
+    first = Layer(torch.tensor([[0.6 * k, 0.0]], dtype=x.dtype), (1.2 * k - 1e-12) * one)
+    network, labels = (first, Layer(one[None], None)), torch.ones(2).double()
+    printed, free = (d(network, x, labels) for d in (sphere.kkt_distance, sphere.at_kinks))
+    assert free < 1e-3 and printed > 0.2
+
+
+def test_a_minimum_with_weight_decay_is_nearer_to_a_kkt_point_than_a_descent():
+    part = sphere.labelled_sphere(10, 20, 0)
+    recipe = RECIPE._replace(start=1e-4, momentum=0.9, epochs=400)
+    near = recipe._replace(weight_decay=1e-4, stages=4)
+    far, close = (chapter.at_kinks(victims.train(part, r).released.network, *part) for r in (recipe, near))
+    assert close < 0.1 < far
+
+
+# ---- Lengths ----
 
 
 @settings(deadline=None, max_examples=20, derandomize=True)
-@given(norm=st.floats(1e-2, 1e2), seed=st.integers(0, 100))
-def test_the_length_of_theta_changes_no_relative_residual(norm, seed):
-    network = networks.initial(RECIPE._replace(hidden=(6,), start=0.3), 8, seed)
-    x, labels = chapter.labelled_sphere(10, 8, seed)
-    coefficients = torch.rand(10, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    scaled = chapter.scaled_to(network, norm)
-    assert torch.allclose(networks.flatten(scaled).norm(), torch.tensor(norm).double())
-    before, after = (chapter.stationarity(net, labels)(x, coefficients)[0] for net in (network, scaled))
-    assert torch.allclose(after.stationarity, before.stationarity, rtol=1e-9)
-
-
-def test_a_length_is_seen_by_biases_alone():
-    layer, top = networks.initial(RECIPE._replace(start=0.3), 8, 0)
-    x, labels = chapter.labelled_sphere(10, 8, 0)
-    coefficients = torch.full_like(labels, 0.7)
+@given(t=st.floats(0.1, 10), seed=st.integers(0, 100))
+def test_without_a_bias_the_residual_knows_no_length(t, seed):
+    layer, top = networks.initial(RECIPE._replace(start=0.3), 8, seed)
+    x, labels = sphere.labelled_sphere(10, 8, seed)
+    multipliers = starts.random(1, 10, seed)[0]
     for network, blind in (((layer, top), False), ((layer._replace(bias=None), top), True)):
-        loss = chapter.stationarity(network, labels)
-        near, far = (loss(t * x, coefficients / t)[0].total.item() for t in (1.0, 3.0))
-        assert math.isclose(near, far, rel_tol=1e-9) == blind
+        near, far = (chapter.residual(network, s * x, labels, multipliers / s) for s in (1.0, t))
+        assert math.isclose(near, far, rel_tol=1e-9) or not blind
+        plain = chapter.plain_residual(network, x, labels, multipliers)
+        assert math.isclose(near, plain, rel_tol=1e-9)
+
+
+def test_a_bias_tells_a_length():
+    network = networks.initial(RECIPE._replace(start=0.3), 8, 0)
+    x, labels = sphere.labelled_sphere(10, 8, 0)
+    multipliers = torch.ones(10).double()
+    near, far = (chapter.residual(network, t * x, labels, multipliers / t) for t in (1.0, 3.0))
+    assert not math.isclose(near, far, rel_tol=1e-3)
+
+
+# ---- Shifts ----
 
 
 def test_without_centring_the_mean_is_zero_and_training_sees_the_shift():
-    x, labels = chapter.labelled_sphere(12, 30, 0)
-    victim = victims.train(images.Part(x + 0.5, labels), RECIPE)
+    x, labels = sphere.labelled_sphere(12, 30, 0)
+    part = shift.shifted(images.Part(x, labels), 0.5)
+    assert torch.allclose(part.images.mean(0), torch.full((30,), 0.5).double())
+    victim = victims.train(part, RECIPE)
     assert not victim.mean.any()
-    after, before = (networks.joint(net[0]) for net in (victim.released.network, networks.initial(RECIPE, 30, 0)))
-    basis = networks.span_of(torch.cat([x + 0.5, torch.ones(12, 1).double()], 1))
+    after, before = (joint(net[0]) for net in (victim.released.network, networks.initial(RECIPE, 30, 0)))
+    basis = networks.span_of(torch.cat([part.images, torch.ones(12, 1).double()], 1))
     assert (after - before - networks.within(after - before, basis)).norm() <= 1e-10 * (after - before).norm()
 
 
 @settings(deadline=None, max_examples=20, derandomize=True)
-@given(shift=st.floats(-5, 5, allow_subnormal=False), seed=st.integers(0, 100))
-def test_a_full_row_space_gives_the_shift_away(shift, seed):
-    mixtures = starts.normal(9, 6, 1.0, seed + 1) @ rows(starts.normal(6, 30, 1.0, seed), shift)  # nine, of (x_i, 1)
-    assert all(math.isclose(s, shift, abs_tol=1e-6) for s in chapter.estimate_shift(mixtures))
+@given(s=st.floats(-5, 5, allow_subnormal=False), seed=st.integers(0, 100))
+def test_a_full_row_space_gives_the_shift_away(s, seed):
+    mixtures = starts.normal(9, 6, 1.0, seed + 1) @ rows(starts.normal(6, 30, 1.0, seed), s)  # nine, of (x_i, 1)
+    assert all(math.isclose(read, s, abs_tol=1e-6) for read in shift.estimate_shift(mixtures))
 
 
-def test_a_shift_cannot_be_read_where_every_shift_fits():
-    assert all(map(math.isnan, chapter.estimate_shift(starts.normal(20, 6, 1.0, 0))))
+def test_nothing_is_read_where_every_shift_fits():
+    assert shift.estimate_shift(starts.normal(20, 6, 1.0, 0)) == (0.0, 0.0)
 
 
 def test_orthogonal_residuals_have_no_reverse_estimate():
-    diluted, reverse = chapter.estimate_shift(torch.tensor([[1.0, -1.0, 0.0]]).double())  # Q(1, 0) = (1, 1, 0)
-    assert diluted == 0 and math.isnan(reverse)
+    assert shift.estimate_shift(torch.tensor([[1.0, -1.0, 0.0]]).double()) == (0.0, 0.0)  # Q(1, 0) = (1, 1, 0)
 
 
 def test_first_weights_dilute_one_estimate_and_not_the_other():
     read = []
     for seed in range(20):
         mixtures = starts.normal(9, 6, 1.0, seed + 1) @ rows(starts.normal(6, 60, 1.0, seed), 2.0)
-        read.append(chapter.estimate_shift(mixtures + starts.normal(9, 61, 0.2, seed + 2)))
+        read.append(shift.estimate_shift(mixtures + starts.normal(9, 61, 0.2, seed + 2)))
         assert 0 < read[-1].diluted < read[-1].reverse
     diluted, reverse = torch.tensor(read).mean(0)
     assert diluted < 2 - 0.02 and diluted < reverse
 
 
-def test_kkt_distance_is_zero_at_a_combination_of_gradients():
-    """One neuron and one point: W = λ v x̄ and v = λ σ(w·x̄) hold for v² = ‖w̄‖², w̄ ∥ x̄."""
-    x, one = torch.tensor([[0.6, 0.8]]).double(), torch.ones(1).double()
-    scale = torch.tensor(2.0).double() ** -0.5  # ‖x̄‖² = 2
-    points, labels = torch.cat([x, -x]), torch.tensor([1.0, 0.0]).double()  # the second is inactive
-    at, off = (
-        chapter.kkt_distance((Layer(scale * w, scale * one), Layer(one[None], None)), points, labels)
-        for w in (x, x.flip(1))
-    )
-    assert at <= 1e-6 and off > 1e-2
+@settings(deadline=None, max_examples=20, derandomize=True)
+@given(s=st.floats(-5, 5, allow_subnormal=False), seed=st.integers(0, 100))
+def test_the_subtracted_layer_is_that_of_centred_images(s, seed):
+    x, mixing = starts.normal(6, 30, 1.0, seed), starts.normal(9, 6, 1.0, seed + 1)
+    first = networks.parted(mixing @ rows(x, s))
+    released = Released((first, Layer(torch.ones(1, 9).double(), None)), torch.zeros(6), RECIPE)
+    undone = shift.undone(released, s)
+    assert torch.allclose(undone.network[0].weight, mixing @ (x - x.mean(0)), atol=1e-9)
+    assert undone.recipe.centred and torch.equal(undone.network[0].bias, first.bias)
 
 
-def test_closeness_takes_the_best_five_and_the_cosine_no_length():
-    points = torch.eye(6).double()
-    candidates = torch.cat([points + 0.1 * points, -7 * points])
-    near = chapter.closeness(candidates, points)
-    assert math.isclose(near.distance, 0.1, rel_tol=1e-9) and math.isclose(near.cosine, 1.0)
-    assert chapter.closeness(3 * candidates, points).cosine == near.cosine
-    assert chapter.points_found(candidates, points) == 6 and chapter.points_found(-points, points) == 0
-
-
-def test_blends_tell_a_mean_of_two_from_one():
+def test_growth_tells_a_mean_of_two_from_one():
     points = starts.normal(5, 9, 1.0, 0)
-    one, two = chapter.blends(3 * points, points)
-    assert math.isclose(one, 1.0) and two < 1
-    one, two = chapter.blends(points[:1] + points[3:4], points)
-    assert math.isclose(two, 1.0) and one < 1
-
-
-def test_an_attack_that_reaches_the_tolerance_is_left_alone():
-    points = chapter.labelled_sphere(10, 8, 0)
-    released = victims.train(points, RECIPE._replace(start=0.1)).released
-    begin = torch.stack([chapter.sphere(20, 8, radius, 1) for radius in (0.1, 1.0, 10.0)])
-    free = chapter.attack(released, begin, 0, iterations=60)
-    level = free.loss.max().item() * 1.001
-    held = chapter.attack(released, begin, 0, iterations=60, tolerance=level)
-    first = (free.history <= level).double().argmax(0)
-    assert torch.allclose(held.loss, free.history[first, range(3)], rtol=1e-3)
-    assert (held.loss <= level).all() and (held.loss >= free.loss * 0.999).all()
-
-
-def test_steps_in_units_of_the_start_do_the_same_without_biases():
-    """R(tx, λ/t) = R(x, λ); the surrogate of the ReLU has a length of its own, and λ stays away from its bound."""
-    (layer, top), begin = networks.initial(RECIPE._replace(start=0.3), 8, 0), chapter.sphere(20, 8, 1.0, 1)
-    released = Released((layer._replace(bias=None), top), torch.zeros(0), RECIPE)
-    fixed = {"rule": "margin", "range_weight": 0.0, "iterations": 4, "dtype": torch.float64}
-    ends = []
-    for t in (1.0, 4.0):
-        units = {**chapter.in_units(t, 20, 0), "coefficients": torch.full((20,), 1 / t), "lambda_min": 0.0}
-        ends.append(decoreco.attack(released, t * begin, sharpness=100 / t, **units, **fixed).images)
-    assert torch.allclose(ends[1] / 4, ends[0], rtol=1e-6) and not torch.allclose(ends[0], begin)
+    assert shift.growth(3 * points, points) < 0
+    assert shift.growth(points[:1] + points[3:4], points) > 0

@@ -54,7 +54,11 @@ SHARED = "leak_.*|above|alike|alike_to_start|ssim_to_start|span_auc|victim_.*|st
 def test_results_page_lists_every_name():
     page = (ROOT / "book" / "results.md").read_text()
     for name in report.NAMES:
-        general = re.sub(r"/(random|untuned|ground_truth|partition|none)/", "/<start>/", name)
+        general = re.sub(r"^(prior/shift/<number>/read)/trainer_\d/", r"\1/<trainer>/", name)
+        general = re.sub(r"^(prior/shift/<number>/(unmixing/)?)(none|read|told)/(?!<)", r"\1<belief>/", general)
+        general = re.sub(r"^prior/length/\w+/", "prior/length/<training>/", general)
+        general = re.sub(r"^prior/worth/\w+/", "prior/worth/<prior>/", general)
+        general = re.sub(r"/(random|untuned|ground_truth|partition|none)/", "/<start>/", general)
         general = re.sub(r"/(known_theta0|unknown_theta0|from_weights)/", "/<knowledge>/", general)
         general = re.sub(r"^decoreco/\w+/", "decoreco/<rule>/", general)
         general = re.sub(r"^landscape/\w+/<number>/<number>/", "landscape/<formulation>/<λ₁>/<λ₂>/", general)
@@ -65,6 +69,7 @@ def test_results_page_lists_every_name():
         general = re.sub(r"^certificate/split/(second|merged)/", "certificate/split/<part>/", general)
         general = re.sub(r"^certificate/(original|planted|split|moved|photographs)/(?!<)", "certificate/<set>/", general)
         general = general.replace("sphere/<number>", "sphere/<radius>").replace("shift/<number>", "shift/<shift>")
+        general = general.replace("loss_at/<number>", "loss_at/<time>")
         general = general.replace("rank/<number>", "rank/<knob>")
         general = re.sub(r"^collapse/fewest/\w+/<number>/", "collapse/fewest/<victim>/<k>/", general)
         general = re.sub(r"/(no_decay|decay)/", "/<decay>/", general)
