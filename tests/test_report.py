@@ -4,7 +4,7 @@ import re
 import pytest
 import torch
 
-from utils import parameters, report, tables
+from utils import parameters, report
 from utils.kernels import coefficients
 
 
@@ -30,11 +30,6 @@ def test_one_value_has_no_spread_and_none_is_no_number():
     assert report.joined([3, 12.0]) == "3, 12"
 
 
-def test_groups_are_lines_and_quantities_columns():
-    table = tables.by_group("x", {"a": [1, 3], "b": [5]}, {"itself": float, "half": lambda x: x / 2}, report.joined)
-    assert table.data.splitlines() == ["| x | itself | half |", "| --- | --- | --- |", "| a | 1, 3 | 0, 2 |", "| b | 5 | 2 |"]
-
-
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "results.json"
     run, name = report.Run({"RESULTS": str(path)}, torch.device("cpu"), 0.0), "collapse/decay/gradient_norm"
@@ -57,7 +52,7 @@ def test_a_bar_in_a_cell_does_not_end_it():
 
 
 def test_numbers_in_names_stand_for_any_number():
-    assert len(report.NAMES) == len(set(report.NAMES)) == 1376
+    assert len(report.NAMES) == len(set(report.NAMES)) == 1388
     assert report.general("landscape/bilevel/0.25/1/distance_to_noise") in report.NAMES
     assert report.general("landscape/bilevel/x/1/distance_to_noise") not in report.NAMES
     assert report.general("bilevel/affine/random/nearest_training_l2") == "bilevel/affine/random/nearest_training_l2"

@@ -20,11 +20,6 @@ Nearest = namedtuple("Nearest", "index similarity")
 Matches = namedtuple("Matches", "ssim pictures")
 
 
-def ground_truth(secret):
-    """The secret training images themselves as a start: the paper's proof of concept, which no attacker has."""
-    return secret.images.clone()
-
-
 def secret(trial):
     """The training images as the victim saw them (m, d)."""
     return trial.data.secret.images - trial.victim.mean
@@ -100,14 +95,10 @@ def pictures(trial, rows):
     return stretch(trial.attack.images[rows] + trial.victim.mean)
 
 
-def strangers(trial):
-    """As many known images as there are candidates, without a mean if the victim's have none."""
-    return (trial.data.known.images - known_mean(trial))[: len(trial.start)]
-
-
-# What can be handed in without any attack: photographs, the start, or a blank, of which only the mean is left.
+# What can be handed in without any attack: as many known photographs as there are candidates, without a mean if the
+# victim's have none; the start; or a blank, of which only the mean is left.
 BASELINES = {
-    "strangers": strangers,
+    "strangers": lambda trial: (trial.data.known.images - known_mean(trial))[: len(trial.start)],
     "start": lambda trial: trial.start,
     "blank": lambda trial: torch.zeros_like(trial.start[:1]),
 }
@@ -122,11 +113,6 @@ def span_alone(trial):
 def good(matches):
     """How many training images were matched with an SSIM above 0.4."""
     return (matches.ssim > GOOD).sum().item()
-
-
-def mean_ssim(matches):
-    """The mean SSIM over the training images."""
-    return matches.ssim.mean().item()
 
 
 def best_baseline(trial, evaluated, measure):
@@ -167,7 +153,7 @@ def rows_of_pictures(trial):
     return [
         ("good_reconstructions", *beside(published, good)),
         ("good_as_adversary", *beside(adversary, good)),
-        ("mean_ssim", *beside(published, mean_ssim)),
+        ("mean_ssim", *beside(published, lambda matches: matches.ssim.mean().item())),
         ("attack_loss", trial.attack.loss.item(), None, trial.attack.history[0].item()),
         ("seconds", trial.attack.seconds),
         *rows_of_leak(trial),

@@ -5,18 +5,6 @@ import torch
 from utils import evaluate, recorded, report
 
 
-def by_group(corner, groups, columns, show=report.mean_sd):
-    """A line per group, and a column {name: function of a trial} of what it comes to over the seeds."""
-    lines = ([name, *(show(map(of, trials)) for of in columns.values())] for name, trials in groups.items())
-    return report.table([corner, *columns], *lines)
-
-
-def counts(groups, evaluated):
-    """How many matches are good, evaluated as `published` or by the `adversary`, beside those of the baselines."""
-    columns = {name: lambda t, b=b: evaluate.good(evaluated(t, b(t))) for name, b in evaluate.BASELINES.items()}
-    return by_group("", groups, {"attack": lambda t: evaluate.good(evaluated(t)), **columns}, report.joined)
-
-
 def interval(areas):
     """An area with its interval, or the mean and standard deviation over seeds."""
     alone = f"{areas[0].value:.2f} [{areas[0].low:.2f}, {areas[0].high:.2f}]"

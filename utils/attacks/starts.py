@@ -1,4 +1,4 @@
-"""Where an attack may begin, each an (m, d) tensor of images. At the secret itself: evaluate.ground_truth."""
+"""Where an attack may begin, each an (m, d) tensor of images. Only a proof of concept begins at the secret."""
 
 import torch
 
