@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from utils import images, networks, victims
 from utils.attacks import starts
 from utils.attacks.contract import Released
-from utils.kernels.layers import Layer, flatten, forward, joint
+from utils.kernels.layers import Layer, flatten, forward, joint, pullback, unflatten
 
 chapter = SimpleNamespace(**chapter_functions("10-no-prior-no-leakage"))
 sphere = SimpleNamespace(**chapter_functions("appendix-sphere"))
@@ -193,3 +193,15 @@ def test_growth_tells_a_mean_of_two_from_one():
     points = starts.normal(5, 9, 1.0, 0)
     assert shift.growth(3 * points, points) < 0
     assert shift.growth(points[:1] + points[3:4], points) > 0
+
+
+def test_images_that_activate_the_same_neurons_leave_one_mixture():
+    """Σ λ_iy_i∇Φ(x_i) has parallel rows then, and no others: merging costs nothing, and no image can be read."""
+    x, labels = sphere.labelled_sphere(8, 12, 3)
+    layer, top = networks.initial(RECIPE._replace(start=0.3), 12, 3)
+    weights = torch.linspace(0.5, 1.5, 8).double() * (2 * labels - 1)
+    for bias, alone in ((layer.bias + 5, True), (layer.bias, False)):
+        network = (layer._replace(bias=bias), top._replace(bias=None))
+        first = unflatten(pullback(network, x, lambda z: weights[:, None])[1], network)[0]
+        values = torch.linalg.svdvals(joint(first))
+        assert (values[1] < 1e-9 * values[0]) == alone == (shift.same_side(network, x) > 1 - 1e-12)
