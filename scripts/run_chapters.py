@@ -57,7 +57,6 @@ def run(chapter, output, given, **more):
         return print(f"{output.stem}: unchanged\n", end="")  # in one piece, beside the other processes
 
     import nbformat
-    import papermill
 
     begun = time.monotonic()
     partial.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +65,7 @@ def run(chapter, output, given, **more):
     settings = dict(kernel_name="python3", execution_timeout=CELL_TIMEOUT, record_timing=False, progress_bar=bar)
     settings["parameters"] = {name: value_of(text) for name, text in given.items()}
     try:
-        papermill.execute_notebook(chapter, partial, extra_arguments=["--log-level=CRITICAL"], **settings | more)
+        execute(chapter, partial, extra_arguments=["--log-level=CRITICAL"], **settings | more)
     except Exception as error:  # of a cell, which has a name of its own, or of a kernel that died
         name, sentence = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
         return f"{chapter.stem} stopped. {name}: {sentence}\nThe notebook up to there is {partial}"
@@ -78,6 +77,18 @@ def run(chapter, output, given, **more):
     os.replace(partial, output)
     key_file.write_text(key)
     print(f"{chapter.stem}: {time.monotonic() - begun:.0f} s\n", end="", flush=True)
+
+
+def execute(*paths, **settings):
+    """Call papermill; again if the kernel did not start, as where another has just taken the port it found free."""
+    import papermill
+
+    for attempt in range(3):
+        try:
+            return papermill.execute_notebook(*paths, **settings)
+        except RuntimeError as error:
+            if attempt == 2 or "before replying" not in str(error):
+                raise
 
 
 def value_of(text):

@@ -258,6 +258,27 @@ def test_an_executed_chapter_holds_no_trace_of_time_or_place(book, tmp_path):
         assert '"papermill"' not in text and "execution\"" not in text and str(tmp_path) not in text
 
 
+@pytest.mark.parametrize("deaths, said", [(2, None), (3, "before replying")])
+def test_a_kernel_that_finds_its_port_taken_is_begun_again(deaths, said, monkeypatch):
+    import papermill
+
+    script = runpy.run_path(str(ROOT / "scripts" / "run_chapters.py"))
+    answers = iter([RuntimeError("Kernel died before replying to kernel_info")] * deaths + ["done"])
+
+    def execute(*paths, **settings):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute)
+    if said:
+        with pytest.raises(RuntimeError, match=said):
+            script["execute"]("a.ipynb", "b.ipynb")
+    else:
+        assert script["execute"]("a.ipynb", "b.ipynb") == "done"
+
+
 @pytest.mark.parametrize("one, other", [("a/b.npz", "a_b.npz"), ("a/b.npz", "c/b.npz"), ("x.npz", "photos")])
 def test_two_data_sets_never_share_a_folder(one, other):
     folders = []
