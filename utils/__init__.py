@@ -3,8 +3,7 @@
 images → victims (the trainer) → attacks (the attacker) → experiment, evaluate (the evaluator) → figures, tables, report
 
 `kernels` is the arithmetic of all of them, tensors in and tensors out; `networks` what trainer, attacker and evaluator
-agree on. Attackers are given a `attacks.contract.Released`, and can reach neither the images nor the trainer. `kept`
-keeps slow results on disk, under the code of what made them.
+agree on. Attackers are given a `attacks.contract.Released`, and can reach neither the images nor the trainer.
 """
 
 import warnings

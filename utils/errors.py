@@ -11,6 +11,5 @@ class InputError(ValueError):
 def choose(name, value, choices):
     """Return `value` if it is one of `choices`; otherwise say which there are."""
     if value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise InputError(f"{name} is {value!r}, but it must be one of {listed}.")
+        raise InputError(f"{name} is {value!r}, but it must be one of {', '.join(map(repr, choices))}.")
     return value

@@ -26,12 +26,9 @@ def secret(trial):
 
 
 def leak(trial, candidates=None):
-    """What reconstructions, or other candidates, give away of the training images: a membership.Leak.
-
-    From training and held-out images alike the attacker's guess of the mean is taken, never the mean of one of them.
-    """
+    """What reconstructions, or other candidates, give away of the training images: a membership.Leak."""
     candidates, data = trial.attack.images if candidates is None else candidates, trial.data
-    parts = (part.images - known_mean(trial) for part in (data.secret, data.held_out))
+    parts = (part.images - known_mean(trial) for part in (data.secret, data.held_out))  # never the mean of one
     return membership.leak(candidates, *parts, data.shape)
 
 
@@ -66,10 +63,7 @@ def nearest(images, references, shape):
 
 
 def compare(trial, candidates, picture):
-    """Match every training image with the candidate of the highest half_ncc, again and again if need be.
-
-    `picture` makes pictures of candidates; SSIM has a window of 3. Nobody can count without the truth.
-    """
+    """Match every training image with the candidate of the highest half_ncc, which may recur, as `picture` shows it."""
     candidates, shape = trial.attack.images if candidates is None else candidates, trial.data.shape
     shown = picture(candidates[half_ncc(secret(trial), candidates, shape).max(1).indices])
     return Matches(pairwise_ssim(shown, trial.data.secret.images, shape), shown)

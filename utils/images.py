@@ -6,7 +6,6 @@ import math
 import os
 from collections import namedtuple
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,23 +23,11 @@ SUBSET = np.add.outer(range(0, 30_000, 10_000), range(1017)).ravel()  # of CIFAR
 ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
 # N images (N, H, W, C) as the file holds them, bytes or floats in [0, 1], and labels (N,) in {0, …, K−1}.
 Labelled = namedtuple("Labelled", "images labels")
-
-
-class Part(NamedTuple):
-    """m images as rows (m, d) with labels (m,) in {0., …, K−1.}: first every image of class 0, then of class 1, …"""
-
-    images: torch.Tensor
-    labels: torch.Tensor
-
-
-class Split(NamedTuple):
-    """Disjoint parts: `secret` trains the victim, `known` is in the attacker's hands, nobody uses `held_out`."""
-
-    secret: Part
-    known: Part
-    held_out: Part
-    shape: tuple  # (H, W, C) of one image
-    sha256: str  # of all parts' images as float64, for the provenance of results
+# m images as rows (m, d) with labels (m,) in {0., …, K−1.}: first every image of class 0, then of class 1, …
+Part = namedtuple("Part", "images labels")
+# Disjoint Parts: `secret` trains the victim, `known` is in the attacker's hands, nobody uses `held_out`; the shape
+# (H, W, C) of one image, and the SHA-256 of all Parts' images as float64, for the provenance of results.
+Split = namedtuple("Split", "secret known held_out shape sha256")
 
 
 def load(dataset, binary=True):
@@ -133,8 +120,7 @@ def check(images, labels, path):
         raise InputError(f"{path}: pixels reach from {low:.3g} to {high:.3g}; bring them into [0, 1], without NaN.")
     if labels.shape != (len(images),):
         raise InputError(f"{path}: labels have the shape {labels.shape}; {len(images)} images need ({len(images)},).")
-    numbers = labels.dtype.kind in "biuf"
-    wrong = [label for label in labels.tolist() if not numbers or label % 1 != 0]  # NaN % 1 and ∞ % 1 are NaN
+    wrong = [k for k in labels.tolist() if labels.dtype.kind not in "biuf" or k % 1 != 0]  # NaN % 1 and ∞ % 1 are NaN
     if wrong:
         raise InputError(f"{path}: the label {wrong[0]} is not a whole number; correct it, or remove its image.")
 

@@ -35,10 +35,7 @@ class Leak(NamedTuple):
 
 
 def leak(candidates, training, held_out, shape):
-    """Match candidates (n, d) with training and held-out images (m, d) that are in the same order of classes.
-
-    The permutations exchange a training image with the held-out one at its place, so that classes keep their sizes.
-    """
+    """Match candidates (n, d) with training and held-out images (m, d) that are in the same order of classes."""
     if len(held_out) != len(training):
         wanted = "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
         raise InputError(f"There are {len(held_out)} held-out images for {len(training)} training images; {wanted}.")
@@ -58,7 +55,7 @@ def area(above, below, seed=0):
 
 
 def p_value(training, held_out, seed=0):
-    """The share of exchanges of places, as many as are drawn, after which the AUC is at least as large: (m,), (m,)."""
+    """The share of random exchanges at a place, of one class, after which the AUC is at least as large: (m,), (m,)."""
     ranks = torch.from_numpy(rankdata(torch.stack([training, held_out]), axis=None)).reshape(2, -1)  # (2, m)
     flips = torch.rand(RESAMPLES, len(training), generator=torch.Generator().manual_seed(seed)) < 0.5
     sums = torch.where(flips, ranks[1], ranks[0]).sum(1)

@@ -66,21 +66,18 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     `uniform` is U(0, 1) as in the first paper, `standard` U(−1/√n, 1/√n) for n inputs, torch's own default. A number is
     the scale of a first layer from N(0, 1); the later ones are `standard` then.
     """
-    generator, sizes, layers = torch.Generator().manual_seed(seed), (inputs, *recipe.hidden, outputs), []
-
-    def draw(kind, *size):
-        return kind(*size, dtype=torch.float64, generator=generator)
-
+    sizes, layers = (inputs, *recipe.hidden, outputs), []
+    settings = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(seed)}
     for fan_in, fan_out in zip(sizes, sizes[1:]):
         shapes = (fan_out, fan_in), (fan_out,)
         if isinstance(recipe.start, str):
-            rows = draw(torch.rand, fan_out, fan_in + 1)
+            rows = torch.rand(fan_out, fan_in + 1, **settings)
             kinds = {"zero": 0 * rows, "uniform": rows, "standard": (2 * rows - 1) / fan_in**0.5}
             layers.append(parted(kinds[recipe.start]))
         elif not layers:
-            layers.append(Layer(*(recipe.start * draw(torch.randn, *shape) for shape in shapes)))
+            layers.append(Layer(*(recipe.start * torch.randn(shape, **settings) for shape in shapes)))
         else:
-            weight, bias = (fan_in**-0.5 * (2 * draw(torch.rand, *shape) - 1) for shape in shapes)
+            weight, bias = (fan_in**-0.5 * (2 * torch.rand(shape, **settings) - 1) for shape in shapes)
             layers.append(Layer(weight, bias if recipe.biases else None))
     return change(tuple(layers), lambda p: p.to(device))
 
@@ -144,11 +141,8 @@ def distance(network, target):
 
 
 def matched_distance(network, target):
-    """The same for one hidden layer, whose order changes nothing, after its neurons were put in the best order.
-
-    A neuron is its incoming and outgoing weights; the best order is the assignment of least total squared distance.
-    """
-    ours, theirs = (torch.cat([joint(one), two.weight.mT], 1) for one, two in (network, target))  # (h, d+2)
+    """The same for one hidden layer, its neurons in the order of least total squared distance of their weights."""
+    ours, theirs = (torch.cat([joint(one), two.weight.mT], 1) for one, two in (network, target))  # in and out: (h, d+2)
     order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
     first, second = network
     first = change((first,), lambda part: part[order])

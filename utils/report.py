@@ -11,7 +11,6 @@ import time
 from collections import namedtuple
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from IPython import get_ipython
@@ -37,26 +36,15 @@ if get_ipython():
     get_ipython().events.register("pre_run_cell", lambda info: cells_run.append(info.raw_cell))
 
 
-class Row(NamedTuple):
-    """One number of a chapter: `value` for one seed, beside the paper's and a baseline where they exist."""
-
-    name: str
-    seed: int
-    value: float
-    paper: float | None = None
-    baseline: float | None = None
-
-
+# One number of a chapter: its name in NAMES, and the value for one seed, beside the paper's and a baseline, or None.
+Row = namedtuple("Row", "name seed value paper baseline", defaults=(None, None))
 # One run of a chapter: its parameters {name: value}, its torch device, and when it started (seconds).
 Run = namedtuple("Run", "parameters device started")
 
 
 def begin():
-    """Check the chapter's parameters, choose its device, and see that RESULTS can be written.
-
-    Reads the cell that begins with "# Parameters of", and the one that papermill puts behind it.
-    """
-    heads = ("# Parameters of", "# Parameters\n")
+    """Check the chapter's parameters, choose its device, and see that RESULTS can be written: the Run."""
+    heads = ("# Parameters of", "# Parameters\n")  # of the chapter's own cell, and of papermill's behind it
     declared, injected = (next((c for c in reversed(cells_run) if c.startswith(head)), "") for head in heads)
     if not declared:
         raise InputError("The cell that begins with '# Parameters of this chapter' has not been run: run all cells.")

@@ -1,7 +1,6 @@
 """The trainer: sees the secret images, and releases a network, its own or one that others published.
 
-A network sees its images through X̄ᵀ = QLᵀ only (QR of the images with a column of ones). Training costs m numbers per
-neuron instead of d; outside the row space of X̄ the weights W̄₁ merely decay.
+A network sees its images through X̄ᵀ = QLᵀ only (QR of the images with a column of ones): m numbers per neuron, not d.
 """
 
 import math
@@ -39,8 +38,7 @@ def train(secret, recipe, seed=0, start=None):
     x, y = secret
     smooth = not recipe.hidden or math.isfinite(recipe.sharpness)
     outputs = check(recipe, y, smooth)
-    if start is None:
-        start = networks.initial(recipe, x.shape[1], seed, outputs, x.device)
+    start = start or networks.initial(recipe, x.shape[1], seed, outputs, x.device)
     mean = x.mean(0) * recipe.centred
     if not smooth:
         return measured(descended(start, x - mean, y, recipe), secret, recipe)
@@ -50,8 +48,7 @@ def train(secret, recipe, seed=0, start=None):
     basis = networks.span_of(x - mean)
     seen, begun = (x - mean) @ basis, one_hidden.weights(networks.in_span(start, basis), recipe.sharpness)
     solved = one_hidden.solve(seen, y, recipe.weight_decay, begun)
-    z, network = one_hidden.logits(seen, solved.weights), one_hidden.network(solved.weights)
-    network = networks.in_span(network, basis.mT)
+    network, z = networks.in_span(one_hidden.network(solved.weights), basis.mT), one_hidden.logits(seen, solved.weights)
     return described(network, z[:, None], y, recipe, mean, solved.gradient_norm)
 
 
@@ -123,10 +120,9 @@ def descended(network, x, y, recipe):
 
 
 def descend(objective, theta, recipe):
-    """Gradient descent with momentum; the learning rate grows while the energy falls.
+    """Gradient descent with momentum; the rate grows while the energy falls, else the step is undone and the rate cut.
 
-    A step that raises the energy is undone, the momentum forgotten and the rate cut by a fifth. So the rate follows the
-    curvature as the weights shrink, and training goes on where the loss is tiny, and its gradient too.
+    So it follows the curvature as the weights shrink, and training goes on where loss and gradient are tiny.
     """
     value, slope = objective(theta)
     velocity, rate = torch.zeros_like(theta), recipe.learning_rate

@@ -8,7 +8,7 @@ images to a start T are X = ZUᵀ + (1 − P)T(1 − UUᵀ), P projecting onto t
 
 import math
 import time
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 import torch
@@ -26,19 +26,10 @@ ENOUGH = 1e-6  # relative squared distance at which no other preparation is trie
 # Weights and margins once the kinks are sharp, and how often the conditions are computed at most.
 SHARP = (1, 3e-3, 300), (0.1, 3e-3, 300), (0.01, 2e-3, 300), (0, 1e-3, 300), (0, 3e-4, 1500)
 LOWEST = 1e-4  # over μ, the least eigenvalue of ∇²E at which a stationary point counts as a minimum
-
-
-class Wish(NamedTuple):
-    """A start in the coordinates of the merged network: m images, K neurons that differ, r directions."""
-
-    theta: one_hidden.Weights  # W̄₁U (K, r+1), the bias last, and (w₂, b₂)
-    labels: torch.Tensor  # (m,)
-    weight_decay: float
-    seen: torch.Tensor  # TU (m, r)
-    others: torch.Tensor  # T(1 − UUᵀ) (m, d)
-    axes: torch.Tensor  # U (d, r), a basis of the rows of W₁; r = K unless these are dependent
-    sizes: torch.Tensor  # ‖x̄‖² (m,)
-    copied: torch.Tensor  # which neurons stand for several that are equal (K,)
+# A start in the coordinates of the merged network, m images, K neurons that differ, r directions: Weights with W̄₁U (K,
+# r+1), the bias last; labels (m,) and μ; TU (m, r) and T(1 − UUᵀ) (m, d); U (d, r), a basis of the rows of W₁, r = K
+# unless these are dependent; ‖x̄‖² (m,); and which neurons stand for several that are equal (K,).
+Wish = namedtuple("Wish", "theta labels weight_decay seen others axes sizes copied")
 
 
 def wish(released, start):
@@ -183,24 +174,20 @@ def lowest(released, images):
 
 
 def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
-    """Plant a start (m, d): prepare it, then `bilevel.attack` from there with inner problems begun at θ*.
-
-    The history begins with the start as it was given. InputError if θ* is no stationary point of any training set.
-    """
+    """Prepare a start (m, d), where the history begins, and attack it. InputError if θ* is stationary for no images."""
     begun = time.perf_counter()
     check_start(released, start, released.labels)
     wish(released, start)  # says so if it cannot be done
     check_stationary(released)
-    before, best = distance(bilevel.condensed(released), start), ((True, math.inf), None)
+    before, tried = distance(bilevel.condensed(released), start), []
     settings = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
     for seed in range(3):
         images = start if before <= tolerance else prepare(released, start, seed=seed)
         found = bilevel.attack(released, images, **settings)
-        key = lowest(halved(released), found.images) < LOWEST, found.loss.item()
-        best = (key, found) if key < best[0] or best[1] is None else best
-        if best[0] <= (False, ENOUGH) or before <= tolerance:
+        tried.append((lowest(halved(released), found.images) < LOWEST, found.loss.item(), found))
+        if tried[-1][:2] <= (False, ENOUGH) or before <= tolerance:
             break
-    best = best[1]
+    best = min(tried, key=lambda one: one[:2])[2]
     history = best.history if before <= tolerance else torch.cat([best.history.new_tensor([before]), best.history])
     return best._replace(history=history, seconds=time.perf_counter() - begun)
 

@@ -5,16 +5,14 @@ import torch
 from utils.errors import InputError
 
 
-def random(m, d, seed, device="cpu"):
+def random(m, d, seed, device="cpu", draw=torch.rand):
     """Draw every pixel from U(0, 1); the same numbers on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(m, d, dtype=torch.float64, generator=generator).to(device)
+    return draw(m, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 def normal(m, d, scale, seed, device="cpu"):
     """Draw every pixel from N(0, `scale`²): where the stationarity attack begins, on images without their mean."""
-    generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(m, d, dtype=torch.float64, generator=generator).to(device)
+    return scale * random(m, d, seed, device, torch.randn)
 
 
 def partition(known, m):

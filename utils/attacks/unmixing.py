@@ -77,15 +77,6 @@ def unmix(basis, shape, count, seed=0):
     return normalize(torch.as_tensor(rows)).to(basis) @ white.to(basis), torch.tensor(history)
 
 
-class Signals(NamedTuple):
-    """What the first layer says of images before their signs are known."""
-
-    backward: torch.Tensor  # W₁X⁺ (n_1, m)
-    forward: torch.Tensor  # W₁Xᵀ (n_1, m)
-    bias: torch.Tensor  # b₁ (n_1,)
-    centred: bool  # the images sum to zero
-
-
 def relation(matrix, mixing, bias):
     """ω (m,), the factors that the rows M (m, r) lack: Σ ω_i m_i = 0 if images sum to zero, else from b₁ = B1."""
     if len(matrix) > matrix.shape[1]:
@@ -96,19 +87,20 @@ def relation(matrix, mixing, bias):
 
 
 def signals(matrix, mixing, bias, centred):
-    """What W₁ says of images X with the coordinates M (m, r) in the basis: W₁X⁺ and W₁Xᵀ (n_1, m)."""
+    """What W₁ says of images X with the coordinates M (m, r) in the basis: W₁X⁺ and W₁Xᵀ (n_1, m); and b₁ (n_1,)."""
     bias = mixing.new_zeros(len(mixing)) if bias is None else bias
-    return Signals(mixing @ torch.linalg.pinv(matrix, rtol=1e-6), mixing @ matrix.mT, bias, centred)
+    return mixing @ torch.linalg.pinv(matrix, rtol=1e-6), mixing @ matrix.mT, bias, centred
 
 
 def agreement(known, signs):
     """Of ‖B‖² for every image s_i x_i and in all, the share at neurons that the image activates. Signs are (m,).
 
-    B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0 otherwise.
+    `known` is what `signals` returns. B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0 otherwise.
     """
-    rest = (known.bias - known.backward @ signs) / len(signs) * known.centred  # t (n_1,)
-    squares = (signs * known.backward + rest[:, None]).square()
-    seen = squares * (signs * known.forward + known.bias[:, None] > 0)
+    backward, forward, bias, centred = known
+    rest = (bias - backward @ signs) / len(signs) * centred  # t (n_1,)
+    squares = (signs * backward + rest[:, None]).square()
+    seen = squares * (signs * forward + bias[:, None] > 0)
     return seen.sum(0) / squares.sum(0), seen.sum() / squares.sum()
 
 

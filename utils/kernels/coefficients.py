@@ -20,11 +20,10 @@ class Signed:
     bounded = False  # whether λ_i ≥ λ_min
 
     def direction(self, z):
-        """What λ/n is multiplied by: one, or (…, n, K)."""
+        """What λ/n is multiplied by in D_L: one, or (…, n, K)."""
         return 1.0
 
     def signal(self, z, coefficients):
-        """D_L = λ/n times the direction."""
         return coefficients[..., None] * self.direction(z) / z.shape[-2]
 
     def pullback(self, z, coefficients, up):
@@ -65,7 +64,6 @@ class Tied:
     bounded = False
 
     def signal(self, z, coefficients):
-        """D_L = −ℓ'(z, y)/(nμ)."""
         return self.loss.slope(z, self.labels) / (-z.shape[-2] * self.weight_decay)
 
     def pullback(self, z, coefficients, up):
@@ -82,16 +80,13 @@ RULES = {  # each from labels (n,), the number of outputs, and the victim's loss
 
 
 def best(h, b, bound=-math.inf, ridge=1e-6):
-    """The λ (…, n) ≥ bound that minimises λᵀHλ − 2bᵀλ, H (…, n, n) and b (…, n); `ridge` times mean Hᵢᵢ makes it unique.
-
-    With H = FᵀF a bound makes it non-negative least squares in λ − bound.
-    """
+    """The λ (…, n) ≥ bound that minimises λᵀHλ − 2bᵀλ, H (…, n, n) and b (…, n); `ridge`·mean Hᵢᵢ makes it unique."""
     like, h, b = b, h.double(), b.double()
     ridge = ridge * h.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True) + 1e-300  # (…, 1)
     if math.isinf(bound):
         return torch.linalg.solve(h + torch.diag_embed(ridge.expand_as(b)), b).to(like)
     values, vectors = torch.linalg.eigh(h)
-    roots = (values.clamp_min(0) + ridge).sqrt()  # the singular values of F
+    roots = (values.clamp_min(0) + ridge).sqrt()  # of F, H = FᵀF: with it, non-negative least squares in λ − bound
     factors = roots[..., None] * vectors.mT  # (…, n, n)
     targets = (vectors.mT @ b[..., None])[..., 0] / roots - bound * factors.sum(-1)
     pairs = zip(factors.reshape(-1, *h.shape[-2:]).cpu().numpy(), targets.reshape(-1, h.shape[-1]).cpu().numpy())

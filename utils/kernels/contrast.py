@@ -36,8 +36,7 @@ def whiten(found):
 def objective(matrix, found, floor, window):
     """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart.
 
-    J = ½ mean_{G,p} log(ε + e_p) of an image MF, with e the mean of the squared details in a `window` around place p,
-    and ε the `floor`.
+    J = ½ mean_{G,p} log(`floor` + e_p) of an image MF, with e the mean of squared details in a `window` around place p.
     """
     energy = (matrix @ found.flatten(1)).view(-1, *found.shape[1:]).square().mean(2)  # (m, G, H, W)
     contrast = (floor + avg_pool2d(energy, window, 1, window // 2)).log().mean((1, 2, 3)) / 2  # (m,)

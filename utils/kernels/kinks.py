@@ -9,17 +9,12 @@ from collections import namedtuple
 import torch
 
 from utils.kernels.coefficients import best
-from utils.kernels.layers import Layer, back, flatten, forward, joint, unflatten
+from utils.kernels.layers import Layer, back, combined, flatten, forward, joint, unflatten
 from utils.kernels.solvers import lbfgs
 
 # ‖∇E_l‖/(μ‖θ_l‖) of every layer (L,), with slopes 1[z > 0] as printed and with those for which ‖∇E‖ is smallest, as far
 # as they were found; the share of each hidden layer's pre-activations on a kink (L − 1,); the latter slopes (m, n_l).
 Stationary = namedtuple("Stationary", "printed smallest on_kink slopes")
-
-
-def combined(signals, inputs):
-    """Σ_i ∇_θ of the outputs as one vector, for signals (m, n_l) and inputs (m, n_{l−1}) of every layer."""
-    return torch.cat([(d.mT @ a).flatten() for d, a in zip(signals, inputs)])
 
 
 def stationarity(network, x, labels, loss, weight_decay, tolerance=1e-4, iterations=300):
@@ -40,7 +35,7 @@ def stationarity(network, x, labels, loss, weight_decay, tolerance=1e-4, iterati
 
     def error(slope):
         d, u = back(network, top, slope)
-        return u, unflatten(combined(d, a) / weight_decay + theta, network)
+        return u, unflatten(combined(network, d, a) / weight_decay + theta, network)
 
     def objective(angles):
         slope, up, found = slopes(angles), 0, []
@@ -105,7 +100,7 @@ def whitened(network, a, z, slopes, loss, weight_decay):
     def product(v):
         seen = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a))  # Jv (m,)
         weights = (vectors @ (factors * (seen @ vectors)))[:, None]
-        return v + combined([weights * dl for dl in d], a)
+        return v + combined(network, [weights * dl for dl in d], a)
 
     return product
 
@@ -126,10 +121,9 @@ def polish(network, x, labels, loss, weight_decay, stages):
     return network
 
 
-def minimise(network, x, labels, loss, weight_decay, slopes, rates, iterations=50):
+def minimise(network, x, labels, loss, weight_decay, slopes, rates):
     """L-BFGS on E with rounded kinks, in coordinates in which the loss is as flat as the weight decay."""
-    theta = flatten(network)
-    root = whitened(network, *rounded(network, x, slopes, rates), loss, weight_decay)
+    theta, root = flatten(network), whitened(network, *rounded(network, x, slopes, rates), loss, weight_decay)
 
     def objective(moved):
         at = theta + root(moved)
@@ -137,7 +131,7 @@ def minimise(network, x, labels, loss, weight_decay, slopes, rates, iterations=5
         a, z, found = rounded(trial, x, slopes, rates)
         d, _ = back(trial, loss.slope(z[-1], labels) / len(x), found)
         value = loss.value(z[-1], labels).mean() + weight_decay / 2 * at @ at
-        return value, root(combined(d, a) + weight_decay * at)
+        return value, root(combined(trial, d, a) + weight_decay * at)
 
-    found = lbfgs(objective, torch.zeros_like(theta), iterations=iterations, memory=10)
+    found = lbfgs(objective, torch.zeros_like(theta), iterations=50, memory=10)
     return unflatten(theta + root(found.x), network)

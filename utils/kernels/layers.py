@@ -3,18 +3,14 @@
 Shapes: images x (…, m, d); layer l maps n_{l−1} inputs to n_l outputs; outputs z_L (…, m, K), K = 1 for two classes.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
 torch.set_flush_denormal(True)  # a CPU is up to six times slower with numbers below 1e-38; later threads inherit this
 
-
-class Layer(NamedTuple):
-    """s = Wa + b."""
-
-    weight: torch.Tensor  # W (…, n_l, n_{l−1})
-    bias: torch.Tensor | None  # b (…, n_l)
+# s = Wa + b with W (…, n_l, n_{l−1}) and b (…, n_l), or None.
+Layer = namedtuple("Layer", "weight bias")
 
 
 def joint(layer):
@@ -62,9 +58,13 @@ def back(network, top, slopes):
     return d[::-1], u[::-1]
 
 
+def combined(network, signals, inputs):
+    """Σ_i ∇_θ of the outputs as one vector, for signals D_l (m, n_l) and inputs A_{l−1} (m, n_{l−1}) of every layer."""
+    return flatten(Layer(d.mT @ a, None if l.bias is None else d.sum(0)) for l, d, a in zip(network, signals, inputs))
+
+
 def pullback(network, x, signals):
     """The outputs z_L, and Σ_i ∇_θ⟨s_i, Φ(x_i; θ)⟩ as one vector, for s = `signals`(z_L) (m, K) that are held fixed."""
     a, z = forward(network, x)
     d, _ = back(network, signals(z[-1]), [(s > 0).to(s) for s in z[:-1]])
-    parts = tuple(Layer(dl.mT @ al, None if l.bias is None else dl.sum(0)) for l, dl, al in zip(network, d, a))
-    return z[-1], flatten(parts)
+    return z[-1], combined(network, d, a)

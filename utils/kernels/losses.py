@@ -1,7 +1,4 @@
-"""The losses of the victims: values, slopes and curvatures in the outputs of a network.
-
-Outputs z are (…, m, K), labels y (m,) in {0, …, K−1}. Two classes have K = 1, and 0 and 1 stand for −1 and +1.
-"""
+"""The losses of victims at outputs z (…, m, K), K = 1 for two classes, and labels y (m,) in {0, …, K−1} or {0, 1}."""
 
 from collections import namedtuple
 
@@ -30,20 +27,17 @@ def curvatures(z):
 
 
 LOSSES = {
-    # log(1 + exp(−yz)), y = ±1
-    "logistic": Loss(
+    "logistic": Loss(  # log(1 + exp(−yz)), y = ±1
         lambda z, y: softplus(-signs(y) * z[..., 0]),
         lambda z, y: -(signs(y) * torch.sigmoid(-signs(y) * z[..., 0]))[..., None],
         lambda z, v: curvatures(z) * v,
     ),
-    # (z − y)², y = ±1
-    "square": Loss(
+    "square": Loss(  # (z − y)², y = ±1
         lambda z, y: (z[..., 0] - signs(y)).square(),
         lambda z, y: 2 * (z - signs(y)[..., None]),
         lambda z, v: 2 * v,
     ),
-    # −log softmax(z)_y
-    "cross_entropy": Loss(
+    "cross_entropy": Loss(  # −log softmax(z)_y
         lambda z, y: z.logsumexp(-1) - (z * one_hot(y.long(), z.shape[-1])).sum(-1),
         lambda z, y: torch.softmax(z, -1) - one_hot(y.long(), z.shape[-1]),
         softmax_product,

@@ -1,6 +1,7 @@
 """How similar images are, rows (n, d) in [0, 1]: all pairs at once, or place by place. `shape` is (H, W, C) of one."""
 
 import torch
+from torch.nn import AvgPool2d
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
 C1, C2 = 0.01**2, 0.03**2  # the constants of SSIM for pixels in [0, 1]
@@ -34,12 +35,9 @@ def ncc(images, references):
 
 def half_ncc(images, references, shape):
     """The mean over channels of their ncc at half the resolution (bicubic): (n, d), (k, d) -> (n, k)."""
-
-    def reduced(rows):
-        small = interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic", align_corners=False)
-        return standardised(small.flatten(2)).flatten(1)  # (n, C, H/2, W/2) -> (n, d/4)
-
-    return reduced(images) @ reduced(references).T / shape[-1]
+    small = (interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic") for rows in (images, references))
+    x, y = (standardised(part.flatten(2)).flatten(1) for part in small)  # (n, C, H/2, W/2) -> (n, d/4)
+    return x @ y.T / shape[-1]
 
 
 def alike(images, references, shape):
@@ -48,15 +46,10 @@ def alike(images, references, shape):
     The mean over a small window takes noise away; minus its mean over a larger one, it loses brightness and shading,
     which unlike photographs share. A flat image has nothing left, and is like no other. Made for pictures of 32×32.
     """
-
-    def smooth(maps, window):
-        return avg_pool2d(maps, window, stride=1, padding=window // 2, count_include_pad=False)
-
-    def band(rows):
-        seen = smooth(planes(rows, shape), 3)
-        return normalize((seen - smooth(seen, 9)).flatten(1), eps=1e-6)
-
-    return band(images) @ band(references).T
+    small, large = (AvgPool2d(size, stride=1, padding=size // 2, count_include_pad=False) for size in (3, 9))
+    seen = (small(planes(rows, shape)) for rows in (images, references))
+    x, y = (normalize((part - large(part)).flatten(1), eps=1e-6) for part in seen)
+    return x @ y.T
 
 
 def ssim(images, references, shape, window=7):
