@@ -82,10 +82,11 @@ def test_an_attack_lowers_its_loss_and_keeps_the_best(victim, start, optimiser, 
 
 def steps_of(ours, rates, gradients):
     """Where a rule for steps goes from zero, given the gradients of every step."""
-    tensors, state, path = [torch.zeros_like(g) for g in gradients[0]], None, []
+    (move, schedule), tensors, path = ours, [torch.zeros_like(g) for g in gradients[0]], []
+    memory = [[torch.zeros_like(g), torch.zeros_like(g)] for g in gradients[0]]
     for k, slopes in enumerate(gradients):
-        steps, state = ours(slopes, state, rates, k, len(gradients))
-        tensors = [p - step for p, step in zip(tensors, steps)]
+        factor = schedule(k, len(gradients))
+        tensors = [move(*given, factor * rate) for *given, rate in zip(tensors, slopes, memory, rates)]
         path.append(torch.cat([p.flatten() for p in tensors]))
     return torch.stack(path)
 

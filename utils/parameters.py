@@ -16,7 +16,7 @@ CHOICES = {
     "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
     "START": ("random", "untuned", "ground_truth", "partition"),
     "SPACE": ("span", "pixels"),
-    **dict.fromkeys(("RESTART", "UNMIX"), ("yes", "no")),
+    **dict.fromkeys(("RESTART", "UNMIX", "MEASURE"), ("yes", "no")),
 }
 
 

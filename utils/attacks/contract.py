@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from tqdm.auto import tqdm
 
-from utils.errors import InputError
+from utils.errors import InputError, choose
+from utils.kernels import devices
 from utils.kernels.similarity import alike
 from utils.networks import Recipe, span, within
 
@@ -49,6 +50,9 @@ def check_start(released, start, labels):
         raise InputError(f"A start of {n} images of {d} values needs {n} labels and {d} inputs, but {there}.")
     if not start.isfinite().all():
         raise InputError("The start holds values that are NaN or infinite: draw it anew.")
+    choose("KERNELS", devices.way(), devices.WAYS)
+    if (share := devices.needed(released.network, n) / devices.room(start.device)) > 1:
+        raise InputError(f"{n} candidates do not fit into the memory: choose at most {int(n / share)} CANDIDATES.")
 
 
 def bar(iterations, name, progress):
@@ -58,10 +62,7 @@ def bar(iterations, name, progress):
 
 
 def scores(released, start, found, again, shape):
-    """What an adversary can say of its reconstructions, an Attack from `start` (n, d): {name: score (n,)}.
-
-    The higher, the likelier. `again` is an independent Attack on the same weights or None, `shape` that of an image.
-    """
+    """What an adversary can say of an Attack from `start` (n, d): {name: score (n,)}, the higher, the likelier."""
     x, basis = found.images, span(released.network)
     seen, begun = within(x, basis), within(start, basis)
     named = {
@@ -69,7 +70,7 @@ def scores(released, start, found, again, shape):
         "share in the span": seen.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
     }
     if again is not None:
-        named["recurrence"] = alike(x, again.images, shape).amax(1)  # the best match in an independent attack
+        named["recurrence"] = alike(x, again.images, shape).amax(1)  # the best match in an independent Attack on them
     if found.coefficients is not None:
         named |= {"coefficient": found.coefficients.abs(), "share of the residual": found.details.share}
     return named

@@ -13,6 +13,7 @@ import torch
 from utils.attacks.contract import Attack, bar, check_start
 from utils.errors import InputError, choose
 from utils.kept import kept
+from utils.kernels import devices
 from utils.kernels.coefficients import RULES, Tied, best
 from utils.kernels.layers import change, flatten
 from utils.kernels.residual import Stationarity
@@ -44,7 +45,7 @@ class State(NamedTuple):
     best: list  # x and λ with the smallest loss so far, among those with the last α
     least: torch.Tensor  # that loss (…)
     history: torch.Tensor  # the loss of every step so far (step, …)
-    memory: object = None  # the optimiser's: velocities, or moments
+    memory: list | None = None  # the optimiser's, two tensors for x and two for λ; zeros at first
 
 
 class Settings(NamedTuple):
@@ -145,7 +146,8 @@ def attack(
     begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
     infinite = torch.full(x.shape[:-2], math.inf).to(x)
     state = state or State(0, x, begin, [x, begin], infinite, infinite[None][:0])
-    state, stopped = minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress)
+    with devices.tuned(x, objective.stationarity.network):
+        state, stopped = minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress)
     x, found = state.best if until is None or state.least.isfinite().all() else state[1:3]
     parts, seconds = objective(x, found)[0], time.perf_counter() - begun
     parts = parts._replace(share=objective.share(x, found), state=state if until else None)
@@ -156,25 +158,30 @@ def attack(
 def minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress):
     """Run the optimiser from a State, to its end or `until` a step: the new State, and why it stopped."""
     begin, x, coefficients, smallest, least, history, memory = state
+    memory = [[part.clone() for part in parts] for parts in memory or [[torch.zeros_like(p)] * 2 for p in state[1:3]]]
     history, end = [*history], iterations if until is None else min(until, iterations)
+    evaluate, (move, schedule) = devices.compiled(objective), STEPS[optimiser]
+    alphas = torch.tensor([settings.alpha(k, iterations) for k in range(iterations + 1)], dtype=torch.float64)
+    sharpness, arrived = alphas.to(x), (alphas == settings.sharpness).tolist()
     for k in bar(end - begin, "DecoReco attack", progress):
         k += begin
-        objective.stationarity.sharpness = settings.alpha(k, iterations)
+        objective.stationarity.sharpness = sharpness[k]
         if k == end < iterations:
             break
         if optimiser == "projection":
             coefficients = objective.best_coefficients(x.nan_to_num().clamp(-1e3, 1e3))  # x may have diverged
-        parts, *gradients = objective(x, coefficients)
+        parts, *gradients = evaluate(x, coefficients)
         history.append(parts.total)
         better = (history[-1] < least) & (least > tolerance)  # what has converged stays
-        better &= settings.alpha(k, iterations) == settings.sharpness  # other losses cannot be compared
+        better &= arrived[k]  # other losses cannot be compared
         least = torch.where(better, history[-1], least)
         masks = better[..., None, None], better[..., None]
         smallest = [torch.where(*triple) for triple in zip(masks, (x, coefficients), smallest)]
-        if (least <= tolerance).all() or not history[-1].isfinite().any() or k == iterations:
+        looks = k % devices.LOOK[x.device.type] == 0
+        if k == iterations or looks and ((least <= tolerance).all() or not history[-1].isfinite().any()):
             break
-        steps, memory = STEPS[optimiser](gradients, memory, settings[:2], k, iterations)
-        x, coefficients = x - steps[0], coefficients - steps[1]
+        rates = (schedule(k, iterations) * rate for rate in settings[:2])
+        x, coefficients = map(move, (x, coefficients), gradients, memory, rates)
     stopped = words("iterations", converged=least <= tolerance, diverged=~history[-1].isfinite())
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Choose a smaller LEARNING_RATE.")

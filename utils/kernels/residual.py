@@ -11,16 +11,17 @@ from collections import namedtuple
 
 import torch
 
+from utils.kernels.devices import needed, room
 from utils.kernels.layers import back, forward
 
-ROWS = {"cpu": 512, "cuda": 2**17}  # candidates that are evaluated at once
+ROWS = 512  # candidates that are evaluated at once on a CPU, in its cache; on a GPU, as many as its memory holds
 # R (…), the share ‖W̄_l − D_lᵀĀ_{l−1}‖² of each layer (…, L), and the gradients of R in x (…, n, d) and in λ (…, n).
 Residual = namedtuple("Residual", "value layers x_gradient coefficient_gradient")
 
 
 def slopes(z, sharpness):
     """σ(αz), for a ReLU's derivative, above slow denormal numbers, and its derivative; for α = ∞ the ReLU's, and 0."""
-    if math.isinf(sharpness):
+    if isinstance(sharpness, float) and math.isinf(sharpness):  # a tensor is finite
         return (z > 0).to(z), torch.zeros_like(z)
     least = 1.5 * math.log(torch.finfo(z.dtype).eps)
     slope = (sharpness * z).clamp_(min=least).sigmoid_()
@@ -66,11 +67,13 @@ class Stationarity:
 
     def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share):
         self.network, self.rule, self.sharpness, self.share = network, rule, sharpness, share
+        device = network[0].weight.device
+        self.rows = ROWS if device.type == "cpu" else room(device) // needed(network, 1)
         self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in network])
 
     def __call__(self, x, coefficients):
         """Return the Residual at x (…, n, d) and λ (…, n); long batches (S, n, d), in slices that fit a cache."""
-        slices = max(1, ROWS[x.device.type] // x.shape[-2])
+        slices = max(1, self.rows // x.shape[-2])
         if x.dim() == 3 and len(x) > slices:
             parts = map(self, x.split(slices), coefficients.split(slices))
             return Residual(*map(torch.cat, zip(*parts)))

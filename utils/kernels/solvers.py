@@ -174,20 +174,24 @@ def backtrack(objective, x, value, gradient, direction, active):
     return enough, torch.where(keep, trial, x), new, torch.where(keep, new_gradient, gradient)
 
 
-def momentum(gradients, velocities, rates, k, iterations):
-    """The steps of gradient descent with momentum 0.9 for two tensors with `rates` of their own; its velocities."""
-    velocities = [0.9 * v + g for v, g in zip(velocities or [0.0, 0.0], gradients)]
-    return [rate * v for rate, v in zip(rates, velocities)], velocities
+def momentum(x, gradient, memory, rate):
+    """A step of gradient descent with momentum 0.9; `memory`, zeros like x at first, is changed in place."""
+    memory[0].mul_(0.9).add_(gradient)
+    return x - rate * memory[0]
 
 
-def adam(gradients, moments, rates, k, iterations):
-    """The same for Adam (0.9, 0.999) with rates that follow half a cosine to zero; torch.optim loads in seconds."""
-    pairs = zip(moments or [(0.0, 0.0)] * 2, gradients)
-    moments = [(0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g) for (m, v), g in pairs]
-    factor = (1 + math.cos(math.pi * k / iterations)) / 2
-    factor *= (1 - 0.999 ** (k + 1)) ** 0.5 / (1 - 0.9 ** (k + 1))  # the correction of both biases
-    return [factor * rate * m / (v.sqrt() + 1e-12) for rate, (m, v) in zip(rates, moments)], moments
+def adam(x, gradient, memory, rate):
+    """A step of Adam (0.9, 0.999) at a rate of `schedule`; torch.optim loads in seconds. Few passes, in this order."""
+    mean, square = memory
+    mean.mul_(0.9).add_(0.1 * gradient)
+    square.mul_(0.999).add_((0.001 * gradient).mul_(gradient))
+    return x - (rate * mean).div_(square.sqrt().add_(1e-12))
 
 
-# A first-order optimiser: gradients, state, rates, k, iterations -> steps, state.
-STEPS = {"sgd": momentum, "adam": adam, "projection": adam}
+def schedule(k, iterations):
+    """Half a cosine from one to zero, and the correction of both biases of Adam."""
+    return (1 + math.cos(math.pi * k / iterations)) / 2 * ((1 - 0.999 ** (k + 1)) ** 0.5 / (1 - 0.9 ** (k + 1)))
+
+
+# First-order optimisers: x, gradient, memory, rate -> x; and the factor of their rates, of k and iterations.
+STEPS = {"sgd": (momentum, lambda k, iterations: 1.0), "adam": (adam, schedule), "projection": (adam, schedule)}

@@ -1,0 +1,93 @@
+"""Where the arithmetic runs changes nothing but its speed, and what cannot be had is said in one sentence."""
+
+import warnings
+
+import pytest
+import torch
+
+from utils import images, networks, victims
+from utils.attacks import decoreco, starts
+from utils.errors import InputError
+from utils.kernels import devices
+
+
+@pytest.fixture(scope="module")
+def released():
+    data = images.split(images.load("photos"), 12, 12)
+    recipe = networks.perceptron("signed", 20, 16)._replace(epochs=60, stages=0)
+    return victims.train(data.secret, recipe).released
+
+
+def attacked(released, **settings):
+    start = starts.normal(10, 3072, 0.0197, 0)
+    return decoreco.attack.__wrapped__(released, start, iterations=20, **settings)  # not a kept one
+
+
+def test_a_compiled_attack_is_the_plain_one(released, monkeypatch):
+    """The whole step is one graph, compiled once: a second graph would be one for every step."""
+    plain = attacked(released, dtype=torch.float64)
+    monkeypatch.setenv("KERNELS", "compiled")
+    torch.compiler.reset()
+    made, compile = [], torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **how: compile(f, backend=lambda g, x: made.append(g) or g, **how))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = attacked(released, dtype=torch.float64)
+    assert len(made) == 1
+    assert torch.allclose(found.images, plain.images, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(found.history, plain.history, rtol=1e-9)
+
+
+def broken(function, **how):
+    raise RuntimeError("no compiler")
+
+
+def wrong(function, **how):
+    return lambda *tensors: tuple(2 * part if torch.is_tensor(part) else part for part in function(*tensors))
+
+
+@pytest.mark.parametrize("compile, reason", [(broken, "RuntimeError"), (wrong, "it gave other numbers")])
+def test_what_cannot_be_compiled_runs_as_it_is_and_that_is_said_once(released, compile, reason, monkeypatch):
+    plain = attacked(released)
+    monkeypatch.setenv("KERNELS", "compiled")
+    monkeypatch.setattr(torch, "compile", compile)
+    with pytest.warns(UserWarning, match=rf"The step cannot be compiled here \({reason}\): plain torch") as said:
+        found = attacked(released)
+    assert len(said) == 1 and torch.equal(found.images, plain.images)
+
+
+def test_a_cpu_compiles_only_if_it_is_told_to(released, monkeypatch):
+    monkeypatch.setattr(torch, "compile", broken)
+    for way in ("auto", "plain"):
+        monkeypatch.setenv("KERNELS", way)
+        attacked(released)
+    monkeypatch.setenv("KERNELS", "fast")
+    with pytest.raises(InputError, match="KERNELS is 'fast', but it must be one of 'auto', 'plain', 'compiled'"):
+        attacked(released)
+
+
+def test_small_steps_take_one_thread_and_the_others_come_back(released):
+    before, network = torch.get_num_threads(), released.network
+    few, many = (torch.zeros(n, 3072) for n in (1, int(devices.SMALL / 12 / 3072)))
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyError), devices.tuned(few, network):
+            assert torch.get_num_threads() == 1
+            raise KeyError
+        assert torch.get_num_threads() == 2
+        with devices.tuned(many, network):
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_more_candidates_than_fit_are_refused_with_the_number_that_fits(released, monkeypatch):
+    monkeypatch.setattr(devices, "room", lambda device: 1e6)
+    with pytest.raises(InputError, match=r"10 candidates do not fit into the memory: choose at most (\d+)") as refused:
+        attacked(released)
+    most = int(str(refused.value).split("at most ")[1].split()[0])
+    assert 0 < most < 10 and devices.needed(released.network, most) <= 1e6
+
+
+def test_a_machine_has_memory():
+    assert 1e8 < devices.room(torch.device("cpu")) < 1e14
