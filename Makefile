@@ -1,8 +1,10 @@
 # make book     set up, run every chapter, render the book           DATASET=cifar10 make book   on other images
 # make test     set up, run all tests                                make check    the tests that run no notebook
-# make lab      open the chapters in JupyterLab                      make bench    the kernels beside their plain versions
+# make lab      open the chapters in JupyterLab
+# make bench    the kernels beside plain versions       ONLY=step  some of them     RECORD=cpu  keep all in data/speed/
 # make grid     GRID=grids/example.yaml   every run of a grid, a table and a page; run again to resume
 # make record   GRID=grids/affine.yaml    what a finished grid gave, into data/results/, for the chapters
+# make paper    the attacks at the papers' sizes, hours on two cores; run again to resume
 # make batch    CHAPTER=05-random-initialisation SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
 # make clean    remove what was computed; the environment stays      make distclean     the environment, too
@@ -17,6 +19,8 @@ PARAMETERS ?=
 GRID ?= grids/example.yaml
 PROFILE ?=
 TORCH ?=
+ONLY ?=
+RECORD ?=
 
 UV_VERSION := 0.13.8
 SNAKEMAKE := snakemake==9.27.1
@@ -46,7 +50,7 @@ ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
 $(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
 endif
 
-.PHONY: book runs html test check install-check bench batch grid record lab outputs lock clean distclean
+.PHONY: book runs html test check install-check bench batch grid paper record lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html
@@ -96,11 +100,22 @@ install-check: .venv/ready
 	@rm -rf _build/install
 	@echo "The environment of environment.yml installs, and the book's code runs in it."
 
+# ONLY is an expression of pytest's -k; RECORD the name of a file in data/speed/, which takes a whole run.
+bench: NAMED = $(if $(RECORD),--record "$(RECORD)")
 bench: .venv/ready
-	@for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+	@$(BIN)/python benchmarks/report.py $(NAMED)
+	@mkdir -p _build && $(BIN)/pytest -q benchmarks -o python_files='bench_*.py' \
+		$(if $(ONLY),-k "limits or ($(ONLY))") --benchmark-json=_build/bench.json \
+		--benchmark-storage=file://_build/benchmarks --benchmark-quiet
+	@$(BIN)/python benchmarks/report.py _build/bench.json $(NAMED)
 
 grid: .venv/ready $(SNAKEMAKE_ENV)/ready
 	@$(BIN)/python scripts/grid.py $(GRID) $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %)
+
+# The published attack alone takes hours on a CPU: it comes last.
+paper: .venv/ready $(SNAKEMAKE_ENV)/ready
+	@for grid in bilevel ours published; do \
+		$(BIN)/python scripts/grid.py grids/paper-$$grid.yaml $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %) || exit 1; done
 
 # Keeps what a finished grid gave in data/results/, where the chapters read it.
 record: .venv/ready
