@@ -41,6 +41,7 @@ def key_of(chapter, given):
     files = [Path(__file__), ROOT / "requirements.lock", squares, Path(given.get("DATASET", ""))]
     recorded = sorted((ROOT / "data" / "results").iterdir()) if "recorded.load" in "\n".join(lines) else []
     files += [file for file in recorded if f'"{file.stem}"' in "\n".join(lines)]
+    files += sorted((ROOT / "data" / "speed").glob("*.json")) if '"speed"' in "\n".join(lines) else []
     files = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
     everything = [cells, code, files, given, sys.version]
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,125 @@
+"""Chapter 13: the counts by hand, the record, and the rounding of factors."""
+
+import json
+import math
+
+import pytest
+import torch
+from conftest import chapter_functions
+
+from utils import images
+from utils.errors import InputError
+from utils.kernels.coefficients import Signed
+from utils.kernels.residual import Stationarity
+
+TINY = (3, 2, 1)
+ROW = {"kernel": "step", "version": "plain", "size": {"candidates": 2}, "dtype": "float32", "seconds": 0.5, "flops": 2e9}
+ABOUT = {"device": "cpu", "processor": "any", "cores": 2, "threads": 2}
+RECORD = {"command": "make bench RECORD=cpu", "about": ABOUT, "limits": {"float32": 8.0}, "rows": [ROW]}
+
+
+@pytest.fixture(scope="module")
+def chapter():
+    return chapter_functions("13-speed")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where the chapter looks for records."""
+    monkeypatch.setattr(images, "DATA", tmp_path)
+    (tmp_path / "speed").mkdir()
+    return tmp_path / "speed"
+
+
+def test_operations_and_bytes_of_a_network_small_enough_to_count(chapter):
+    assert chapter["operations"](2, TINY) == (48 + 72) + (32 + 24)
+    assert chapter["operations"](2, TINY, chapter["gram_form"]) == (48 + 80) + (32 + 48)
+    assert chapter["operations"](2, TINY, chapter["direct_form"]) == 176
+    assert chapter["least_bytes"](2, TINY) == 4 * (6 + 2 + 2 + 12 + 4)
+    assert chapter["least_bytes"](2, TINY, 8) == 2 * chapter["least_bytes"](2, TINY)
+
+
+@pytest.mark.parametrize("widths", [TINY, (30, 20, 1), (30, 8, 9, 1), (12, 5, 6, 7, 1)])
+def test_torch_counts_what_the_formulas_count(chapter, widths):
+    problem, counted = chapter["problem"](4, widths), chapter["counted"]
+    assert counted(Stationarity(problem[0], Signed(), 30.0), *problem[1:]) == chapter["operations"](4, widths)
+    assert counted(chapter["plain_step"], *problem, 30.0) == chapter["plain_operations"](4, widths)
+
+
+def test_the_roofline_is_the_larger_of_two_times(chapter):
+    assert chapter["roofline"](176, 104, 100, 26) == 4
+    assert chapter["roofline"](176, 104, 10, 26) == pytest.approx(17.6)
+
+
+def test_both_versions_of_a_step_agree(chapter):
+    network, x, coefficients = chapter["problem"](5, (12, 8, 7, 1), torch.float64)
+    ours = Stationarity(network, Signed(), 30.0)(x, coefficients)
+    value, *gradients = chapter["plain_step"](network, x, coefficients, 30.0)
+    torch.testing.assert_close(ours.value, value)
+    torch.testing.assert_close(list(ours[2:]), gradients)
+
+
+@pytest.mark.parametrize("bits", [7, 10])
+def test_factors_are_rounded_to_the_nearest_and_ties_to_the_even_one(chapter, bits):
+    unit, rounded = 2.0**-bits, chapter["rounded"]
+    given = [1 + unit, 1 + unit / 2, 1 + 3 * unit / 2, 1 + unit / 2 + 2.0**-22, 1 + unit / 2 - 2.0**-22, 2 - unit / 4]
+    wanted = [1 + unit, 1.0, 1 + 2 * unit, 1 + unit, 1.0, 2.0]
+    for sign in (1, -1):
+        for scale in (1.0, 2.0**20, 2.0**-40):
+            assert rounded(sign * scale * torch.tensor(given), bits).tolist() == [sign * scale * v for v in wanted]
+    assert rounded(torch.tensor([0.0, -0.0, math.inf, -math.inf]), bits).tolist() == [0.0, 0.0, math.inf, -math.inf]
+    noise = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    found = rounded(noise, bits)
+    assert ((found - noise).abs() <= noise.abs() * unit / 2).all() and torch.equal(rounded(found, bits), found)
+    torch.testing.assert_close(rounded(noise, 7), noise.bfloat16().float(), rtol=0, atol=0)
+
+
+def test_every_product_of_matrices_is_rounded_and_nothing_else(chapter):
+    generator = torch.Generator().manual_seed(0)
+    a, b, c = (torch.randn(2, 3, 3, generator=generator) for _ in range(3))
+    rounded, mode = chapter["rounded"], chapter["Rounded"](7)
+    with mode:
+        found = [a[0] @ b[0], a @ b.mT, torch.baddbmm(c, a, b), torch.addmm(c[0], a[0], b[0]), a * b + c]
+    a7, b7 = rounded(a, 7), rounded(b, 7)
+    wanted = [a7[0] @ b7[0], a7 @ b7.mT, c + a7 @ b7, c[0] + a7[0] @ b7[0], a * b + c]
+    torch.testing.assert_close(found, wanted)
+    assert mode.products == 4 and not torch.equal(found[0], a[0] @ b[0])
+    with mode:
+        assert torch.equal(a.double() @ b.double(), a.double().bmm(b.double()))  # double precision is left alone
+
+
+def test_a_record_is_read_by_kernel_version_precision_and_size(chapter, folder):
+    (folder / "cpu.json").write_text(json.dumps(RECORD))
+    record = chapter["speed"]("cpu")
+    assert chapter["took"](record, "step", "plain", candidates=2) == 0.5
+    assert chapter["took"](record, "step", "plain", "float64", candidates=2) is None
+    assert chapter["took"](None, "step", "plain", candidates=2) is None
+    assert chapter["reached"](record, "plain", 2) == 0.5
+    assert chapter["reached"](record, "plain", 2, "float64") is chapter["reached"](None, "plain", 2) is None
+
+
+DAMAGED = {
+    "missing": None,
+    "cut off": json.dumps(RECORD)[:-10],
+    "no processor": json.dumps({**RECORD, "about": {"device": "cpu"}}),
+    "no limits": json.dumps({**RECORD, "limits": None}),
+    "no rows": json.dumps({key: value for key, value in RECORD.items() if key != "rows"}),
+    "a time in words": json.dumps({**RECORD, "rows": [{**ROW, "seconds": "long"}]}),
+    "a row without a size": json.dumps({**RECORD, "rows": [{**ROW, "size": None}]}),
+    "a list": "[]",
+    "no text": b"\xff\xfe\x00",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_missing_or_damaged_record_is_said_in_one_sentence(chapter, folder, what):
+    content = DAMAGED[what]
+    if content is not None:
+        (folder / "cpu.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match="cannot be read: take it from the repository again, or write it with"):
+        chapter["speed"]("cpu")
+
+
+def test_times_are_told_in_their_own_unit(chapter):
+    told = [chapter["long"](seconds) for seconds in (None, 0.0123, 1.5, 90, 7200)]
+    assert told == ["–", "12.3 ms", "1.5 s", "1.5 min", "2 h"]
