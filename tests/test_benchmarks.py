@@ -112,7 +112,7 @@ def test_make_refuses_a_wrong_name_before_it_measures():
     command = [sys.executable, "benchmarks/report.py", "--record", "../x"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 1 and ended.stderr.startswith("RECORD is '../x'") and ended.stderr.count("\n") == 1
-    command = ["make", "-n", "-o", ".venv/ready", "bench", "RECORD=../x", "ONLY=step"]
+    command = ["make", "-n", "--no-print-directory", "-o", ".venv/ready", "bench", "RECORD=../x", "ONLY=step"]
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     assert planned.startswith('.venv/bin/python benchmarks/report.py --record "../x"\n')
     assert '-k "limits or (step)"' in planned
