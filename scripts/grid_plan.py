@@ -137,6 +137,7 @@ def plan_of(grid, given, book):
     chapter, declared = chapter_of(grid, book)
     fixed, cross = parameters_of(grid, given, declared)
     code = run_chapters.key_of(chapter, {})
+    runs = dict(runs_of(code, fixed, cross))
     return {
         "about": grid.get("about") or "",
         "code": code,
@@ -145,8 +146,8 @@ def plan_of(grid, given, book):
         "files": {name: file for name, file in OWN.items() if name in declared},
         "minutes": grid.get("minutes", run_chapters.CELL_TIMEOUT / 60),
         "retries": grid.get("retries", 0),
-        **shares(),
-        "runs": dict(runs_of(code, fixed, cross)),
+        **shares(len(runs)),
+        "runs": runs,
     }
 
 
@@ -162,10 +163,10 @@ def runs_of(code, fixed, cross):
         yield key, {"label": label, "crossed": crossed, "parameters": parameters}
 
 
-def shares():
-    """How many jobs run at a time here, and how many threads each of them has."""
+def shares(runs):
+    """How many jobs run at a time here, at most so many `runs`, and how many threads each of them has."""
     cores = os.cpu_count() or 1
-    jobs = typed(os.environ.get("JOBS") or min(cores, max(2, cores // 4)), 1)
+    jobs = typed(os.environ.get("JOBS") or min(cores, max(2, cores // 4), runs), 1)
     if not isinstance(jobs, int) or jobs < 1:
         raise InputError(f"JOBS is {jobs!r}; it must be a whole number larger than 0.")
     threads = typed(os.environ.get("OMP_NUM_THREADS", ""), 1)

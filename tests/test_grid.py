@@ -138,6 +138,14 @@ def test_a_file_that_is_not_there_and_jobs_that_are_no_number(place, monkeypatch
     assert told == "g.yaml: JOBS is 'many'; it must be a whole number larger than 0."
 
 
+@pytest.mark.parametrize("runs, jobs, threads", [(1, 1, 8), (2, 2, 4), (9, 2, 4)])
+def test_one_run_has_all_cores(runs, jobs, threads, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    for name in ("JOBS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    assert grid_plan.shares(runs) == {"jobs": jobs, "threads": threads}
+
+
 def test_a_folder_that_cannot_be_written_is_one_sentence(place, monkeypatch):
     pretend_snakemake(monkeypatch)
     (place / "grids").write_text("in the way")
