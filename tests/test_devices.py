@@ -1,6 +1,7 @@
 """Where the arithmetic runs changes nothing but its speed, and what cannot be had is said in one sentence."""
 
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from utils import images, networks, victims
 from utils.attacks import decoreco, starts
 from utils.errors import InputError
 from utils.kernels import devices
+from utils.kernels.residual import Stationarity
 
 
 @pytest.fixture(scope="module")
@@ -89,5 +91,18 @@ def test_more_candidates_than_fit_are_refused_with_the_number_that_fits(released
     assert 0 < most < 10 and devices.needed(released.network, most) <= 1e6
 
 
-def test_a_machine_has_memory():
+def test_a_machine_has_memory_and_a_container_may_have_less(monkeypatch):
     assert 1e8 < devices.room(torch.device("cpu")) < 1e14
+    monkeypatch.setattr(Path, "read_text", lambda path: "1000000")
+    assert devices.room() == 1e6
+    monkeypatch.setattr(Path, "read_text", lambda path: "max")
+    assert devices.room() > 1e8
+
+
+def test_a_memory_that_fills_on_the_way_is_told_in_one_sentence(released, monkeypatch):
+    def full(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    monkeypatch.setattr(Stationarity, "__call__", full)
+    with pytest.raises(InputError, match="^The memory is full: .* choose fewer CANDIDATES or IMAGES.$"):
+        attacked(released)

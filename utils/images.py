@@ -1,9 +1,7 @@
 """Load a data set by name, and split it into what is secret and what the attacker knows."""
 
-import contextlib
 import hashlib
 import math
-import os
 from collections import namedtuple
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from numpy.lib import format as npy
 
 from utils import photographs
 from utils.errors import InputError
+from utils.kernels import devices
 from utils.parameters import DATASETS
 
 DATA = Path(__file__).parent.parent / "data"
@@ -85,9 +84,9 @@ def unpack(path):
     with np.load(path, allow_pickle=False) as archive:
         names = [name for name in ARRAYS if name in archive]
         sizes = [promised(archive.zip, f"{name}.npy") for name in names]
-        needed = sum(map(max, sizes)) / 1e9
-        if needed > memory():
-            raise MemoryError(f"it unpacks to {needed:,.1f} GB, and there are {memory():,.1f} GB")
+        needed, there = sum(map(max, sizes)) / 1e9, devices.room() / 1e9
+        if needed > there:
+            raise MemoryError(f"it unpacks to {needed:,.1f} GB, and there are {there:,.1f} GB")
         if any(directory != header for directory, header in sizes):
             raise ValueError("a header does not fit its array")
         return {name: archive[name] for name in names}
@@ -99,14 +98,6 @@ def promised(archive, file):
         read_header = getattr(npy, "read_array_header_{}_{}".format(*npy.read_magic(stream)))
         shape, _, dtype = read_header(stream)
         return archive.getinfo(file).file_size, stream.tell() + math.prod(shape) * dtype.itemsize
-
-
-def memory():
-    """The memory of this machine, or of the container that it lends us, in GB."""
-    own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
-        return min(own, int(Path("/sys/fs/cgroup/memory.max").read_text()) / 1e9)
-    return own
 
 
 def check(images, labels, path):

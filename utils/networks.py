@@ -144,6 +144,5 @@ def matched_distance(network, target):
     """The same for one hidden layer, its neurons in the order of least total squared distance of their weights."""
     ours, theirs = (torch.cat([joint(one), two.weight.mT], 1) for one, two in (network, target))  # in and out: (h, d+2)
     order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
-    first, second = network
-    first = change((first,), lambda part: part[order])
+    first, second = change(network[:1], lambda part: part[order]), network[1]
     return distance((*first, second._replace(weight=second.weight[:, order])), target)

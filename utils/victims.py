@@ -13,7 +13,7 @@ from utils import networks
 from utils.attacks.contract import Released, check_layers
 from utils.errors import InputError, choose
 from utils.kept import kept
-from utils.kernels import affine, kinks, layers, one_hidden
+from utils.kernels import affine, devices, kinks, layers, one_hidden
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 
@@ -109,10 +109,11 @@ def descended(network, x, y, recipe):
         slope = torch.cat([slope, slope.new_zeros(1)]) + recipe.weight_decay * theta
         return loss.value(z, known).mean() + recipe.weight_decay / 2 * theta @ theta, slope
 
-    theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
-    if recipe.stages:
-        inside = kinks.polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
-        theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
+    with devices.tuned(seen, inner):
+        theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
+        if recipe.stages:
+            inside = kinks.polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
+            theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
     first = inner[0].weight @ basis.mT + theta[-1] / norm * outside  # (n_1, m) @ (m, d+1) -> (n_1, d+1)

@@ -11,7 +11,7 @@ from collections import namedtuple
 import torch
 
 from utils import networks
-from utils.attacks.contract import Attack, bar, check_start
+from utils.attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
 from utils.kept import kept
 from utils.kernels import affine, one_hidden, solvers
@@ -142,7 +142,7 @@ def attack(
     upper = UpperLevel(seen, start @ basis, start.shape[-1], theta_start, inner_start == "warm", budget, look)
     scale = model.square_norm(model.weights(seen.network, seen.recipe.sharpness)) / 2
     settings = {"value_tolerance": tolerance * scale, "iterations": iterations, "each": upper.accept}
-    with bar(iterations, "bilevel attack", progress) as upper.bar:
+    with tuned(upper.start, seen.network), bar(iterations, "bilevel attack", progress) as upper.bar:
         found = solvers.lbfgs(upper, upper.start.flatten(-2), **settings)
     return finished(upper, found, start, basis, scale, time.perf_counter() - begun)
 

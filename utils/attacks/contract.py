@@ -1,6 +1,7 @@
 """What every attack is given, what it returns, and what anyone can say of that."""
 
 import os
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -53,6 +54,16 @@ def check_start(released, start, labels):
     choose("KERNELS", devices.way(), devices.WAYS)
     if (share := devices.needed(released.network, n) / devices.room(start.device)) > 1:
         raise InputError(f"{n} candidates do not fit into the memory: choose at most {int(n / share)} CANDIDATES.")
+
+
+@contextmanager
+def tuned(x, network, rounded=False):
+    """Where an attack runs: `devices.tuned`; InputError if the memory is full, whoever fills it."""
+    try:
+        with devices.tuned(x, network, rounded):
+            yield
+    except torch.OutOfMemoryError as error:
+        raise InputError("The memory is full: end what else runs, or choose fewer CANDIDATES or IMAGES.") from error
 
 
 def bar(iterations, name, progress):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from utils.attacks.contract import Attack, bar, check_start
+from utils.attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
 from utils.kept import kept
 from utils.kernels import devices
@@ -146,7 +146,7 @@ def attack(
     begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
     infinite = torch.full(x.shape[:-2], math.inf).to(x)
     state = state or State(0, x, begin, [x, begin], infinite, infinite[None][:0])
-    with devices.tuned(x, objective.stationarity.network):
+    with tuned(x, objective.stationarity.network, rounded=True):
         state, stopped = minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress)
     x, found = state.best if until is None or state.least.isfinite().all() else state[1:3]
     parts, seconds = objective(x, found)[0], time.perf_counter() - begun

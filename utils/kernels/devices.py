@@ -6,7 +6,8 @@ a CPU, too; `auto` compiles on a GPU, and lets it round the factors of single-pr
 
 import os
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -21,13 +22,13 @@ def way():
 
 
 @contextmanager
-def tuned(x, network):
-    """For steps over images x (…, n, d): one thread if they are small, TF32 on a GPU. All is put back at the end."""
+def tuned(x, network, rounded=False):
+    """For steps over images x (…, n, d): one thread if they are small, and if `rounded` TF32 on a GPU; put back after."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     operations = 12 * x[..., 0].numel() * sum(layer.weight.shape[-2:].numel() for layer in network)
     if x.device.type == "cpu" and operations < SMALL:
         torch.set_num_threads(1)
-    if x.device.type == "cuda" and way() != "plain":
+    if rounded and x.device.type == "cuda" and way() != "plain":
         torch.set_float32_matmul_precision("high")
     try:
         yield
@@ -64,11 +65,14 @@ def checked(function, tensors, tolerance=1e-2):
     return function
 
 
-def room(device):
-    """The free memory of a GPU, or the whole memory of this machine, in bytes."""
-    if device.type == "cuda":
+def room(device="cpu"):
+    """The free memory of a GPU, or the whole memory of this machine or of the container that it lends us, in bytes."""
+    if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # no container, or one without a limit
+        own = min(own, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return own
 
 
 def needed(network, n):

@@ -170,14 +170,12 @@ def backtrack(objective, x, value, gradient, direction, active):
         step = torch.where(enough, step, shorter)
     enough = enough & ((step > 0) | ~active)
     keep = enough[..., None]
-    new = torch.where(enough, new, value)
-    return enough, torch.where(keep, trial, x), new, torch.where(keep, new_gradient, gradient)
+    return enough, torch.where(keep, trial, x), torch.where(enough, new, value), torch.where(keep, new_gradient, gradient)
 
 
 def momentum(x, gradient, memory, rate):
     """A step of gradient descent with momentum 0.9; `memory`, zeros like x at first, is changed in place."""
-    memory[0].mul_(0.9).add_(gradient)
-    return x - rate * memory[0]
+    return x - rate * memory[0].mul_(0.9).add_(gradient)
 
 
 def adam(x, gradient, memory, rate):
