@@ -1,13 +1,29 @@
 """One evaluation of the residual of stationarity R and of its gradients, which is a step of the second attack."""
 
 import os
+import warnings
 
 import pytest
 import torch
-from problems import DEVICE, DTYPES, TOLERANCES, agree, counted, halfway, our_step, plain_step, products, step_bytes
-from problems import untrained
+from problems import (
+    DEVICE,
+    DTYPES,
+    PUBLISHED,
+    TOLERANCES,
+    agree,
+    counted,
+    halfway,
+    our_step,
+    plain_step,
+    products,
+    step_bytes,
+    untrained,
+)
 
 from utils import networks
+from utils.attacks import decoreco
+from utils.kernels import devices
+from utils.kernels.coefficients import Signed
 
 LAYERS = {  # one variable at a time, the others 500 neurons, two hidden layers, one set: hidden layers, sets
     **{("width", width): ((width, width), 1) for width in (250, 500, 1000, 2000)},
@@ -40,6 +56,24 @@ def test_step(n, version, dtype, measure):
         theirs = plain_step(network, x, coefficients)
         agree(found.x_gradient, theirs[0] @ basis if version == "coordinates" else theirs[0], TOLERANCES[dtype])
         agree(found.coefficient_gradient, theirs[1], TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("version", ["ours", "the residual alone", "compiled"])
+@pytest.mark.parametrize("n", [50, 1000])
+def test_objective(n, version, measure):
+    """What an attack in the span evaluates at every step: the residual, and the penalty for pixels out of range."""
+    network, basis, x, coefficients = halfway(n)
+    x, coefficients, basis = (part.float() for part in (x @ basis, coefficients, basis))
+    network = networks.change(network, torch.Tensor.float)
+    weight = 0.0 if version == "the residual alone" else 1.0
+    ours = function = decoreco.Objective(network, Signed(), PUBLISHED.sharpness, 0.3, weight, basis)
+    if version == "compiled":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function = devices.checked(ours, (x, coefficients))
+        if function is ours:
+            pytest.skip("torch.compile does not work here")
+    measure(lambda: function(x, coefficients), "objective", version, {"candidates": n}, "float32")
 
 
 @pytest.mark.parametrize("version", ["pixels", "plain"])
