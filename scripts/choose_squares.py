@@ -21,7 +21,7 @@ from utils.kernels.similarity import ncc  # noqa: E402
 
 # Files of installed packages: the class, the sides of squares in pixels, and squares placed by hand (top, left, side).
 # The classes: people (0), what they make (1), a cat, coffee and a flower (2), tissue and galaxies (3).
-PHOTOGRAPHS = {
+PHOTOGRAPHS: dict[str, tuple] = {
     "skimage/data/astronaut.png": (0, (64, 48), [(16, 144, 168), (0, 320, 192)]),
     "matplotlib/mpl-data/sample_data/grace_hopper.jpg": (0, (64, 48), [(136, 176, 144)]),
     "skimage/data/camera.png": (0, (64, 48), [(40, 120, 192)]),
@@ -72,10 +72,11 @@ def distinct(views):
 
 def chosen():
     """The squares of every photograph: {file: [class, [[top, left, side], …]]}."""
-    found, views = {}, []
+    found: dict[str, tuple] = {}
+    views = []
     for file, (label, sides, placed) in PHOTOGRAPHS.items():
         photograph = photographs.read(file)
-        found[file] = [label, [list(square) for square in squares(np.asarray(photograph), sides, placed)]]
+        found[file] = label, [list(square) for square in squares(np.asarray(photograph), sides, placed)]
         views += [photographs.view(photograph, *square) for square in found[file][1]]
     kept = iter(distinct(np.array(views)).tolist())
     return {file: [label, [one for one in some if next(kept)]] for file, (label, some) in found.items()}
@@ -88,4 +89,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:] or [photographs.SQUARES])
+    main(*sys.argv[1:] or [str(photographs.SQUARES)])

@@ -64,7 +64,7 @@ def alone(folder):
     """Hold the lock of a grid's folder, which the kernel releases when this process and its Snakemake are gone."""
     (folder / "locks").mkdir(parents=True, exist_ok=True)
     with open(folder / "locks" / "driver", "w") as lock:
-        for attempt in range(20):  # a Snakemake whose driver was killed takes a moment to go
+        for _ in range(20):  # a Snakemake whose driver was killed takes a moment to go
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
@@ -104,11 +104,16 @@ def drive(plan, folder, profile, lock):
     for key in plan["todo"]:
         (folder / f"{key}.log").unlink(missing_ok=True)
     command = snakemake(plan, folder, profile, "--quiet", "rules")
-    tie = dict(pass_fds=(lock.fileno(),), preexec_fn=functools.partial(grid_run.die_with, os.getpid()))
-    seen = {}
+    die, seen = functools.partial(grid_run.die_with, os.getpid()), {}
     with open(folder / "snakemake.log", "w") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **tie
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+            preexec_fn=die,
         )
         try:
             while process.poll() is None:

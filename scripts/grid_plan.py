@@ -17,7 +17,7 @@ from utils.parameters import DATASETS, assignments, check_parameters
 
 MOST = 100_000  # runs
 OWN = {"RESULTS": "{}.json", "PICTURES": "{}.npz"}  # parameters that are set here, and the files that they name
-KEYS = {
+KEYS: dict[str, tuple] = {
     "chapter": (str, "the name of a notebook in book/"),
     "about": (str, "one sentence"),
     "parameters": (dict, "names with values, as in parameters: {IMAGES: 500}"),
@@ -54,7 +54,7 @@ def read(path):
         raise InputError(f"the file cannot be read ({error.strerror}): check its path.") from error
     except (yaml.YAMLError, UnicodeError) as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, {error.problem}" if mark else " ".join(str(error).split())
+        where = f"line {mark.line + 1}, {getattr(error, 'problem', '')}" if mark else " ".join(str(error).split())
         raise InputError(f"the file cannot be read as YAML ({where}): mend it as in grids/example.yaml.") from error
 
 

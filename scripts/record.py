@@ -2,8 +2,8 @@
 
     python scripts/record.py GRID.yaml [NAME=VALUE …]
 
-Give what was given to scripts/grid.py, when all runs are finished. NAME.csv has a line per number, NAME.json the grid, the
-command and the provenance, NAME.npz the pictures that the grid names under `pictures`.
+Give what was given to scripts/grid.py, when all runs are finished. NAME.csv has a line per number, NAME.json the grid,
+the command and the provenance, NAME.npz the pictures that the grid names under `pictures`.
 """
 
 import csv
@@ -47,7 +47,7 @@ def provenance(plan, done):
 
 
 def pictures_of(plan, folder, wanted):
-    """{"LABEL/what": array} of the runs with the named parameters, at most `first` pictures and the last one of each."""
+    """{"LABEL/what": array} of the runs with these parameters, at most `first` pictures and the last one of each."""
     arrays = {}
     for chosen in wanted or []:
         first, where = chosen["first"], {name: value for name, value in chosen.items() if name != "first"}

@@ -42,8 +42,8 @@ def key_of(chapter, given):
     recorded = sorted((ROOT / "data" / "results").iterdir()) if "recorded.load" in "\n".join(lines) else []
     files += [file for file in recorded if f'"{file.stem}"' in "\n".join(lines)]
     files += sorted((ROOT / "data" / "speed").glob("*.json")) if '"speed"' in "\n".join(lines) else []
-    files = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
-    everything = [cells, code, files, given, sys.version]
+    sums = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
+    everything = [cells, code, sums, given, sys.version]
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()
 
 
@@ -128,7 +128,7 @@ def main(arguments):
     given = dict(argument.split("=", 1) for argument in given)
     if len(paths) < 2:
         return __doc__
-    return run(*paths, given) if paths[-1].suffix == ".ipynb" else run_all(paths[:-1], paths[-1], given)
+    return run(paths[0], paths[1], given) if paths[-1].suffix == ".ipynb" else run_all(paths[:-1], paths[-1], given)
 
 
 if __name__ == "__main__":

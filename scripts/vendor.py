@@ -16,7 +16,7 @@ from pathlib import Path
 
 def installed_file(package, path):
     """Return where an installed package keeps one of its files; stop if the file is not there."""
-    file = Path(distribution(package).locate_file(path))
+    file = Path(str(distribution(package).locate_file(path)))
     if not file.is_file():
         sys.exit(f"vendor.py: {package} {distribution(package).version} has no file {path}.")
     return file

@@ -1,7 +1,7 @@
 import pytest
 import torch
-from conftest import chapter_functions
 
+from conftest import chapter_functions
 from utils import networks, victims
 from utils.attacks import bilevel, starts
 from utils.attacks.contract import Released
@@ -33,7 +33,7 @@ def test_hypergradient_is_the_derivative(problem, inverse):
     for _ in range(5):
         direction = torch.randn(x.shape, dtype=torch.float64, generator=generator)
 
-        def loss(step):
+        def loss(step, direction=direction):
             return bilevel.hypergradient(released, x + step * direction).loss
 
         slope = (loss(1e-5) - loss(-1e-5)) / 2e-5

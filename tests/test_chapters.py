@@ -1,6 +1,6 @@
 """Every chapter of the book at toy size, run by papermill, against the numbers it gave when they were last looked at.
 
-    REFERENCE=write .venv/bin/pytest tests/test_chapters.py -k toy      takes new references; look at their diff
+REFERENCE=write .venv/bin/pytest tests/test_chapters.py -k toy      takes new references; look at their diff
 """
 
 import json
@@ -40,13 +40,13 @@ SMALL = {
     "DIMENSIONS": 30,
 }  # for the chapters that have these parameters
 
-# How far a quantity may be from its reference: (relative, absolute); the first pattern that fits decides. Attacks in single
-# precision and attacks on a network with a hidden layer amplify rounding; exact solutions are compared with zero.
+# How far a quantity may be from its reference: (relative, absolute); the first pattern that fits decides. Attacks in
+# single precision and attacks on a network with a hidden layer amplify rounding; exact solutions are compared to zero.
 TOLERANCES = [
     (r"/seconds$", None),
     (r"affine/.*/relative_distance|affine/.*/mean_square_distance|^plant/", (0.0, 1e-11)),
     (r"affine/.*/victim_error$", (0.0, 1e-10)),  # the solver stops at ‖∇E‖ ≤ 1e-12, and this is divided by μ = 0.01
-    (r"^decoreco/.*/victim_error$", (0.05, 1e-4)),  # rounding of a victim trained in single precision; 0.05 is converged
+    (r"^decoreco/.*/victim_error$", (0.05, 1e-4)),  # rounding in a training in single precision; converged is 0.05
     (r"^landscape/.*/towards_truth$", (0.1, 0.05)),
     (r"^landscape/cost/", (0.3, 0.0)),  # products until a stop: steps differ between two processors
     (r"^landscape/barriers/", (0.0, 1.0)),

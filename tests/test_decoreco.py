@@ -306,8 +306,8 @@ def test_what_reconstructions_show_and_what_baselines_do(data, victim):
     assert evaluate.best_baseline(trial, evaluate.published, evaluate.good) >= 0
     assert evaluate.best_baseline(trial._replace(start=truth), evaluate.published, evaluate.good) == 10
     names = {row.name for row in evaluate.rows(trial._replace(again=trial.attack))}
-    quantities = "good_reconstructions good_as_adversary mean_ssim attack_loss seconds detector_auc".split()
-    quantities += "leak_auc leak_auc_low above alike".split()
+    quantities = ["good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds", "detector_auc"]
+    quantities += ["leak_auc", "leak_auc_low", "above", "alike"]
     assert names == {f"decoreco/signed/random/{quantity}" for quantity in quantities} <= set(report.NAMES)
 
 

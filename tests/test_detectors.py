@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import chapter_functions
 
+from conftest import chapter_functions
 from utils import images, membership
 from utils.kernels.layers import Layer
 
@@ -137,9 +137,13 @@ def test_the_quiz_asks_for_as_many_of_both_kinds():
 
 def test_the_quiz_is_one_small_page_without_anything_from_outside(views):
     items = "\n".join(CHAPTER["item"](k, x, SHAPE) for k, x in enumerate(views.secret.images[:16]))
-    page = QUIZ.read_text(encoding="utf-8").format(truth="01" * 8, items=items, curve="50,210 250,10", detector="3 of 8")
+    page = QUIZ.read_text(encoding="utf-8").format(
+        truth="01" * 8, items=items, curve="50,210 250,10", detector="3 of 8"
+    )
     assert len(page) < 150_000 and not re.search(r"https?://|@import|<link|<script src", page)
     assert page.count("<fieldset>") == page.count("<img alt=") == 16 and page.count('type="radio"') == 32
     assert len(set(re.findall(r'name="(told-\d+)"', page))) == 16
-    assert all(line.startswith("#told-quiz") for line in re.findall(r"^[^\s{<}(]+[^{]*\{", page.split("<script>")[0], re.M))
+    assert all(
+        line.startswith("#told-quiz") for line in re.findall(r"^[^\s{<}(]+[^{]*\{", page.split("<script>")[0], re.M)
+    )
     assert not re.search(r"\{\{|\}\}", page)

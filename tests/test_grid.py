@@ -89,7 +89,12 @@ WRONG = [
     ("a: [1", [], "the file cannot be read as YAML (line 1, "),
     ("", [], "a grid needs chapter: and cross:"),
     ("- 1", [], "a grid needs chapter: and cross:"),
-    (GOOD + "seeds: 3", [], "there is no key 'seeds'; a grid has chapter, about, parameters, cross, minutes, retries, label, full_size, pictures."),
+    (
+        GOOD + "seeds: 3",
+        [],
+        "there is no key 'seeds'; a grid has chapter, about, parameters, cross, "
+        "minutes, retries, label, full_size, pictures.",
+    ),
     (GOOD + "chapter: tiny", [], "chapter is named twice"),
     ("chapter: tine\ncross: {SEED: [1]}", [], "chapter is 'tine', but it must be one of tiny."),
     ("cross: {SEED: [1]}", [], "chapter is None, but it must be one of tiny."),

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import chapter_functions
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from conftest import chapter_functions
 from utils import images, networks, victims
 from utils.errors import InputError
 from utils.networks import change, flatten, forward

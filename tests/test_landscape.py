@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import chapter_functions
 from scipy.optimize import brentq, fsolve
 
+from conftest import chapter_functions
 from utils import evaluate, images, networks, victims
-from utils.attacks import bilevel, decoreco, starts
+from utils.attacks import bilevel, starts
 
 AFFINE = networks.affine(1e-2)
 

@@ -93,7 +93,7 @@ def test_a_flat_image_is_like_no_other(parts):
 
 
 def test_only_the_victim_of_these_images_leaks_them():
-    """The same attack on a network that was trained on them, on one trained on other images, and on an untrained one."""
+    """The same attack on a network that was trained on them, on one trained on others, and on an untrained one."""
     data = images.split(images.load("photos"), 30, 30, held_out=30)
     recipe = networks.perceptron("signed", 100, 100)._replace(epochs=800, stages=2)
     start = starts.normal(60, 3072, 0.02, 0)

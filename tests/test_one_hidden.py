@@ -6,7 +6,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from utils import networks, victims
 from utils.attacks import bilevel
-from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.images import Part
 from utils.kernels import one_hidden
@@ -160,7 +159,7 @@ def test_hypergradient_is_the_derivative(problem):
     for _ in range(5):
         direction = torch.randn(x.shape, dtype=x.dtype, generator=generator)
 
-        def loss(step):
+        def loss(step, direction=direction):
             moved = one_hidden.solve(x + step * direction, released.labels, MU, h.solved.weights, tolerance=1e-13)
             return half_square(moved.weights)
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import chapter_functions
 
+from conftest import chapter_functions
 from utils import networks
 from utils.attacks import starts
 from utils.errors import InputError

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import chapter_functions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import chapter_functions
 from utils import images, networks, victims
 from utils.attacks import starts
 from utils.attacks.contract import Released

@@ -67,7 +67,9 @@ def test_results_page_lists_every_name():
         general = general.replace("<model>/<start>/<number>", "<model>/<start>/<stop>")
         general = re.sub(r"^kkt/\w+/", "kkt/<operation>/", general)
         general = re.sub(r"^certificate/split/(second|merged)/", "certificate/split/<part>/", general)
-        general = re.sub(r"^certificate/(original|planted|split|moved|photographs)/(?!<)", "certificate/<set>/", general)
+        general = re.sub(
+            r"^certificate/(original|planted|split|moved|photographs)/(?!<)", "certificate/<set>/", general
+        )
         general = general.replace("sphere/<number>", "sphere/<radius>").replace("shift/<number>", "shift/<shift>")
         general = general.replace("loss_at/<number>", "loss_at/<time>")
         general = general.replace("rank/<number>", "rank/<knob>")
@@ -255,7 +257,7 @@ def test_an_executed_chapter_holds_no_trace_of_time_or_place(book, tmp_path):
     assert ran(book(*CHAPTERS, "out")) == ["01-a", "table-1"]
     for path in (tmp_path / "out").glob("*.ipynb"):
         text = path.read_text()
-        assert '"papermill"' not in text and "execution\"" not in text and str(tmp_path) not in text
+        assert '"papermill"' not in text and 'execution"' not in text and str(tmp_path) not in text
 
 
 @pytest.mark.parametrize("deaths, said", [(2, None), (3, "before replying")])

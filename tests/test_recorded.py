@@ -10,8 +10,8 @@ import numpy as np
 import papermill
 import pytest
 import yaml
-
 from test_chapters import differences
+
 from utils import recorded, verdicts
 from utils.errors import InputError
 

@@ -128,4 +128,4 @@ def test_devices_and_files_that_are_not_there(monkeypatch, tmp_path):
 
 
 def test_the_rules_that_parameters_know_are_those_that_there_are():
-    assert parameters.RULES == tuple(coefficients.RULES)
+    assert tuple(coefficients.RULES) == parameters.RULES

@@ -5,15 +5,22 @@ import math
 
 import pytest
 import torch
-from conftest import chapter_functions
 
+from conftest import chapter_functions
 from utils import images
 from utils.errors import InputError
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity
 
 TINY = (3, 2, 1)
-ROW = {"kernel": "step", "version": "plain", "size": {"candidates": 2}, "dtype": "float32", "seconds": 0.5, "flops": 2e9}
+ROW = {
+    "kernel": "step",
+    "version": "plain",
+    "size": {"candidates": 2},
+    "dtype": "float32",
+    "seconds": 0.5,
+    "flops": 2e9,
+}
 ABOUT = {"device": "cpu", "processor": "any", "cores": 2, "threads": 2}
 RECORD = {"command": "make bench RECORD=cpu", "about": ABOUT, "limits": {"float32": 8.0}, "rows": [ROW]}
 

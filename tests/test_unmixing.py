@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import chapter_functions
 from torch.nn.functional import normalize
 
+from conftest import chapter_functions
 from utils import images, networks
 from utils.attacks import unmixing
 from utils.attacks.contract import Released

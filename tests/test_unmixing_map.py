@@ -3,6 +3,7 @@
 import nbformat
 import pytest
 import torch
+
 from conftest import BOOK, chapter_functions
 
 CHAPTER = chapter_functions("unmixing-map")

@@ -17,7 +17,9 @@ def plain_energy(network, x, labels, recipe):
         s = x @ layer.weight.T + (0 if layer.bias is None else layer.bias)
         x = s.clamp_min(0) if math.isinf(recipe.sharpness) else (recipe.sharpness * s).exp().log1p() / recipe.sharpness
     z = x @ network[-1].weight.T + (0 if network[-1].bias is None else network[-1].bias)
-    return LOSSES[recipe.loss].value(z, labels).mean() + recipe.weight_decay / 2 * layers.flatten(network).square().sum()
+    return (
+        LOSSES[recipe.loss].value(z, labels).mean() + recipe.weight_decay / 2 * layers.flatten(network).square().sum()
+    )
 
 
 RECIPES = {
@@ -70,7 +72,9 @@ def test_descent_never_raises_the_energy_and_its_rate_grows():
     rates = [(a - b)[0] / a[0] for a, b in zip(seen, seen[1:])]
     assert torch.allclose(torch.stack(rates), torch.tensor([0.01, 0.011, 0.0121])) and torch.equal(theta, seen[-1])
     bold = recipe._replace(learning_rate=1.0, epochs=40)
-    values = [objective(victims.descend(objective, torch.tensor([1.0, 1.0]), bold._replace(epochs=k)))[0] for k in range(40)]
+    values = [
+        objective(victims.descend(objective, torch.tensor([1.0, 1.0]), bold._replace(epochs=k)))[0] for k in range(40)
+    ]
     assert all(after <= before for before, after in zip(values, values[1:])) and values[-1] < 1e-2 * values[0]
 
 
@@ -102,7 +106,7 @@ def test_names_of_recipes_and_labels_are_checked(small):
 def test_starts_are_what_their_names_say():
     uniform = networks.vector(networks.initial(networks.affine(MU, "uniform"), 999, 0))
     standard = networks.vector(networks.initial(networks.affine(MU, "standard"), 999, 0))
-    assert 0 <= uniform.min() and uniform.max() <= 1 and torch.allclose(standard, (2 * uniform - 1) / 999**0.5)
+    assert uniform.min() >= 0 and uniform.max() <= 1 and torch.allclose(standard, (2 * uniform - 1) / 999**0.5)
     first, second = networks.initial(networks.perceptron("signed", 500), 400, 0)
     assert first.weight.std() == pytest.approx(1e-4, rel=0.02) and first.bias.std() == pytest.approx(1e-4, rel=0.1)
     assert second.bias is None and second.weight.abs().max() <= 500**-0.5 and second.weight.std() > 0.5 * 500**-0.5
@@ -132,7 +136,7 @@ def test_results_are_kept_under_all_that_they_depend_on(small, tmp_path, monkeyp
 
 
 def test_a_stationary_point_on_a_kink():
-    # E = ((vw − 1)² + (v·relu(b) + 1)²)/2 + μ(w² + b² + v²)/2 at w = v = √(1 − μ), b = 0: the slope μ makes ∂E/∂b vanish
+    # E = ((vw − 1)² + (v·relu(b) + 1)²)/2 + μ(w² + b² + v²)/2 at w = v = √(1 − μ), b = 0: a slope μ makes ∂E/∂b vanish
     w = torch.full((1, 1), (1 - MU) ** 0.5, dtype=torch.float64)
     network = layers.Layer(w, 0 * w[0]), layers.Layer(w, None)
     x, y = torch.tensor([[1.0], [0.0]]).double(), torch.tensor([1.0, 0.0]).double()
@@ -182,6 +186,6 @@ def test_the_gap_is_found_where_there_is_one():
     assert networks.gap(network(1.0, 0.05, 0.03, 1e-4, 9e-5))[1:] == (3, pytest.approx(300))
     assert networks.gap(network(1.0, 0.05, 0.03, 1e-9, 1e-17))[1:] == (3, pytest.approx(3e4))
     assert networks.gap(network(1.0, 0.5, 1e-3, 5e-4, 2e-5, 1e-17)).count == 5  # not the largest, but into rounding
-    none = network(1.0, 0.05, 0.015, 0.009, 0.006, 0.004)  # falls by 20 among the largest, and by less than 2 to the end
+    none = network(1.0, 0.05, 0.015, 0.009, 0.006, 0.004)  # by 20 among the largest, and by less than 2 to the end
     assert networks.gap(none).count is None and networks.span(none).shape == (6, 6)
     assert networks.span(none, 0.01).shape == (6, 3)

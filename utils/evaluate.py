@@ -29,7 +29,7 @@ def leak(trial, candidates=None):
     """What reconstructions, or other candidates, give away of the training images: a membership.Leak."""
     candidates, data = trial.attack.images if candidates is None else candidates, trial.data
     parts = (part.images - known_mean(trial) for part in (data.secret, data.held_out))  # never the mean of one
-    return membership.leak(candidates, *parts, data.shape)
+    return membership.leak(candidates, *parts, data.shape)  # type: ignore[call-arg]
 
 
 def likeness(trial):

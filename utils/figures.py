@@ -8,8 +8,7 @@ import ipywidgets as widgets
 import matplotlib.pyplot as plt
 
 BLUE, ORANGE, GREEN, PURPLE, BLACK, GREY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#999999"
-COLOURS = [BLUE, ORANGE, GREEN, PURPLE]
-MARKERS = ["o", "s", "^", "D"]
+COLOURS, MARKERS = [BLUE, ORANGE, GREEN, PURPLE], ["o", "s", "^", "D"]
 
 plt.rc("figure", dpi=100)
 plt.rc("savefig", bbox="tight")

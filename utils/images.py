@@ -16,8 +16,7 @@ from utils.parameters import DATASETS
 
 DATA = Path(__file__).parent.parent / "data"
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-ARRAYS = ("images", "labels", "label_names")
-PARTS = ("training", "partition", "held-out")
+ARRAYS, PARTS = ("images", "labels", "label_names"), ("training", "partition", "held-out")
 SUBSET = np.add.outer(range(0, 30_000, 10_000), range(1017)).ravel()  # of CIFAR-10; recorded results are made of it
 ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
 # N images (N, H, W, C) as the file holds them, bytes or floats in [0, 1], and labels (N,) in {0, …, K−1}.
@@ -139,7 +138,7 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
             raise InputError(f"The {name} part is to hold {size} images (IMAGES{other}): give {number}.")
     rows = [np.flatnonzero(labelled.labels == label) for label in range(kinds)]
     ends = enough(sizes, list(map(len, rows)))
-    rows = [(*divmod(seed * training // kinds, len(some)), some) for some in rows]  # rounds made, steps in this one
+    rows = [(*divmod(seed * training // kinds, len(some)), some) for some in rows]  # type: ignore[misc]  # rounds, steps
     rows = [np.roll(np.random.default_rng(turn).permutation(some) if turn else some, -at) for turn, at, some in rows]
     rows = np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
     images = labelled.images[rows]  # (training + partition + held_out, H, W, C)
@@ -147,7 +146,7 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     images = images / 255.0 if images.dtype == np.uint8 else images.astype(np.float64)
     sha256 = hashlib.sha256(images.tobytes()).hexdigest()
     x, y = (torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labelled.labels[rows]))
-    return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)
+    return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)  # type: ignore[call-arg]
 
 
 def enough(sizes, counts):

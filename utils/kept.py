@@ -46,13 +46,13 @@ def kept(function):
     Equal means equal contents: of tensors, numbers, texts and tuples of them, on the same type of device, for the same
     code of its file and of all that this imports from `utils`; not `progress`. A call given a function is always made.
     """
-    code = fingerprint(Path(inspect.getsourcefile(function)).read_bytes())
+    code = fingerprint(Path(inspect.getfile(function)).read_bytes())
 
     @functools.wraps(function)
     def call(*arguments, **named):
-        given = inspect.signature(function).bind(*arguments, **named)
-        given.apply_defaults()
-        given = {**given.arguments, "progress": None}
+        bound = inspect.signature(function).bind(*arguments, **named)
+        bound.apply_defaults()
+        given = {**bound.arguments, "progress": None}
         if FOLDER is None or any(map(callable, given.values())):
             return function(*arguments, **named)
         key = described((code, version("torch"), given))

@@ -42,7 +42,7 @@ def leak(candidates, training, held_out, shape):
     best = [alike(candidates, images, shape).amax(0).cpu() for images in (training, held_out)]
     bar = torch.quantile(best[1], 0.99)
     counts = [(values > level).sum().item() for values, level in zip([*best[:1], *best], (bar, ALIKE, ALIKE))]
-    return Leak(*best, area(*best), p_value(*best), *counts)
+    return Leak(*best, area(*best), p_value(*best), *counts)  # type: ignore[call-arg]
 
 
 def area(above, below, seed=0):

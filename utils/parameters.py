@@ -36,4 +36,5 @@ def check_parameters(declared, given):
             raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
         choose(name, value, CHOICES.get(name, [value]))
         if type(value) in (int, float) and not (0 < value < math.inf or name in FROM_ZERO and value == 0):
-            raise InputError(f"{name} is {value!r}; it must be {'0 or larger' if name in FROM_ZERO else 'larger than 0'}.")
+            least = "0 or larger" if name in FROM_ZERO else "larger than 0"
+            raise InputError(f"{name} is {value!r}; it must be {least}.")

@@ -24,7 +24,7 @@ def views():
 def read(file):
     """A photograph in colour from an installed package, without importing the package."""
     package, name = file.split("/", 1)
-    return Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")
+    return Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore[arg-type, union-attr]
 
 
 def view(photograph, top, left, side):

@@ -54,7 +54,7 @@ def above(values, level):
     return "open" if low <= level <= high else bool(low > level)
 
 
-def verdict(sentence, evidence=None, true_if=Range(), because="no recorded runs"):
+def verdict(sentence, evidence=None, true_if=Range(), because="no recorded runs"):  # noqa: B008
     """Judge a sentence by Evidence; without any it cannot be checked, `because`. ValueError: the author's mistake."""
     if evidence is None or not evidence.values:
         return Judged(OPEN, sentence, because)
@@ -65,11 +65,11 @@ def verdict(sentence, evidence=None, true_if=Range(), because="no recorded runs"
     lost = sum(not (ended and math.isfinite(value)) for value, ended in zip(values, converged))
     ends = " and ".join(f"{end:g}" for end in true_if if low <= end <= high and n >= SEEDS)
     reasons = {f"{n} of {SEEDS} seeds": n < SEEDS, "not at the paper's size": not full_size}
-    reasons |= {f"{lost} of {n} runs have not converged": lost, f"the interval contains {ends}": ends}
-    reasons = ", ".join(reason for reason, holds in reasons.items() if holds)
+    reasons |= {f"{lost} of {n} runs have not converged": lost > 0, f"the interval contains {ends}": ends > ""}
+    told = ", ".join(reason for reason, holds in reasons.items() if holds)
     number = f"{what}: {words(values)}" + (f", {n} seeds" if n > 1 else "")
-    word = OPEN if reasons else HELD if true_if.low < low and high < true_if.high else FAILED
-    return Judged(word, sentence, f"{reasons}; {number}" if reasons else number)
+    word = OPEN if told else HELD if true_if.low < low and high < true_if.high else FAILED
+    return Judged(word, sentence, f"{told}; {number}" if told else number)
 
 
 def table(*rows):

@@ -81,7 +81,7 @@ class UpperLevel:
 
     def __call__(self, flat):
         if self.iterations >= self.budget or (self.moved(flat) > 2).all():
-            return torch.full_like(self.found.loss, math.inf), torch.zeros_like(flat)
+            return torch.full_like(self.found.loss, math.inf), torch.zeros_like(flat)  # type: ignore[has-type]
         self.tried = flat
         self.found = hypergradient(self.released, flat.reshape(self.start.shape), start=self.theta)
         self.iterations += self.found.solved.iterations
@@ -93,7 +93,7 @@ class UpperLevel:
             self.theta = select((self.tried == flat).all(-1), self.found.solved.weights, self.theta)
         self.history.append(loss)
         self.sound.append(self.found.sound.expand(loss.shape))
-        self.bar.update()
+        self.bar.update()  # type: ignore[attr-defined]
         if self.watch is not None:
             self.watch(flat.reshape(self.start.shape), loss)
         return ~(loss.isfinite() & (self.moved(flat) <= 1))
@@ -142,7 +142,7 @@ def attack(
     upper = UpperLevel(seen, start @ basis, start.shape[-1], theta_start, inner_start == "warm", budget, look)
     scale = model.square_norm(model.weights(seen.network, seen.recipe.sharpness)) / 2
     settings = {"value_tolerance": tolerance * scale, "iterations": iterations, "each": upper.accept}
-    with tuned(upper.start, seen.network), bar(iterations, "bilevel attack", progress) as upper.bar:
+    with tuned(upper.start, seen.network), bar(iterations, "bilevel attack", progress) as upper.bar:  # type: ignore
         found = solvers.lbfgs(upper, upper.start.flatten(-2), **settings)
     return finished(upper, found, start, basis, scale, time.perf_counter() - begun)
 

@@ -37,8 +37,8 @@ class Attack(NamedTuple):
 def check_layers(network):
     """Raise InputError unless every layer takes what the one before it gives, and has one bias per output or none."""
     shapes = [tuple(part if part is None else tuple(part.shape) for part in layer) for layer in network]
-    follow = all(after[0][-1] == before[0][-2] for before, after in zip(shapes, shapes[1:]))
-    if not follow or any(bias not in (None, weight[:-1]) for weight, bias in shapes):
+    follow = all(after[0][-1] == before[0][-2] for before, after in zip(shapes, shapes[1:]))  # type: ignore[index]
+    if not follow or any(bias not in (None, weight[:-1]) for weight, bias in shapes):  # type: ignore[index]
         raise InputError(f"W and b have the shapes {shapes}; they do not follow each other: take those of one network.")
 
 

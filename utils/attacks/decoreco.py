@@ -102,7 +102,7 @@ class Objective:
         return self.range_weight * beyond.square().sum((-2, -1)), push if self.basis is None else push @ self.basis
 
     def share(self, x, coefficients):
-        """By how much R/‖θ*‖² grows without candidate i: 2λᵢ(b − Hλ)ᵢ + λᵢ²Hᵢᵢ, because R is a quadratic in λ; (…, n)."""
+        """By how much R/‖θ*‖² grows without candidate i: 2λᵢ(b − Hλ)ᵢ + λᵢ²Hᵢᵢ, as R is a quadratic in λ; (…, n)."""
         h, b = self.stationarity.quadratic(x)
         known = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
         rest = b - (h @ known[..., None])[..., 0]
@@ -110,7 +110,7 @@ class Objective:
 
     def best_coefficients(self, x):
         """The λ (…, n) above the bound that minimises R for these x."""
-        return best(*self.stationarity.quadratic(x), self.bound)
+        return best(*self.stationarity.quadratic(x), self.bound)  # type: ignore[call-arg]
 
 
 @kept
@@ -205,8 +205,7 @@ def balanced(n, kinds, device="cpu"):
 
 def make_rule(name, labels, network, recipe):
     """The rule for candidates with labels (n,) and a network trained by a recipe; InputError unless they fit."""
-    outputs = len(network[-1].weight)
-    classes = max(outputs, 2)
+    classes = max(outputs := len(network[-1].weight), 2)
     several = choose("RULE", name, RULES) == "multiclass" or (name == "tied" and recipe.loss == "cross_entropy")
     if several != (outputs > 1):
         needed, other = ("several outputs", "signed or margin") if several else ("one output", "multiclass")

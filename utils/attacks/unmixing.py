@@ -44,7 +44,7 @@ def read(released, count=None):
     if not flatten(released.network).isfinite().all():
         raise InputError("The weights hold values that are NaN or infinite: give a network that has converged.")
     wide = weight.shape[0] <= weight.shape[1]
-    values, vectors = torch.linalg.eigh(weight @ weight.mT if wide else weight.mT @ weight)  # in a fraction of an SVD's time
+    values, vectors = torch.linalg.eigh(weight @ weight.mT if wide else weight.mT @ weight)  # faster than an SVD
     values, vectors = values.flip(0).clamp_min(0).sqrt(), vectors.flip(1)  # exact to 1e-8 of the largest one
     r = gap(released.network, 10.0, values=values).count if count is None else count - centred
     if not r or r < 2:
@@ -71,7 +71,7 @@ def unmix(basis, shape, count, seed=0):
         history.append(f.item())
         return history[-1], point.grad.cpu().double().flatten().numpy()
 
-    for floor, window, steps in STAGES if few else LATER:
+    for floor, window, steps in STAGES if few else LATER:  # noqa: B007 (value reads them)
         options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-5}
         rows = minimize(value, rows.ravel(), jac=True, method="L-BFGS-B", options=options).x.reshape(rows.shape)
     return normalize(torch.as_tensor(rows)).to(basis) @ white.to(basis), torch.tensor(history)

@@ -81,7 +81,7 @@ def solve(x, y, weight_decay, start=None):
     alpha, s = torch.zeros_like(z0), torch.ones_like(square0)
     z, square = state(alpha, s)
     settled = torch.zeros_like(square, dtype=torch.bool)
-    for iteration in range(200):
+    for iteration in range(200):  # noqa: B007 (it is used behind the loop)
         settled = settled | (square <= 1e-12**2)
         if settled.all():
             break

@@ -24,6 +24,7 @@ class Signed:
         return 1.0
 
     def signal(self, z, coefficients):
+        """D_L (…, n, K) of outputs z (…, n, K) and λ (…, n)."""
         return coefficients[..., None] * self.direction(z) / z.shape[-2]
 
     def pullback(self, z, coefficients, up):
@@ -64,6 +65,7 @@ class Tied:
     bounded = False
 
     def signal(self, z, coefficients):
+        """D_L (…, n, K), which depends on z alone."""
         return self.loss.slope(z, self.labels) / (-z.shape[-2] * self.weight_decay)
 
     def pullback(self, z, coefficients, up):

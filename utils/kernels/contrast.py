@@ -26,7 +26,7 @@ def details(rows, shape, grey=1.0, together=False):
 
 
 def whiten(found):
-    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) that does it."""
+    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it."""
     flat = found.flatten(1)
     values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
     matrix = vectors * values.clamp_min(1e-12 * values[-1]).rsqrt() @ vectors.T

@@ -1,7 +1,7 @@
 """Where and how the arithmetic runs: threads, memory and compiled steps, chosen by size and device.
 
-KERNELS in the environment forces a way: `plain` is torch as it stands, in full precision; `compiled` is torch.compile on
-a CPU, too; `auto` compiles on a GPU, and lets it round the factors of single-precision products to TF32.
+KERNELS in the environment forces a way: `plain` is torch as it stands, in full precision; `compiled` compiles on a CPU,
+too; `auto` compiles on a GPU, and lets it round the factors of single-precision products to TF32.
 """
 
 import os
@@ -23,7 +23,7 @@ def way():
 
 @contextmanager
 def tuned(x, network, rounded=False):
-    """For steps over images x (…, n, d): one thread if they are small, and if `rounded` TF32 on a GPU; put back after."""
+    """For steps over images x (…, n, d): one thread if they are small, and if `rounded` TF32 on a GPU; undone after."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     operations = 12 * x[..., 0].numel() * sum(layer.weight.shape[-2:].numel() for layer in network)
     if x.device.type == "cpu" and operations < SMALL:
@@ -76,6 +76,6 @@ def room(device="cpu"):
 
 
 def needed(network, n):
-    """About how many bytes a step needs for n candidates: ten tensors like each layer's inputs and outputs, two Grams."""
+    """About how many bytes a step needs for n candidates: ten tensors like a layer's inputs and outputs, two Grams."""
     sizes = network[0].weight.shape[-1] + sum(layer.weight.shape[-2] for layer in network)
     return network[0].weight.element_size() * (10 * n * sizes + 2 * n * n)

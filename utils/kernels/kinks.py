@@ -53,7 +53,7 @@ def stationarity(network, x, labels, loss, weight_decay, tolerance=1e-4, iterati
 
 
 def kkt_distance(network, x, y, kinks, rounds=20, steps=30):
-    """min ‖θ − Σ_i λ_iy_i∇Φ(x_i)‖/‖θ‖ over λ ≥ 0, and over the slopes where `kinks` (m, h), for x (m, d) of signs y (m,).
+    """min ‖θ − Σ_i λ_iy_i∇Φ(x_i)‖/‖θ‖ over λ ≥ 0, and over slopes where `kinks` (m, h), for x (m, d) of signs y (m,).
 
     Of one hidden layer without a bias above it. λ and slopes are found in turns, each a convex problem, the latter by
     accelerated gradient steps; so what comes out is an upper bound. Without any kink it is the minimum.
@@ -73,8 +73,8 @@ def kkt_distance(network, x, y, kinks, rounds=20, steps=30):
             step = (ahead - (gram @ ahead - z) / largest).clamp(most.clamp(max=0), most.clamp(min=0))
             last, part = part, torch.where(kinks, step, part)
         slopes = torch.where(most == 0, slopes, part / most)
-    missing = (joint(first) - part.mT @ bordered).square().sum() + (v[0] - (multipliers * outputs).sum(0)).square().sum()
-    return (missing.sqrt() / flatten(network).norm()).item()
+    missing = joint(first) - part.mT @ bordered, v[0] - (multipliers * outputs).sum(0)
+    return (sum(rest.square().sum() for rest in missing).sqrt() / flatten(network).norm()).item()
 
 
 def rounded(network, x, slopes, rates):
@@ -123,7 +123,7 @@ def polish(network, x, labels, loss, weight_decay, stages):
 
 def minimise(network, x, labels, loss, weight_decay, slopes, rates):
     """L-BFGS on E with rounded kinks, in coordinates in which the loss is as flat as the weight decay."""
-    theta, root = flatten(network), whitened(network, *rounded(network, x, slopes, rates), loss, weight_decay)
+    theta, root = flatten(network), whitened(network, *rounded(network, x, slopes, rates), loss, weight_decay)  # type: ignore[call-arg]
 
     def objective(moved):
         at = theta + root(moved)

@@ -1,6 +1,6 @@
 """The one-hidden-layer network of eq. (9): training, products with the Hessian, and the gradient of eq. (7).
 
-Shapes: images x (…, m, d), labels y (m,) in {0, 1}; W̄₁ (…, h, d+1) and w̄₂ (…, h+1), each with its bias last; x̄ is x with
+Shapes: images x (…, m, d), labels y (m,) in {0, 1}; W̄₁ (…, h, d+1) and w̄₂ (…, h+1), each with a bias last; x̄ is x with
 a column of ones. θ as a vector (…, n) has n = h(d+1) + h + 1 numbers. The training energy is E = (1/m) Σ_i ℓ(z_i, y_i)
 + (μ/2)‖θ‖². Only inner products of images and weights appear: coordinates in their span (`networks.span_of`) suffice.
 """
@@ -151,7 +151,7 @@ def hessian(v, x, y, weight_decay, sharpness):
 def solve(x, y, weight_decay, start, tolerance=1e-9):
     """Minimise E from Weights θ⁰ until ‖∇E‖ ≤ `tolerance`: a stationary point, nearly always a minimum, as a Solved.
 
-    The part of W̄₁⁰ outside of the row space of X̄ does not change the logits; its minimiser, 0, is taken at once. Inside,
+    The part of W̄₁⁰ outside of the row space of X̄ does not change the logits; its minimiser, 0, is taken first. Inside,
     a few steps of L-BFGS lead to where Newton's method with conjugate gradients takes over. μ, β must be positive.
     """
     rows = torch.linalg.qr(bordered(x).mT)[0]

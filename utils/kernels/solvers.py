@@ -169,8 +169,8 @@ def backtrack(objective, x, value, gradient, direction, active):
         shorter = torch.where(parabola.isfinite(), parabola, step / 2).clamp(step / 10, step / 2)
         step = torch.where(enough, step, shorter)
     enough = enough & ((step > 0) | ~active)
-    keep = enough[..., None]
-    return enough, torch.where(keep, trial, x), torch.where(enough, new, value), torch.where(keep, new_gradient, gradient)
+    x, gradient = (torch.where(enough[..., None], *pair) for pair in ((trial, x), (new_gradient, gradient)))
+    return enough, x, torch.where(enough, new, value), gradient
 
 
 def momentum(x, gradient, memory, rate):
