@@ -1,5 +1,7 @@
 # make book     set up, run every chapter, render the book           DATASET=cifar10 make book   on other images
 # make test     set up, run all tests                                make check    the tests that run no notebook
+# make lint     the linter and the type checker, which `make check` runs first
+# make coverage which lines of utils/ the tests that run no notebook reach, file by file
 # make lab      open the chapters in JupyterLab
 # make bench    the kernels beside plain versions       ONLY=step  some of them     RECORD=cpu  keep all in data/speed/
 # make grid     GRID=grids/example.yaml   every run of a grid, a table and a page; run again to resume
@@ -50,7 +52,7 @@ ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
 $(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
 endif
 
-.PHONY: book runs html test check install-check bench batch grid paper record lab outputs lock clean distclean
+.PHONY: book runs html test lint check coverage install-check bench batch grid paper record lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html
@@ -85,8 +87,14 @@ test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
 	@mkdir -p _build/test && $(MAKE) --no-print-directory html RUNS=book TO=_build/test
 	@echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
 
-check: .venv/ready
+lint: .venv/ready
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy --no-error-summary
+
+check: lint
 	@$(PYTEST) tests -m "not chapters"
+
+coverage: .venv/ready
+	@COVERAGE_FILE=_build/coverage $(PYTEST) tests -m "not chapters" --cov=utils --cov-report=term
 
 # What conda hands to pip, and what comes after it in the README and on Binder.
 install-check: .venv/ready
