@@ -39,6 +39,14 @@
     await window.MathJax?.typesetPromise?.([element]);
   }
 
+  // Tells screen readers what the handle of each slider moves.
+  function name(place) {
+    for (const handle of place.querySelectorAll(".noUi-handle")) {
+      const label = handle.closest(".jupyter-widgets").querySelector(".widget-label");
+      handle.setAttribute("aria-label", label?.textContent || "Choice");
+    }
+  }
+
   // Returns a maker of widgets from the saved states; a kernel would do this job in Jupyter.
   function newManager(library, states) {
     const models = {};
@@ -80,6 +88,7 @@
         mark.after(place);
         try {
           const view = await manager.create_view(await manager.get_model(id));
+          new MutationObserver(() => name(place)).observe(place, { childList: true, subtree: true });
           library.JupyterLuminoWidget.attach(view.luminoWidget, place);
         } catch (error) {
           place.textContent = error.message;
