@@ -77,24 +77,31 @@ html: .venv/ready
 	echo "$$key" > html.key
 
 test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
-	@echo "1/4 the tests that run no notebook"
-	@$(PYTEST) tests -m "not chapters"
-	@echo "2/4 every chapter at toy size, with right and wrong parameters"
+	@echo "1/5 the tests that run no notebook"
+	@$(PYTEST) tests -m "not chapters and not browser"
+	@echo "2/5 every chapter at toy size, with right and wrong parameters"
 	@$(PYTEST) tests -m chapters
-	@echo "3/4 every chapter gives its committed outputs"
+	@echo "3/5 every chapter gives its committed outputs"
 	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 $(CHAPTERS:%=book/%.ipynb)
-	@echo "4/4 the book with its committed outputs renders without a warning"
+	@echo "4/5 the book with its committed outputs renders without a warning"
 	@mkdir -p _build/test && $(MAKE) --no-print-directory html RUNS=book TO=_build/test
+	@echo "5/5 a reader opens every page, on a screen and on a phone"
+	@$(PYTEST) -rs tests/test_browser.py
 	@echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
+
+# The rendered pages in Chromium; on a machine that has none it says that the pages were not opened, and passes.
+browser: .venv/ready
+	@mkdir -p _build/test && $(MAKE) --no-print-directory html RUNS=book TO=_build/test
+	@$(PYTEST) -rs tests/test_browser.py
 
 lint: .venv/ready
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy --no-error-summary
 
 check: lint
-	@$(PYTEST) tests -m "not chapters"
+	@$(PYTEST) tests -m "not chapters and not browser"
 
 coverage: .venv/ready
-	@COVERAGE_FILE=_build/coverage $(PYTEST) tests -m "not chapters" --cov=utils --cov-report=term
+	@COVERAGE_FILE=_build/coverage $(PYTEST) tests -m "not chapters and not browser" --cov=utils --cov-report=term
 
 # What conda hands to pip, and what comes after it in the README and on Binder.
 install-check: .venv/ready
