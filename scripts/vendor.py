@@ -13,6 +13,9 @@ import sys
 from importlib.metadata import distribution
 from pathlib import Path
 
+# The "full" part has all of TeX in it.
+MATHJAX = "core", "input/tex-full", "output/svg", "output/svg/fonts/tex", "a11y/assistive-mml"
+
 
 def installed_file(package, path):
     """Return where an installed package keeps one of its files; stop if the file is not there."""
@@ -23,9 +26,15 @@ def installed_file(package, path):
 
 
 def copy_mathjax(folder):
-    """Copy MathJax; the "full" file has all of TeX in it, so it never loads another file."""
-    path = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"
-    shutil.copy(installed_file("sphinx-mathjax-offline", path), folder / "mathjax.js")
+    """Join the parts of MathJax that turn TeX into SVG and MathML; none of them loads another file.
+
+    The file that MathJax has joined itself is a quarter larger: it holds a menu, which the pages do not need.
+    """
+    place = "sphinx-mathjax-offline/static/mathjax"
+    files = [installed_file("sphinx-mathjax-offline", f"{place}/{part}.js") for part in ("startup", *MATHJAX)]
+    startup, *parts = [file.read_text(encoding="utf-8") for file in files]
+    loaded = f"MathJax.loader.preLoad({', '.join(map(repr, MATHJAX))});"
+    (folder / "mathjax.js").write_text(";\n".join([startup, loaded, *parts]), encoding="utf-8")
 
 
 def copy_ipywidgets(folder):

@@ -16,4 +16,9 @@
 
   // The bibliography is a list, and each entry one of its items.
   each(".citation-list > [role]", (entry) => entry.setAttribute("role", "listitem"));
+
+  // An equation that is wider than a phone scrolls; so the keyboard must reach it.
+  const reach = () => each("mjx-container[display]", (box) => (box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1));
+  addEventListener("load", () => window.MathJax?.startup?.promise?.then(reach));
+  addEventListener("resize", reach);
 })();
