@@ -70,6 +70,7 @@ def test_results_page_lists_every_name():
         general = re.sub(
             r"^certificate/(original|planted|split|moved|photographs)/(?!<)", "certificate/<set>/", general
         )
+        general = re.sub(r"^own/(unmixing|stationarity|bilevel|own_photographs)/", "own/<what>/", general)
         general = general.replace("sphere/<number>", "sphere/<radius>").replace("shift/<number>", "shift/<shift>")
         general = general.replace("loss_at/<number>", "loss_at/<time>")
         general = general.replace("rank/<number>", "rank/<knob>")

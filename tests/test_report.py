@@ -52,7 +52,7 @@ def test_a_bar_in_a_cell_does_not_end_it():
 
 
 def test_numbers_in_names_stand_for_any_number():
-    assert len(report.NAMES) == len(set(report.NAMES)) == 1397
+    assert len(report.NAMES) == len(set(report.NAMES)) == 1412
     assert report.general("landscape/bilevel/0.25/1/distance_to_noise") in report.NAMES
     assert report.general("landscape/bilevel/x/1/distance_to_noise") not in report.NAMES
     assert report.general("bilevel/affine/random/nearest_training_l2") == "bilevel/affine/random/nearest_training_l2"
