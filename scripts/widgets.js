@@ -42,7 +42,7 @@
   // Tells screen readers what the handle of each slider moves.
   function name(place) {
     for (const handle of place.querySelectorAll(".noUi-handle")) {
-      const label = handle.closest(".jupyter-widgets").querySelector(".widget-label");
+      const label = handle.closest(".widget-slider").querySelector(".widget-label");
       handle.setAttribute("aria-label", label?.textContent || "Choice");
     }
   }

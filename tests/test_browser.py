@@ -1,0 +1,250 @@
+"""A reader opens every page of the rendered book in Chromium, without a network, on a screen and on a phone.
+
+`make browser` renders the book into _build/test and runs this; BROWSER_PATH names a browser that is not on the PATH.
+"""
+
+import functools
+import os
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+
+HTML = Path(__file__).parent.parent / "_build" / "test" / "_build" / "html"
+PAGES = sorted(path.relative_to(HTML).as_posix() for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")])
+NAMES = ("chromium", "chromium-browser", "google-chrome", "microsoft-edge")
+BROWSER = os.environ.get("BROWSER_PATH") or next(filter(None, map(shutil.which, NAMES)), None)
+SCREEN, PHONE = {"width": 1280, "height": 900}, {"width": 420, "height": 900}
+DARK = "prefers-color-scheme: dark"
+DOT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
+EXCLUDED = {}  # rules of axe, and why
+CHANGED = [
+    "color-contrast",
+    "link-in-text-block",
+    "region",
+    "scrollable-region-focusable",
+    "target-size",
+]  # by size, mode
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        not BROWSER, reason="The pages were not opened: there is no Chromium; BROWSER_PATH can name one."
+    ),
+]
+rendered = pytest.mark.skipif(not PAGES, reason="The pages were not opened: `make browser` renders them first.")
+
+READY = """async () => {
+  await window.MathJax?.startup?.promise;
+  const marks = [...document.querySelectorAll('script[type$="widget-view+json"]')];
+  const shown = () => marks.every((mark) => mark.nextElementSibling?.childElementCount);
+  for (let n = 0; n < 100 && !shown(); n++) await new Promise((done) => setTimeout(done, 50));
+  await Promise.allSettled([...document.images].map((image) => image.decode()));
+}"""
+LOOK = r"""() => {
+  const found = [];
+  for (const image of document.images) {
+    const source = image.src.slice(-80);
+    if (!image.naturalWidth) found.push(`image not loaded: ${source}`);
+    if (!image.alt.trim() || /\.(png|svg|jpg)$/.test(image.alt)) found.push(`image without a text: ${source}`);
+  }
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const hidden = texts.currentNode.parentElement.closest("pre, code, script, style, noscript, mjx-container");
+    const raw = texts.currentNode.data.match(/.{0,20}(\\[([]|\$\$|\{(numref|doc|ref|eq|cite|cite:\w)\}).{0,20}/);
+    if (raw && !hidden) found.push(`raw: ${raw[0]}`);
+  }
+  for (const error of document.querySelectorAll('mjx-merror, [data-mml-node="merror"], mjx-container [fill="red"]'))
+    found.push(`equation: ${error.dataset.mjxError ?? error.textContent}`);
+  for (const mark of document.querySelectorAll('script[type$="widget-view+json"]'))
+    if (!mark.nextElementSibling?.querySelector(".jupyter-widgets")) found.push(`widget: ${mark.textContent.trim()}`);
+  return found;
+}"""
+WIDE = """() => {
+  const out = (part) => part.getBoundingClientRect().right > innerWidth + 1;
+  const cut = (box) => getComputedStyle(box).overflowX !== "visible" && !out(box);  // or scrolled
+  const caught = (part) => part.matches("body") ? false : cut(part) || caught(part.parentElement);
+  const parts = [...document.querySelectorAll("article *")].filter((part) => !part.closest("svg"));
+  const wide = parts.filter((part) => out(part) && !caught(part.parentElement));
+  const page = document.documentElement.scrollWidth - innerWidth;
+  return [...(page > 0 ? [`page wider than the screen by ${page}`] : []), ...wide.map((part) => `too wide: ${part.outerHTML.slice(0, 99)}`)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that takes files only, with the lists of what it asked for, and of what went wrong."""
+    context = browser.new_context(viewport=SCREEN, color_scheme="light", reduced_motion="reduce")
+    context.route(re.compile(r"^(?!file:|data:|blob:)"), lambda route: route.abort())
+    page = context.new_page()
+    page.asked, page.said = [], []
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.on("console", lambda said: said.type in ("error", "warning") and page.said.append(f"console: {said.text}"))
+    page.on("pageerror", lambda error: page.said.append(f"script: {error}"))
+    yield page
+    context.close()
+
+
+def open_at(page, path):
+    page.goto(path.as_uri())
+    page.evaluate(READY)
+
+
+@functools.cache
+def anchors(path):
+    return set(re.findall(r"""\bid=["']([^"']+)""", path.read_text(encoding="utf-8")))
+
+
+def dead_links(page, path):
+    """The links of a page to files, or places in them, that are not there."""
+    for link in sorted(set(page.evaluate("[...document.querySelectorAll('a[href]')].map((a) => a.href)"))):
+        parts = urlsplit(link)
+        target = Path(unquote(parts.path))
+        if parts.scheme == "file" and not target.is_file():
+            yield f"link to no file: {link}"
+        elif parts.scheme == "file" and parts.fragment and unquote(parts.fragment) not in anchors(target):
+            yield f"link to no place: {link}"
+
+
+def violations(page, only=None):
+    """What axe says against a page as it now looks; `only` names rules."""
+    options = {
+        "preload": False,
+        "resultTypes": ["violations"],
+        "rules": {name: {"enabled": False} for name in EXCLUDED},
+    }
+    if only:
+        options = {**options, "runOnly": only}
+    for rule in axe.Axe().run(page, options=options).response["violations"]:
+        for node in rule["nodes"]:
+            yield f"{rule['id']} ({rule['impact']}): {node['html'][:160]}"
+
+
+def problems(page, path):
+    """All that is wrong with a page, one sentence each: light on a screen, then dark on a phone, in one load."""
+    open_at(page, path)
+    found = [*page.evaluate(LOOK), *dead_links(page, path), *violations(page)]
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size(PHONE)
+    page.wait_for_timeout(400)  # the theme lets the keyboard reach what scrolls now
+    found += [f"dark, on a phone: {said}" for said in violations(page, CHANGED)]
+    return [*page.said, *found, *page.evaluate(WIDE)]
+
+
+def weight(page):
+    """The bytes of the files that a page has asked for."""
+    files = {Path(unquote(urlsplit(url).path)) for url in page.asked if url.startswith("file:")}
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+@rendered
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_and_can_be_read_by_everybody(page, name):
+    assert not problems(page, HTML / name)
+    assert weight(page) < (1e6 if name == "book/intro.html" else 5e6)
+
+
+@rendered
+def test_a_slider_changes_its_picture(page):
+    open_at(page, HTML / "book" / "08-landscape.html")
+    place = page.locator(".widget-subarea", has=page.locator(".noUi-handle")).first
+    shown = "pictures => pictures.map((picture) => picture.src)"
+    before = place.locator("img:visible").evaluate_all(shown)
+    place.locator(".noUi-handle").first.press("ArrowLeft")  # it stands at its right end
+    page.wait_for_timeout(300)
+    after = place.locator("img:visible").evaluate_all(shown)
+    assert before and after and before != after
+
+
+@rendered
+@pytest.mark.parametrize("right", [True, False])
+def test_the_quiz_counts_what_a_reader_told(page, right):
+    open_at(page, HTML / "book" / "12-can-the-adversary-tell.html")
+    quiz = page.locator("#told-quiz")
+    truth = [digit == "1" for digit in quiz.get_attribute("data-truth")]
+    for item, member in zip(quiz.locator("fieldset").all(), truth, strict=True):
+        item.locator(f"input[value='{int(member == right)}']").check()
+    quiz.locator(".told-score").click()
+    members, others = sum(truth), len(truth) - sum(truth)
+    expected = f"You found {members * right} of {members} members"
+    assert expected in quiz.locator(".told-said").inner_text()
+    assert f"{others * (not right)} of {others} inventions" in quiz.locator(".told-said").inner_text()
+
+
+@rendered
+def test_a_search_needs_no_network(page):
+    page.goto(f"{(HTML / 'search.html').as_uri()}?q=softplus")
+    page.wait_for_selector("#search-results li a")
+    assert "bilevel" in page.locator("#search-results").inner_text()
+    page.locator("#search-results li a").first.click()
+    assert "book/" in page.url and "softplus" in page.locator("article").inner_text()
+
+
+@rendered
+def test_a_citation_leads_to_its_entry(page):
+    open_at(page, HTML / "book" / "intro.html")
+    page.locator("article a[href*='bibliography.html#']").first.click()
+    entry = page.locator(f"[id='{urlsplit(page.url).fragment}']")
+    assert urlsplit(page.url).path.endswith("bibliography.html") and entry.is_visible()
+
+
+BROKEN = {
+    "<img src='no.png' alt='a picture'>": "image not loaded",
+    f"<img src='{DOT}' alt=''>": "image without a text",
+    f"<img src='{DOT}' alt='../_images/dot.png'>": "image without a text",
+    "<script>console.error('no')</script>": "console: no",
+    "<script>missing()</script>": "script: missing is not defined",
+    "<script src='https://example.org/x.js'></script>": "console: Failed to load resource",
+    r"<p>so \(x\) is</p>": "raw: ",
+    "<p>see {numref}`fig`</p>": "raw: ",
+    "<mjx-container><mjx-merror data-mjx-error='no'></mjx-merror></mjx-container>": "equation: no",
+    "<script type='application/vnd.jupyter.widget-view+json'>{}</script>": "widget: {}",
+    "<p style='width: 600px'>wide</p>": "page wider than the screen",
+    "<div style='overflow-x: hidden; width: 600px'>wide</div>": "too wide: <div",
+    "<a href='no.html'>there</a>": "link to no file",
+    "<a href='#no'>there</a>": "link to no place",
+    "<p style='color: #bbb'>grey</p>": "color-contrast (serious)",
+    "<input type='text'>": "label (critical)",
+    f"<style>@media ({DARK}) {{p {{color: #222; background: #000}}}}</style><p>dark</p>": "dark, on a phone: color",
+    "<pre style='overflow-x: auto'>" + "long " * 150 + "</pre>": "dark, on a phone: scrollable-region",
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes a small page, whole but for what it is given."""
+
+    def write(body):
+        head = "<html lang='en'><head><title>A page</title><meta name='viewport' content='width=device-width'></head>"
+        (tmp_path / "page.html").write_text(
+            f"<!DOCTYPE html>{head}<main><h1>A page</h1><article>{body}</article></main>"
+        )
+        return tmp_path / "page.html"
+
+    return write
+
+
+@pytest.mark.parametrize("body", BROKEN)
+def test_what_is_broken_is_found(page, write, body):
+    found = problems(page, write(body))
+    assert any(said.startswith(BROKEN[body]) for said in found), found
+
+
+def test_what_is_whole_is_not_blamed(page, write):
+    wide = "<div style='overflow-x: auto' tabindex='0'><p style='width: 600px'>wide</p></div>"
+    good = write(f"<img src='{DOT}' alt='a dot'><pre>\\(x\\)</pre>{wide}<a href='page.html#here' id='here'>there</a>")
+    assert not problems(page, good)
+    assert weight(page) == good.stat().st_size
