@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from conftest import chapter_functions
 from PIL import Image
 
+from conftest import chapter_functions
 from utils import images
 from utils.errors import InputError
 from utils.membership import Area, Leak

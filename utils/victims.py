@@ -37,9 +37,8 @@ def train(secret, recipe, seed=0, start=None):
     """
     x, y = secret
     smooth = not recipe.hidden or math.isfinite(recipe.sharpness)
-    outputs = check(recipe, y, smooth)
+    outputs, mean = check(recipe, secret, smooth), x.mean(0) * recipe.centred
     start = start or networks.initial(recipe, x.shape[1], seed, outputs, x.device)
-    mean = x.mean(0) * recipe.centred
     if not smooth:
         return measured(descended(start, x - mean, y, recipe), secret, recipe)
     if not recipe.hidden:
@@ -75,12 +74,13 @@ def stationarity(victim, secret):
     return kinks.stationarity(network, secret.images - victim.mean, labels, LOSSES[recipe.loss], recipe.weight_decay)
 
 
-def check(recipe, labels, smooth):
+def check(recipe, secret, smooth):
     """The number of outputs that these labels need; InputError unless the recipe can be followed with them."""
     choose("loss", recipe.loss, LOSSES)
-    if recipe.loss != "cross_entropy" and not torch.isin(labels, labels.new_tensor([0, 1])).all():
-        reach = f"they reach from {labels.min()} to {labels.max()}"
-        raise InputError(f"The {recipe.loss} loss needs labels 0 and 1, but {reach}.")
+    if not 0 < len(y := secret.labels) == len(secret.images):
+        raise InputError(f"There are {len(y)} labels for {len(secret.images)} images: give one for each of them.")
+    if recipe.loss != "cross_entropy" and not torch.isin(y, y.new_tensor([0, 1])).all():
+        raise InputError(f"The {recipe.loss} loss needs labels 0 and 1, but they reach from {y.min()} to {y.max()}.")
     if not recipe.sharpness > 0:
         raise InputError(f"SHARPNESS is {recipe.sharpness}; softplus(βs)/β needs a positive β.")
     if smooth and not recipe.weight_decay > 0:
@@ -89,7 +89,7 @@ def check(recipe, labels, smooth):
         raise InputError("A polish needs one output, no later biases and a positive WEIGHT_DECAY: use stages=0.")
     if smooth and (len(recipe.hidden) > 1 or recipe.loss != "logistic"):
         raise InputError("A softplus network is trained with one hidden layer and the logistic loss: use sharpness=∞.")
-    return int(labels.max()) + 1 if recipe.loss == "cross_entropy" else 1
+    return int(y.max()) + 1 if recipe.loss == "cross_entropy" else 1
 
 
 def descended(network, x, y, recipe):
@@ -148,7 +148,7 @@ def published(path, secret, recipe, shape):
     network = change(load(path, shape), lambda p: p.to(secret.images))
     widths, biases = [len(layer.weight) for layer in network], [layer.bias is not None for layer in network]
     recipe = recipe._replace(hidden=tuple(widths[:-1]), biases=any(biases[1:]), sharpness=math.inf, stages=0)
-    outputs = check(recipe, secret.labels, smooth=False)
+    outputs = check(recipe, secret, smooth=False)
     if widths[-1] != outputs:
         needed = f"these labels and the {recipe.loss} loss need K = {outputs}: choose another recipe or other labels"
         raise InputError(f"{path} has K = {widths[-1]} outputs, but {needed}.")

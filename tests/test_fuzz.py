@@ -1,0 +1,200 @@
+"""Whatever a user hands in is taken, or refused in one sentence; nothing else happens, and no code of a file is run."""
+
+import io
+import os
+import pickle
+import warnings
+import zipfile
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from utils import images, networks, parameters, victims
+from utils.attacks import bilevel, decoreco, unmixing
+from utils.attacks.contract import Attack, Released
+from utils.errors import InputError
+from utils.kernels.layers import Layer
+
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(FUZZ, max_examples=25)
+NUMBERS = st.sampled_from([0.0, -0.0, 0.5, 1.0, -1.0, 255.0, 1e-320, 1e300, -1e300, np.nan, np.inf, -np.inf])
+KINDS = st.sampled_from(["u1", "i1", "i8", "f2", "f4", "f8", "c16", "?", "U3", "M8[s]"])
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=9)
+NUMBERED = count()
+
+
+def array(shape, fill, kind):
+    """An array of one number, in whatever kind of numbers, texts or times that becomes."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.full(shape, fill).astype("i8" if kind == "M8[s]" else "f8").astype(kind)
+
+
+ARRAYS = st.builds(array, SHAPES, NUMBERS, KINDS)
+
+
+class Bomb:
+    """A pickle that creates a file if it is loaded."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def taken(function, *given, **named):
+    """What a call returns, or None if it is refused in one sentence; anything else fails the test."""
+    try:
+        return function(*given, **named)
+    except InputError as error:
+        assert str(error).strip() and "\n" not in str(error) and str(error)[-1] in ".:"
+        return None
+
+
+def balanced(data, most=4):
+    return taken(images.split, data, most, most) if data is not None else None
+
+
+@FUZZ
+@given(contents=st.binary(max_size=400), zipped=st.booleans())
+def test_random_bytes_are_no_images(contents, zipped, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.npz"
+    if zipped:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("images.npy", contents)
+            archive.writestr("labels.npy", b"\x93NUMPY" + contents)
+    else:
+        path.write_bytes(contents)
+    assert taken(images.load, str(path)) is None
+
+
+@FUZZ
+@given(pictures=ARRAYS, labels=ARRAYS)
+def test_arrays_of_any_shape_and_kind_are_images_or_refused(pictures, labels, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.npz"
+    np.savez(path, images=pictures, labels=labels)
+    found = taken(images.load, str(path))
+    if found is not None:
+        assert found.images.ndim == 4 and len(found.images) == len(found.labels)
+        assert found.images.min() >= 0 and found.images.max() <= 255
+
+
+@FEW
+@given(extreme=NUMBERS, place=st.integers(0, 16 * 8 * 8 - 1))
+def test_one_pixel_that_is_no_pixel(extreme, place, tmp_path_factory):
+    pictures = np.random.default_rng(place).random((16, 8, 8))
+    pictures.flat[place] = extreme
+    path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.npz"
+    np.savez(path, images=pictures, labels=np.arange(16) % 2)
+    parts = balanced(taken(images.load, str(path)))
+    assert (parts is not None) == (0 <= extreme <= 1)
+
+
+def test_a_pickle_in_an_archive_is_not_loaded(tmp_path):
+    array = np.empty(4, dtype=object)
+    array[:] = [Bomb(tmp_path / "exploded")] * 4
+    np.savez(tmp_path / "bomb.npz", images=array, labels=np.arange(4) % 2)
+    assert taken(images.load, str(tmp_path / "bomb.npz")) is None
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_pickle_in_place_of_weights_is_not_loaded(tmp_path):
+    (tmp_path / "bomb.pth").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    torch.save({"layers.0.weight": Bomb(tmp_path / "exploded")}, tmp_path / "saved.pth")
+    for name in ("bomb.pth", "saved.pth"):
+        assert taken(victims.load, tmp_path / name, (8, 8, 3)) is None
+    assert not (tmp_path / "exploded").exists()
+
+
+@FUZZ
+@given(contents=st.binary(max_size=400))
+def test_random_bytes_are_no_weights(contents, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.pth"
+    path.write_bytes(contents)
+    assert taken(victims.load, path, (8, 8, 3)) is None
+
+
+NAMES = st.sampled_from([f"layers.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["x"])
+SIDES = st.sampled_from([0, 1, 2, 5, 12])
+TENSORS = st.builds(
+    lambda shape, fill, kind: torch.full(shape, fill, dtype=torch.float64).to(kind),
+    st.lists(SIDES, max_size=3), NUMBERS, st.sampled_from([torch.float32, torch.float64, torch.float16]),
+)  # fmt: skip
+
+
+@FUZZ
+@given(state=st.dictionaries(NAMES, TENSORS | st.integers() | st.text(max_size=3), max_size=5))
+def test_any_state_is_a_network_for_these_images_or_refused(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    network = taken(victims.load, file, (2, 2, 3))
+    if network is not None:
+        assert network[0].weight.shape[1] == 12 and all(layer.weight.dtype == torch.float64 for layer in network)
+        assert networks.flatten(network).isfinite().all()
+
+
+@FUZZ
+@given(given=st.dictionaries(st.text(max_size=6) | st.sampled_from(["SEED", "STEPS", "DEVICE", "RATE"]),
+                             st.none() | st.booleans() | st.integers() | NUMBERS | st.text(max_size=5)
+                             | st.lists(st.integers(), max_size=2), max_size=3))  # fmt: skip
+def test_parameters_of_any_kind(given):
+    declared = {"SEED": 0, "STEPS": 10, "DEVICE": "auto", "RATE": 0.1}
+    try:
+        parameters.check_parameters(declared, given)
+    except InputError as error:
+        assert "\n" not in str(error).replace(repr(given), "")
+        return
+    assert given.keys() <= declared.keys() and given.get("STEPS", 1) > 0 and 0 < given.get("RATE", 1) < np.inf
+
+
+def released(*, hidden=(6,), start=0.1, loss="square", fill=None):
+    """An untrained network on 8×8 grey pictures."""
+    recipe = networks.perceptron("signed", *hidden)._replace(start=start, loss=loss)
+    network = networks.initial(recipe, 64, 0)
+    if fill is not None:
+        network = (Layer(torch.full_like(network[0].weight, fill), network[0].bias), *network[1:])
+    return Released(network, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64), recipe)
+
+
+HOSTILE = st.builds(
+    lambda shape, fill: torch.full(shape, fill, dtype=torch.float64),
+    st.lists(st.sampled_from([0, 1, 2, 4, 63, 64]), min_size=2, max_size=3), NUMBERS,
+)  # fmt: skip
+
+
+@FEW
+@given(start=HOSTILE, optimiser=st.sampled_from(["sgd", "adam", "projection"]))
+def test_the_stationarity_attack_takes_a_start_or_refuses_it(start, optimiser):
+    found = taken(decoreco.attack, released(), start, optimiser=optimiser, iterations=3)
+    if found is not None:
+        assert isinstance(found, Attack) and found.images.shape == start.shape
+
+
+@FEW
+@given(start=HOSTILE, decay=NUMBERS)
+def test_the_bilevel_attack_takes_a_start_or_refuses_it(start, decay):
+    recipe = networks.affine(0.01)
+    victim = released(hidden=())._replace(recipe=recipe._replace(weight_decay=decay))
+    found = taken(bilevel.attack, victim, start, iterations=2)
+    if found is not None:
+        assert found.images.shape == start.shape and decay > 0
+
+
+@FEW
+@given(fill=NUMBERS, shape=st.sampled_from([(8, 8, 1), (4, 4, 4), (8, 8, 3), (0, 8, 1)]))
+def test_unmixing_takes_any_weights_or_refuses_them(fill, shape):
+    assert taken(unmixing.attack, released(fill=fill), shape) is None
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [0, 0, 1, np.nan], [0, 0, 1, 7], [0.5, 0, 1, 1], []])
+def test_training_on_labels_that_are_none(labels):
+    x = torch.rand(4, 64, dtype=torch.float64)
+    part = images.Part(x, torch.tensor(labels, dtype=torch.float64))
+    assert taken(victims.train, part, networks.perceptron("signed", 6)._replace(epochs=5, stages=0)) is None
