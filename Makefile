@@ -1,5 +1,6 @@
 # make book     set up, run every chapter, render the book           DATASET=cifar10 make book   on other images
 # make test     set up, run all tests                                make check    the tests that run no notebook
+# make browser  a reader opens every rendered page, in Chromium, without a network
 # make lint     the linter and the type checker, which `make check` runs first
 # make coverage which lines of utils/ the tests that run no notebook reach, file by file
 # make lab      open the chapters in JupyterLab
@@ -148,7 +149,8 @@ batch: .venv/ready $(SNAKEMAKE_ENV)/ready
 	echo "$(NEEDED) $(SNAKEMAKE_DATE)" > $@
 
 lab: .venv/ready
-	@$(BIN)/jupyter lab book
+	@$(BIN)/python scripts/start_page.py _build/start.ipynb
+	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
 
 outputs:
 	@$(MAKE) --no-print-directory runs DATASET=photos

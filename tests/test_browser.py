@@ -71,8 +71,9 @@ WIDE = """() => {
   const caught = (part) => part.matches("body") ? false : cut(part) || caught(part.parentElement);
   const parts = [...document.querySelectorAll("article *")].filter((part) => !part.closest("svg"));
   const wide = parts.filter((part) => out(part) && !caught(part.parentElement));
+  const found = wide.map((part) => `too wide: ${part.outerHTML.slice(0, 120)}`);
   const page = document.documentElement.scrollWidth - innerWidth;
-  return [...(page > 0 ? [`page wider than the screen by ${page}`] : []), ...wide.map((part) => `too wide: ${part.outerHTML.slice(0, 99)}`)];
+  return page > 0 ? [`page wider than the screen by ${page}`, ...found] : found;
 }"""
 
 
