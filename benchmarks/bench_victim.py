@@ -33,7 +33,8 @@ def test_victim(m, width, version, measure, few=10):
     size, steps = {"images": m, "width": width}, 2 * recipe.epochs
     if version == "ours":
         note = f"{recipe.epochs} epochs, a polish, {recipe.epochs} epochs"
-        victim = measure(partial(victims.train, secret, recipe), "victim", version, size, "float32", rounds=1, note=note)
+        train = partial(victims.train, secret, recipe)
+        victim = measure(train, "victim", version, size, "float32", rounds=1, note=note)
         assert victim.accuracy == 1
     else:
         note = f"extrapolated: {steps} epochs, without a polish"

@@ -18,7 +18,8 @@ from utils.kept import write
 SPEED = Path(__file__).parent.parent / "data" / "speed"
 OURS = {  # kernel: the version that others are compared with
     "step": "pixels", "scaling": "pixels", "threads": "2 threads", "optimiser": "ours", "hypergradient": "ours",
-    "objective": "ours", "victim": "ours", "attack": "ours", "bilevel": "ours", "restarts": "one call", "grid": "one call", "ssim": "ours", "ncc": "ours",
+    "objective": "ours", "victim": "ours", "attack": "ours",
+    "bilevel": "ours", "restarts": "one call", "grid": "one call", "ssim": "ours", "ncc": "ours",
 }  # fmt: skip
 PARTS = ("products", "its Gram matrix alone")  # of ours: no other way to the same
 ROW = ("kernel", "version", "size", "dtype", "seconds", "low", "high", "rounds", "flops", "bytes", "note")
