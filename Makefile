@@ -68,9 +68,9 @@ runs: .venv/ready
 html: TO := .
 html: .venv/ready
 	@rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source
-	@cp -R _config.yml _toc.yml book _vendor requirements.lock $(TO)/_build/source/
+	@cp -R _config.yml _toc.yml book utils _vendor requirements.lock $(TO)/_build/source/
 	@cp $(CHAPTERS:%=$(RUNS)/%.ipynb) $(TO)/_build/source/book/
-	@key=$$(cd $(TO)/_build/source && find . -type f | LC_ALL=C sort | xargs cksum | cksum); cd $(TO)/_build; \
+	@key=$$(cd $(TO)/_build/source && find . -type f ! -name '*.pyc' | LC_ALL=C sort | xargs cksum | cksum); cd $(TO)/_build; \
 	if [ "$$key" = "$$(cat html.key 2> /dev/null)" ] && [ -e html/index.html ]; then echo "The pages: unchanged"; exit; fi; \
 	echo "Rendering the book …"; rm -rf html.key html .doctrees; \
 	$(CURDIR)/$(BIN)/jupyter-book build -q -W -n --keep-going source --path-output .. > html.log 2>&1 \
