@@ -22,7 +22,7 @@ def in_pixels(secret, recipe, steps):
     descent = torch.optim.SGD(theta, recipe.learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
     for _ in range(steps):
         descent.zero_grad()
-        LOSSES[recipe.loss].value(networks.forward(network, x - x.mean(0)), y).mean().backward()
+        LOSSES[recipe.loss].value(networks.forward(network, x - x.mean(0))[1][-1], y).mean().backward()
         descent.step()
 
 
