@@ -1,0 +1,108 @@
+"""Where the book starts elsewhere, it asks for what exists: containers, workflows, buttons, Colab, newer Pythons."""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", MAKEFILE, re.M))
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+NEWEST = "3.14"
+
+
+def targets(command):
+    """What a command line asks make for; NAME=VALUE is no target."""
+    calls = re.findall(r"\bmake((?: +[\w./=-]+)*)", command)
+    return [word for call in calls for word in call.split() if "=" not in word]
+
+
+def test_a_container_sets_the_environment_up():
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert targets(container["postCreateCommand"]) == [".venv/ready"] and ".venv/ready" in TARGETS
+    assert re.match(r"python:3\.1[1-4]-", container["image"])  # this image has make and git, too
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_asks_make_for_what_it_has(path):
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow[True]  # YAML 1.1 reads `on` as a boolean
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    asked = [target for step in steps for target in targets(step.get("run", ""))]
+    assert asked and set(asked) <= TARGETS
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    for step in steps:
+        version = str(step.get("with", {}).get("python-version", "3.12"))
+        assert version in ("${{ matrix.python }}", "3.12")
+
+
+def test_the_workflows_test_and_publish_what_make_makes():
+    pages, test = (
+        yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text()) for name in ("pages", "test")
+    )
+    published = [step["with"]["path"] for step in pages["jobs"]["build"]["steps"] if "upload" in step.get("uses", "")]
+    assert published == ["_build/html"] and "open _build/html/index.html" in MAKEFILE
+    assert pages["jobs"]["deploy"]["needs"] == "build" and pages["permissions"]["pages"] == "write"
+    assert test["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", NEWEST]
+
+
+def test_the_newest_python_is_the_same_everywhere():
+    assert f'requires-python = ">=3.11,<3.{int(NEWEST.split(".")[1]) + 1}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"--python-version {NEWEST}" in MAKEFILE and f"Python 3.11 to {NEWEST} is needed" in MAKEFILE
+    assert f"Python 3.11 to {NEWEST}" in (ROOT / "README.md").read_text()
+
+
+def test_no_address_but_a_forks_own():
+    config = yaml.safe_load((ROOT / "_config.yml").read_text())
+    assert config["repository"]["url"] == "" and config["launch_buttons"]["binderhub_url"]
+    assert config["sphinx"]["config"]["html_context"]["github_user"] is None  # no URL, no buttons
+
+
+COLAB = re.search(r"```python\n( *!git clone.*?)```", (ROOT / "README.md").read_text(), re.S)
+HERE = "import utils.images as found; print(found.__file__, len(found.load('photos').images))"
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists() or not shutil.which("git"), reason="not a clone")
+def test_the_cell_for_colab_finds_the_code_in_the_clone(tmp_path):
+    """As Colab's kernel would: IPython in an empty folder. pip installs nothing here, but must accept the package."""
+    cell = textwrap.dedent(COLAB[1]).replace("URL", str(ROOT))
+    (tmp_path / "cell.ipy").write_text(f"{cell}\n{HERE}\n")
+    given = {"PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "HOME": str(tmp_path)}
+    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    command = [sys.executable, "-m", "IPython", "--no-banner", "cell.ipy"]
+    ended = subprocess.run(command, cwd=tmp_path, env=given | {"PATH": path}, capture_output=True, text=True)
+    assert f"{tmp_path}" in ended.stdout and "utils/images.py 324" in ended.stdout, ended.stdout + ended.stderr
+
+
+PREINSTALLED = [
+    "IPython",
+    "PIL",
+    "ipywidgets",
+    "matplotlib",
+    "numpy",
+    "scipy",
+    "skimage",
+    "sklearn",
+    "torch",
+    "torchvision",
+    "tqdm",
+]
+
+
+def test_colab_has_what_the_chapters_import():
+    sources = [path.read_text() for path in (ROOT / "utils").rglob("*.py")]
+    for path in (ROOT / "book").glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        sources += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in named} - {"utils", *sys.stdlib_module_names} <= set(PREINSTALLED)
