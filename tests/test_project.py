@@ -47,6 +47,15 @@ def test_lock_holds_every_dependency_with_a_hash():
         assert re.match(r"[\w-]+", requirement)[0] in locked
 
 
+def test_the_version_is_the_same_everywhere():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    versions = re.findall(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert versions[:2] == ["Unreleased", PROJECT["project"]["version"]] and citation["version"] == versions[1]
+    assert citation["license"] == PROJECT["project"]["license"]
+    bibliography = (ROOT / "book" / "references.bib").read_text()
+    assert all(f"{{{paper['title']}}}" in bibliography for paper in citation["references"])
+
+
 # Quantities that mean the same for every attack.
 SHARED = "leak_.*|above|alike|alike_to_start|ssim_to_start|span_auc|victim_.*|steps/.*|detector/.*"
 

@@ -1,0 +1,108 @@
+"""What CONTRIBUTING.md shows works: its pieces of Python are executed as they stand, its grid is planned."""
+
+import ast
+import inspect
+import re
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from test_launch import TARGETS, targets
+
+from utils import evaluate, kept
+from utils.kernels import coefficients
+
+ROOT = Path(__file__).parent.parent
+PARTS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M)[1:]
+FENCES = [
+    (part.split("\n")[0], kind, code)
+    for part in PARTS
+    for kind, code in re.findall(r"^```(\w+)\n(.*?)^```", part, re.M | re.S)
+]
+
+
+def fenced(wanted):
+    return [pytest.param(code, id=heading) for heading, kind, code in FENCES if kind == wanted]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with the notebook that is copied; registries are put back, and nothing is kept on disk."""
+    (tmp_path / "book").mkdir()
+    shutil.copy(ROOT / "book" / "one-attack.ipynb", tmp_path / "book")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setattr(kept, "FOLDER", None)
+    for registry in (evaluate.ROWS, coefficients.RULES):
+        for name in ("seen", "weighted"):  # are deleted in the end, for they are not there now
+            monkeypatch.setitem(registry, name, None)
+            monkeypatch.delitem(registry, name)
+    return tmp_path
+
+
+def test_every_way_to_add_is_shown():
+    shown = [heading for heading, kind, _ in FENCES if kind == "python"]
+    assert shown == ["A data set", "A rule for the coefficients", "A network", "An attack", "A chapter"]
+
+
+@pytest.mark.parametrize("code", fenced("python"))
+def test_what_is_shown_works(code, place):
+    assert "assert" in code
+    exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "shown"})
+
+
+@pytest.mark.parametrize("code", fenced("yaml"))
+def test_the_grid_that_is_shown_can_be_run(code, place):
+    from grid_plan import plan_of, read
+
+    (place / "mine.yaml").write_text(code, encoding="utf-8")
+    assert len(plan_of(read("mine.yaml"), {}, ROOT / "book")["runs"]) == 10
+
+
+@pytest.mark.parametrize("code", fenced("bash"))
+def test_make_has_what_is_asked_of_it(code):
+    assert targets(code) and set(targets(code)) <= TARGETS
+
+
+def test_the_bounds_that_are_told_are_those_that_are_held():
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    lines, file, function = re.search(r"([\d,]+) lines, no file above (\d+), no function of (\d+)", told).groups()
+    house = (ROOT / "tests" / "test_house.py").read_text()
+    assert f"<= {lines.replace(',', '')} and" in house and f"<= {file}" in house and f"< {function}," in house
+    assert re.findall(r"at most (\d+) lines of at most (\d+) characters", told) == [("25", "90")]
+    files = re.findall(r"`((?:utils|tests|data|book|\.github|scripts)/[\w./-]*|\w+\.py)`", told)
+    assert all((ROOT / file).exists() for file in files), files
+
+
+def public(path):
+    """The names of the public functions, classes and methods of a file."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+            for part in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
+                    yield f"{node.name}.{part.name}"
+
+
+MODULES = sorted(path for path in (ROOT / "utils").rglob("*.py") if path.name != "__init__.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_every_public_function_has_a_docstring_and_a_place_on_the_page(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    found = import_module(name)
+    assert f".. automodule:: {name}\n" in (ROOT / "book" / "api.md").read_text(encoding="utf-8")
+    assert found.__doc__
+    for name in public(path):
+        owner, _, part = name.rpartition(".")
+        holder = getattr(found, owner) if owner else found
+        assert inspect.getdoc(getattr(holder, part)), name  # a method may inherit its own
+
+
+def test_the_picture_of_the_code_is_small_and_can_be_read_on_a_phone():
+    picture = (ROOT / "book" / "architecture.svg").read_text(encoding="utf-8")
+    width = int(re.search(r'viewBox="0 0 (\d+) \d+"', picture)[1])
+    assert len(picture.encode()) < 30_000 and width <= 640
+    assert min(map(int, re.findall(r'font-size="(\d+)"', picture))) >= 14
+    assert 'font-family="sans-serif"' in picture and re.search(r'<rect [^>]*rx="12" fill="#fff"', picture)
