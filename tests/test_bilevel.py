@@ -1,3 +1,5 @@
+from collections import namedtuple
+
 import pytest
 import torch
 
@@ -147,3 +149,12 @@ def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
     assert (plain.x.view(x.shape) - found.images).norm() <= 1e-9 * plain.x.norm()
     scale = networks.vector(released.network).square().sum() / 2
     assert found.loss * scale == pytest.approx(plain.value.item(), rel=1e-6)
+
+
+def test_select_keeps_shapes_and_takes_problem_by_problem():
+    old, new, mask = torch.zeros(2, 3, 4), torch.ones(2, 3, 4), torch.tensor([True, False])
+    pair = namedtuple("Pair", "one other")
+    found = bilevel.select(mask, pair(new, new[..., 0]), pair(old, old[..., 0]))
+    assert [part.shape for part in found] == [(2, 3, 4), (2, 3)]
+    assert all((part[0] == 1).all() and (part[1] == 0).all() for part in found)
+    assert bilevel.select(torch.tensor([True, True]), new, old) is new
