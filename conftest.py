@@ -22,3 +22,12 @@ def begin_with_files(manager, *given, **settings):
 
 
 KernelManager.__init__ = begin_with_files
+
+
+def pytest_addoption(parser):
+    parser.addoption("--reverse", action="store_true", help="the last test first: none may need one before it")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--reverse"):
+        items.reverse()
