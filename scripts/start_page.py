@@ -1,6 +1,6 @@
 """Write the page that `make lab` opens: every notebook of the book and its question, from the map of book/intro.md.
 
-    .venv/bin/python scripts/start_page.py _build/start.ipynb
+.venv/bin/python scripts/start_page.py _build/start.ipynb
 """
 
 import re
@@ -13,8 +13,8 @@ BOOK = Path(__file__).resolve().parent.parent / "book"
 ROW = re.compile(r"^\| \{doc\}`([\w-]+)` \| (.+?) \|$", re.M)
 HEAD = """# Training data reconstruction
 
-Choose a notebook. In each of them the second code cell holds the parameters; change them, then *Run → Run All Cells*. Most take
-about a minute. Your own pictures, or published weights: [try-your-own](../book/try-your-own.ipynb).
+Choose a notebook. In each of them the second code cell holds the parameters; change them, then *Run → Run All Cells*.
+Most take about a minute. Your own pictures, or published weights: [try-your-own](../book/try-your-own.ipynb).
 
 | notebook | question |
 | --- | --- |
