@@ -110,8 +110,8 @@ install-check: .venv/ready
 	@sed -n 's/^      - //p' environment.yml > _build/install/conda.txt && cp requirements.lock _build/install/
 	@$(BIN)/uv pip install -q --python _build/install/bin/python -r _build/install/conda.txt
 	@PATH="$(CURDIR)/_build/install/bin:$$PATH" sh postBuild
-	@$(BIN)/uv pip install -q --dry-run --python-version 3.14 --only-binary :all: --target _build/install/newest \
-		-r requirements.lock
+	@for python in 3.12 3.13 3.14; do $(BIN)/uv pip install -q --dry-run --python-version $$python --only-binary :all: \
+		--target _build/install/newer -r requirements.lock || exit 1; done
 	@cd _build/install && bin/python -c 'import jupyter_book, torch, torchvision; from utils import figures, images; images.load("photos")'
 	@rm -rf _build/install
 	@echo "The environment of environment.yml installs, and the book's code runs in it."

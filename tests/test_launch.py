@@ -56,7 +56,7 @@ def test_the_workflows_test_and_publish_what_make_makes():
 
 def test_the_newest_python_is_the_same_everywhere():
     assert f'requires-python = ">=3.11,<3.{int(NEWEST.split(".")[1]) + 1}"' in (ROOT / "pyproject.toml").read_text()
-    assert f"--python-version {NEWEST}" in MAKEFILE and f"Python 3.11 to {NEWEST} is needed" in MAKEFILE
+    assert f"for python in 3.12 3.13 {NEWEST};" in MAKEFILE and f"Python 3.11 to {NEWEST} is needed" in MAKEFILE
     assert f"Python 3.11 to {NEWEST}" in (ROOT / "README.md").read_text()
 
 
