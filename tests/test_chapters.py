@@ -145,6 +145,9 @@ def test_chapter_is_built_like_the_others(chapter):
     cells = read(chapter).cells
     assert re.match(r"# \S", cells[0].source) and "{cite" in cells[0].source
     assert "## Overview" in cells[1].source
+    said = re.search(r"\n\*Reading: about (\d+) minutes. Running: about [a-z ]+ on two cores.", cells[1].source)
+    words = sum(len(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
+    assert words / 300 < int(said[1]) < words / 80  # 200 words a minute, and the code
     tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
     assert len(tagged) == 1 and tagged[0].source.startswith("# Parameters of this chapter\n")
     assert set(COMMON) <= set(parameters.assignments(tagged[0].source))
