@@ -20,6 +20,7 @@ from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
 from utils.kernels.layers import Layer
 
+pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 FEW = settings(FUZZ, max_examples=25)
 NUMBERS = st.sampled_from([0.0, -0.0, 0.5, 1.0, -1.0, 255.0, 1e-320, 1e300, -1e300, np.nan, np.inf, -np.inf])
