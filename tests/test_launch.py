@@ -2,20 +2,25 @@
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", MAKEFILE, re.M))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+README = (ROOT / "README.md").read_text()
+SUPPORTED = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
 NEWEST = "3.14"
 
 
@@ -28,7 +33,20 @@ def targets(command):
 def test_a_container_sets_the_environment_up():
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     assert targets(container["postCreateCommand"]) == [".venv/ready"] and ".venv/ready" in TARGETS
-    assert re.match(r"python:3\.1[1-4]-", container["image"])  # this image has make and git, too
+    assert "TORCH=cpu" in container["postCreateCommand"]
+    version = re.fullmatch(r"python:([\d.]+)-bookworm", container["image"])[1]  # this image has make and git, too
+    assert version in SUPPORTED
+
+
+def pythons(job):
+    """The versions of Python that a job sets up; those of a matrix one by one."""
+    for step in job["steps"]:
+        version = step.get("with", {}).get("python-version")
+        if version == "${{ matrix.python }}":
+            yield from job["strategy"]["matrix"]["python"]
+        elif version is not None:
+            assert isinstance(version, str)  # 3.10 without quotes is 3.1
+            yield version
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -39,9 +57,9 @@ def test_a_workflow_asks_make_for_what_it_has(path):
     asked = [target for step in steps for target in targets(step.get("run", ""))]
     assert asked and set(asked) <= TARGETS
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
-    for step in steps:
-        version = str(step.get("with", {}).get("python-version", "3.12"))
-        assert version in ("${{ matrix.python }}", "3.12")
+    assert all("TORCH=cpu" in step["run"] for step in steps if "run" in step)
+    versions = [version for job in workflow["jobs"].values() for version in pythons(job)]
+    assert versions and all(version in SUPPORTED for version in versions)
 
 
 def test_the_workflows_test_and_publish_what_make_makes():
@@ -50,14 +68,33 @@ def test_the_workflows_test_and_publish_what_make_makes():
     )
     published = [step["with"]["path"] for step in pages["jobs"]["build"]["steps"] if "upload" in step.get("uses", "")]
     assert published == ["_build/html"] and "open _build/html/index.html" in MAKEFILE
+    assert "cd $(TO)/_build" in MAKEFILE and "build -q -W -n --keep-going source --path-output .." in MAKEFILE
     assert pages["jobs"]["deploy"]["needs"] == "build" and pages["permissions"]["pages"] == "write"
-    assert test["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", NEWEST]
+    asked = [target for step in test["jobs"]["test"]["steps"] for target in targets(step.get("run", ""))]
+    assert "test" in asked and test["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", NEWEST]
 
 
 def test_the_newest_python_is_the_same_everywhere():
     assert f'requires-python = ">=3.11,<3.{int(NEWEST.split(".")[1]) + 1}"' in (ROOT / "pyproject.toml").read_text()
     assert f"for python in 3.12 3.13 {NEWEST};" in MAKEFILE and f"Python 3.11 to {NEWEST} is needed" in MAKEFILE
-    assert f"Python 3.11 to {NEWEST}" in (ROOT / "README.md").read_text()
+    assert f"Python 3.11 to {NEWEST}" in README
+
+
+def test_conda_and_binder_install_what_the_rest_installs():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python, _, pip = environment["dependencies"]
+    assert python.removeprefix("python =") in SUPPORTED and pip == {"pip": ["-r requirements.lock"]}
+    steps = (ROOT / "postBuild").read_text()
+    assert steps.startswith("#!/bin/sh\n") and os.access(ROOT / "postBuild", os.X_OK)
+    assert "pip install -q --no-deps -e ." in steps and "--no-deps -e ." in MAKEFILE
+
+
+def test_the_readme_names_every_way():
+    section = README.split("## Take it along")[1]
+    ways = re.findall(r"^- \*\*(.+?):\*\*", section, re.M)
+    assert ways == ["Binder, conda", "Dev container", "Colab", "Published site", "Carry on"]
+    assert all(f"({file})" in section and (ROOT / file).exists() for file in ("CONTRIBUTING.md", "CHANGELOG.md"))
+    assert "colab.research.google.com/github/OWNER/REPO/blob/main/book/NAME.ipynb" in section
 
 
 def test_no_address_but_a_forks_own():
@@ -66,14 +103,14 @@ def test_no_address_but_a_forks_own():
     assert config["sphinx"]["config"]["html_context"]["github_user"] is None  # no URL, no buttons
 
 
-COLAB = re.search(r"```python\n( *!git clone.*?)```", (ROOT / "README.md").read_text(), re.S)
+COLAB = re.search(r"```python\n( *!git clone.*?)```", README, re.S)
 HERE = "import utils.images as found; print(found.__file__, len(found.load('photos').images))"
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or not shutil.which("git"), reason="not a clone")
 def test_the_cell_for_colab_finds_the_code_in_the_clone(tmp_path):
     """As Colab's kernel would: IPython in an empty folder. pip installs nothing here, but must accept the package."""
-    cell = textwrap.dedent(COLAB[1]).replace("URL", str(ROOT))
+    cell = textwrap.dedent(COLAB[1]).replace("https://github.com/OWNER/REPO", str(ROOT))
     (tmp_path / "cell.ipy").write_text(f"{cell}\n{HERE}\n")
     given = {"PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "HOME": str(tmp_path)}
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
