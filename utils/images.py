@@ -157,7 +157,7 @@ def enough(sizes, counts):
     if smallest < 2:
         raise InputError(f"Class {counts.index(smallest)} has {smallest} images: give every class one for every part.")
     if smallest < ends[2]:
-        but = f"but one class has only {smallest}: choose at most {most} for each part, or a larger data set"
+        but = f"but one class has only {smallest}: choose IMAGES of at most {most}, or a larger data set"
         raise InputError(f"{both} need {ends[2]} of each class, {but}.")
     if smallest < ends[3]:
         but = f"not {held_out}: choose fewer, or a larger data set"
