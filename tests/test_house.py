@@ -76,6 +76,11 @@ def test_cells_fit_on_a_page(path):
             assert len(lines) <= 25 and max(map(len, lines), default=0) <= 90, lines
 
 
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_has_thirty_code_cells_at_most(path):
+    assert sum(cell["cell_type"] == "code" for cell in json.loads(path.read_text())["cells"]) <= 30
+
+
 def code_of(path):
     return "\n".join("".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code")
 
