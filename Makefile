@@ -150,7 +150,7 @@ batch: .venv/ready $(SNAKEMAKE_ENV)/ready
 
 lab: .venv/ready
 	@$(BIN)/python scripts/start_page.py _build/start.ipynb
-	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
+	@$(BIN)/jupyter lab --allow-root --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
 
 outputs:
 	@$(MAKE) --no-print-directory runs DATASET=photos

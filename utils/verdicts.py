@@ -65,7 +65,7 @@ def verdict(sentence, evidence=None, true_if=Range(), because="no recorded runs"
     lost = sum(not (ended and math.isfinite(value)) for value, ended in zip(values, converged))
     ends = " and ".join(f"{end:g}" for end in true_if if low <= end <= high and n >= SEEDS)
     reasons = {f"{n} of {SEEDS} seeds": n < SEEDS, "not at the paper's size": not full_size}
-    reasons |= {f"{lost} of {n} runs have not converged": lost > 0, f"the interval contains {ends}": ends > ""}
+    reasons |= {f"{lost} of {n} runs have not converged": lost > 0, f"the interval contains {ends}": ends != ""}
     told = ", ".join(reason for reason, holds in reasons.items() if holds)
     number = f"{what}: {words(values)}" + (f", {n} seeds" if n > 1 else "")
     word = OPEN if told else HELD if true_if.low < low and high < true_if.high else FAILED

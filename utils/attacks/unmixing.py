@@ -42,7 +42,7 @@ def read(released, count=None):
     check_layers(released.network)
     weight, centred = released.network[0].weight.double(), int(released.recipe.centred)
     if not flatten(released.network).abs().max() < 1e100:  # squares are finite, too
-        raise InputError("The weights hold values that are NaN or infinite: give a network that has converged.")
+        raise InputError("The weights hold values that are NaN, infinite or huge: give a network that has converged.")
     wide = weight.shape[0] <= weight.shape[1]
     values, vectors = torch.linalg.eigh(weight @ weight.mT if wide else weight.mT @ weight)  # faster than an SVD
     values, vectors = values.flip(0).clamp_min(0).sqrt(), vectors.flip(1)  # exact to 1e-8 of the largest one
