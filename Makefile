@@ -78,8 +78,8 @@ html: .venv/ready
 	echo "$$key" > html.key
 
 test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
-	@echo "1/5 the tests that run no notebook"
-	@$(PYTEST) tests -m "not chapters and not browser"
+	@echo "1/5 the linter, the types, and the tests that run no notebook"
+	@$(MAKE) --no-print-directory check
 	@echo "2/5 every chapter at toy size, with right and wrong parameters"
 	@$(PYTEST) tests -m chapters
 	@echo "3/5 every chapter gives its committed outputs"

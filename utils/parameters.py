@@ -29,7 +29,7 @@ def check_parameters(declared, given):
     """Raise InputError if a given parameter has an unknown name, the wrong type, or a number out of range."""
     for name, value in {**declared, **given}.items():
         if name not in declared:
-            raise InputError(f"There is no parameter {name}; this chapter has {', '.join(declared)}.")
+            raise InputError(f"There is no parameter {' '.join(name.split())}; this chapter has {', '.join(declared)}.")
         default = declared[name]
         if type(value) is not type(default) and (type(default), type(value)) != (float, int):
             kind = {int: "a whole number", float: "a number"}.get(type(default), "text")

@@ -49,8 +49,8 @@ def check_start(released, start, labels):
     if d != inputs or labels.shape != (n,):
         there = f"there are {tuple(labels.shape)} labels and {inputs} inputs"
         raise InputError(f"A start of {n} images of {d} values needs {n} labels and {d} inputs, but {there}.")
-    if not start.isfinite().all():
-        raise InputError("The start holds values that are NaN or infinite: draw it anew.")
+    if not start.numel() or not start.isfinite().all():
+        raise InputError("The start is empty, or holds values that are NaN or infinite: draw it anew.")
     choose("KERNELS", devices.way(), devices.WAYS)
     if (share := devices.needed(released.network, n) / devices.room(start.device)) > 1:
         raise InputError(f"{n} candidates do not fit into the memory: choose at most {int(n / share)} CANDIDATES.")
