@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
 from utils.kept import kept
@@ -192,8 +193,8 @@ def draw(rule, x, seed):
     """λ⁰ (…, n) for candidates (…, n, d): uniform where λ has a bound, else normal; zero if there is no λ."""
     if isinstance(rule, Tied):
         return x.new_zeros(x.shape[:-1])
-    sample, generator = torch.rand if rule.bounded else torch.randn, torch.Generator().manual_seed(seed)
-    return sample(x.shape[:-1], generator=generator, dtype=torch.float64).to(x)
+    sample = torch.rand if rule.bounded else torch.randn
+    return starts.random(x[..., 0].numel(), 1, seed, x.device, sample, 2).view(x.shape[:-1]).to(x)
 
 
 def balanced(n, kinds, device="cpu"):

@@ -5,9 +5,9 @@ import torch
 from utils.errors import InputError
 
 
-def random(m, d, seed, device="cpu", draw=torch.rand):
-    """Draw every pixel from U(0, 1); the same numbers on every device."""
-    return draw(m, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(device)
+def random(m, d, seed, device="cpu", draw=torch.rand, use=1):
+    """Draw every pixel from U(0, 1), alike on every device; the trainer of the same seed, use 0, has other numbers."""
+    return draw(m, d, dtype=torch.float64, generator=torch.Generator().manual_seed((use << 30) + seed)).to(device)
 
 
 def normal(m, d, scale, seed, device="cpu"):
