@@ -3,6 +3,7 @@
 # make browser  a reader opens every rendered page, in Chromium, without a network
 # make lint     the linter and the type checker, which `make check` runs first
 # make coverage which lines of utils/ the tests that run no notebook reach, file by file
+# make pdf      the whole book on one page, and as a PDF, where there is a Chromium
 # make lab      open the chapters in JupyterLab
 # make bench    the kernels beside plain versions       ONLY=step  some of them     RECORD=cpu  keep all in data/speed/
 # make grid     GRID=grids/example.yaml   every run of a grid, a table and a page; run again to resume
@@ -53,7 +54,7 @@ ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
 $(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
 endif
 
-.PHONY: book runs html test lint check coverage install-check bench batch grid paper record lab outputs lock clean distclean
+.PHONY: book runs html pdf test lint check coverage install-check bench batch grid paper record lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html
@@ -64,18 +65,30 @@ runs: .venv/ready
 	@echo "Running the chapters on $(DATASET) …"
 	@$(BIN)/python scripts/run_chapters.py $(CHAPTERS:%=book/%.ipynb) $(RUNS) $(GIVEN)
 
-# Pages from book/, notebooks from $(RUNS), into $(TO)/_build/html; warnings are errors. Again only if one has changed.
+# What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(RUNS).
+LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source && \
+	cp -R _config.yml _toc.yml book utils _vendor requirements.lock $(TO)/_build/source/ && \
+	cp $(CHAPTERS:%=$(RUNS)/%.ipynb) $(TO)/_build/source/book/
+
+# Pages into $(TO)/_build/html; warnings are errors. Again only if one has changed.
 html: TO := .
 html: .venv/ready
-	@rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source
-	@cp -R _config.yml _toc.yml book utils _vendor requirements.lock $(TO)/_build/source/
-	@cp $(CHAPTERS:%=$(RUNS)/%.ipynb) $(TO)/_build/source/book/
+	@$(LAY_OUT)
 	@key=$$(cd $(TO)/_build/source && find . -type f ! -name '*.pyc' | LC_ALL=C sort | xargs cksum | cksum); cd $(TO)/_build; \
 	if [ "$$key" = "$$(cat html.key 2> /dev/null)" ] && [ -e html/index.html ]; then echo "The pages: unchanged"; exit; fi; \
 	echo "Rendering the book …"; rm -rf html.key html .doctrees; \
 	$(CURDIR)/$(BIN)/jupyter-book build -q -W -n --keep-going source --path-output .. > html.log 2>&1 \
 		|| { grep -E 'WARNING|ERROR' html.log; echo "The book has errors: see $(TO)/_build/html.log"; exit 1; }; \
 	echo "$$key" > html.key
+
+# The whole book on one page, and printed.
+pdf: TO := _build/pdf
+pdf: runs
+	@echo "Rendering the book on one page, and printing it: a few minutes …"
+	@$(LAY_OUT) && rm -rf $(TO)/_build/singlehtml
+	@cd $(TO)/_build && $(CURDIR)/$(BIN)/jupyter-book build -q --keep-going --builder singlehtml source --path-output .. \
+		> pdf.log 2>&1 || { grep -E 'ERROR' pdf.log; echo "The page has errors: see $(TO)/_build/pdf.log"; exit 1; }
+	@$(BIN)/python scripts/print_book.py $(TO)/_build/singlehtml _build/book.pdf
 
 test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
 	@echo "1/5 the linter, the types, and the tests that run no notebook"

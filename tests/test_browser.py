@@ -4,9 +4,8 @@
 """
 
 import functools
-import os
 import re
-import shutil
+import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,10 +14,15 @@ import pytest
 sync_api = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import print_book  # noqa: E402
+
+from utils.errors import InputError  # noqa: E402
+
 HTML = Path(__file__).parent.parent / "_build" / "test" / "_build" / "html"
 PAGES = sorted(path.relative_to(HTML).as_posix() for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")])
-NAMES = ("chromium", "chromium-browser", "google-chrome", "microsoft-edge")
-BROWSER = os.environ.get("BROWSER_PATH") or next(filter(None, map(shutil.which, NAMES)), None)
+BROWSER = print_book.browser()
 SCREEN, PHONE = {"width": 1280, "height": 900}, {"width": 420, "height": 900}
 DARK = "prefers-color-scheme: dark"
 DOT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
@@ -250,3 +254,19 @@ def test_what_is_whole_is_not_blamed(page, write):
     good = write(f"<img src='{DOT}' alt='a dot'><pre>\\(x\\)</pre>{wide}<a href='page.html#here' id='here'>there</a>")
     assert not problems(page, good)
     assert weight(page) == good.stat().st_size
+
+
+def test_one_page_is_printed(tmp_path):
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "intro.html").write_text("<h1>One</h1><h1 style='break-before: page'>Two</h1>")
+    assert not print_book.main(tmp_path, tmp_path / "book.pdf")
+    printed = (tmp_path / "book.pdf").read_bytes()
+    assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
+
+
+def test_what_cannot_be_printed_is_told(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="could not print .*nowhere.html: .*ERR_FILE_NOT_FOUND"):
+        print_book.print_page(tmp_path / "nowhere.html", tmp_path / "book.pdf")
+    monkeypatch.setattr(print_book, "browser", lambda: None)
+    with pytest.raises(InputError, match="no Chromium to print with; BROWSER_PATH can name one"):
+        print_book.print_page(tmp_path / "a.html", tmp_path / "book.pdf")
