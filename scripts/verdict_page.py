@@ -34,7 +34,7 @@ def page(text, chapters):
     lines = [f"| {sentence} | {verdict} | {{doc}}`{short(stem)} <{stem}>` |" for sentence, verdict, stem in rows]
     table = "\n".join(["| sentence | verdict | chapter |", "| --- | --- | --- |", *lines])
     before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
-    said = f"Of {len(rows)} sentences: {', '.join(counts)}."
+    said = f"Of {len(rows)} entries: {', '.join(counts)}."
     return f"{before}{MARKS[0]}\n{said}\n\n{table}\n\n{MARKS[1]}{after}"
 
 

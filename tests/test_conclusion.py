@@ -20,3 +20,9 @@ def test_a_verdict_that_is_missing_is_noticed():
     text = (verdict_page.BOOK / "conclusion.md").read_text(encoding="utf-8")
     chapter = next(path for path in CHAPTERS if list(verdict_page.verdicts(path)))
     assert verdict_page.page(text, [path for path in CHAPTERS if path != chapter]) != text
+
+
+def test_the_conclusion_says_how_many_sentences_are_judged_once_more():
+    text = (verdict_page.BOOK / "conclusion.md").read_text(encoding="utf-8")
+    entries = [line.split(" | ")[0] for line in text.split(verdict_page.MARKS[0])[1].splitlines() if "| {doc}`" in line]
+    assert f"The entries are of {len(set(entries))} different sentences." in text and len(entries) > len(set(entries))
