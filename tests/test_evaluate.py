@@ -132,17 +132,6 @@ def test_baselines_know_nothing_of_the_weights_and_the_span_alone_does(trial):
     assert evaluate.best_baseline(trial._replace(start=trial.attack.images), evaluate.published, evaluate.good) == 6
 
 
-def test_first_weights_of_the_same_numbers_tell_the_span_alone_nothing(trial):
-    """Trainer and attacker may draw from one seed: then W₁ begins at the very numbers that the noise has."""
-    noise = trial.start - trial.start.mean()
-    first, *rest = trial.victim.released.network
-    network = (first._replace(weight=1e-3 * noise), *rest)
-    victim = trial.victim._replace(released=trial.victim.released._replace(network=network))
-    for start, told in (("random", False), ("untuned", False), ("partition", True)):
-        alone = evaluate.span_alone(trial._replace(victim=victim, start=noise, name=trial.name._replace(start=start)))
-        assert torch.allclose(alone, noise, atol=1e-9) == told
-
-
 def test_the_best_reconstruction_is_the_most_alike(trial):
     x = evaluate.secret(trial)
     noise = torch.rand(3, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(3))

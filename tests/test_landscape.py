@@ -31,7 +31,7 @@ def data(toy_npz):
 
 @pytest.fixture(scope="module")
 def sets(data):
-    noise = starts.random(10, data.secret.images.shape[1], 0)
+    noise = starts.random(10, data.secret.images.shape[1], 1)
     return data.secret.images, data.known.images, noise
 
 

@@ -92,7 +92,7 @@ def test_conda_and_binder_install_what_the_rest_installs():
 def test_the_readme_names_every_way():
     section = README.split("## Take it along")[1]
     ways = re.findall(r"^- \*\*(.+?):\*\*", section, re.M)
-    assert ways == ["Binder, conda", "Dev container", "Colab", "Published site", "Carry on"]
+    assert ways == ["Binder, conda", "Dev container", "Colab", "Published site", "On paper", "Carry on"]
     assert all(f"({file})" in section and (ROOT / file).exists() for file in ("CONTRIBUTING.md", "CHANGELOG.md"))
     assert "colab.research.google.com/github/OWNER/REPO/blob/main/book/NAME.ipynb" in section
 
