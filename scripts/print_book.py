@@ -48,7 +48,7 @@ def print_page(html, pdf):
                 path=pdf, format="A4", outline=True, print_background=True, prefer_css_page_size=True,
                 display_header_footer=True, header_template="<span></span>", footer_template=NUMBER,
             )  # fmt: skip
-    except Error as error:
+    except (Error, OSError) as error:
         raise InputError(f"{browser()} could not print {html}: {str(error).splitlines()[0]}") from error
 
 

@@ -5,6 +5,7 @@
 
 import functools
 import re
+import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,7 +21,8 @@ import print_book  # noqa: E402
 
 from utils.errors import InputError  # noqa: E402
 
-HTML = Path(__file__).parent.parent / "_build" / "test" / "_build" / "html"
+ROOT = Path(__file__).parent.parent
+HTML = ROOT / "_build" / "test" / "_build" / "html"
 PAGES = sorted(path.relative_to(HTML).as_posix() for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")])
 BROWSER = print_book.browser()
 SCREEN, PHONE = {"width": 1280, "height": 900}, {"width": 420, "height": 900}
@@ -256,17 +258,27 @@ def test_what_is_whole_is_not_blamed(page, write):
     assert weight(page) == good.stat().st_size
 
 
+def printing(folder):
+    """The script, in a process of its own: this one has a browser already."""
+    command = [sys.executable, "scripts/print_book.py", str(folder), str(folder / "book.pdf")]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
 def test_one_page_is_printed(tmp_path):
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "intro.html").write_text("<h1>One</h1><h1 style='break-before: page'>Two</h1>")
-    assert not print_book.main(tmp_path, tmp_path / "book.pdf")
+    ended = printing(tmp_path)
+    assert ended.returncode == 0 and "The book as a PDF" in ended.stdout, ended.stderr
     printed = (tmp_path / "book.pdf").read_bytes()
     assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
 
 
 def test_what_cannot_be_printed_is_told(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="could not print .*nowhere.html: .*ERR_FILE_NOT_FOUND"):
-        print_book.print_page(tmp_path / "nowhere.html", tmp_path / "book.pdf")
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "intro.html").write_text("<h1>One</h1>")
+    (tmp_path / "book.pdf").mkdir()  # where the file should be
+    ended = printing(tmp_path)
+    assert ended.returncode == 1 and "book.pdf" in ended.stderr and "Traceback" not in ended.stderr
     monkeypatch.setattr(print_book, "browser", lambda: None)
     with pytest.raises(InputError, match="no Chromium to print with; BROWSER_PATH can name one"):
         print_book.print_page(tmp_path / "a.html", tmp_path / "book.pdf")
