@@ -194,7 +194,7 @@ def draw(rule, x, seed):
     if isinstance(rule, Tied):
         return x.new_zeros(x.shape[:-1])
     sample = torch.rand if rule.bounded else torch.randn
-    return starts.random(x[..., 0].numel(), 1, seed, x.device, sample, 2).view(x.shape[:-1]).to(x)
+    return starts.random(x[..., 0].numel(), 1, seed, x.device, sample, use=2).view(x.shape[:-1]).to(x)
 
 
 def balanced(n, kinds, device="cpu"):
