@@ -116,7 +116,7 @@ def others(record):
 
 def draw(record, path):
     """Draw the step's times in single precision, and how many times as long as ours everything else takes."""
-    from utils.figures import BLUE, GREY, MARKERS, ORANGE, plt
+    from utils.notebook.figures import BLUE, GREY, MARKERS, ORANGE, plt
 
     named, rows = others(record), [r for r in record["rows"] if r["kernel"] == "step" and r["dtype"] == "float32"]
     fig, (left, right) = plt.subplots(1, 2, figsize=(16, max(4, 0.25 * len(named))), layout="constrained")

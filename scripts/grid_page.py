@@ -56,7 +56,7 @@ def figure(settings):
     """A PNG: every seed as a dot, means with their intervals, and the paper's and baseline's numbers, by setting."""
     from matplotlib.figure import Figure
 
-    from utils.verdicts import interval
+    from utils.notebook.verdicts import interval
 
     fig = Figure(figsize=(4, 1 + 0.3 * len(settings)), layout="constrained")
     axes = fig.subplots()
@@ -79,8 +79,8 @@ def figure(settings):
 
 def lines_of(quantity, settings):
     """Rows of the page's table for one quantity: text."""
-    from utils.report import number
-    from utils.verdicts import interval
+    from utils.notebook.report import number
+    from utils.notebook.verdicts import interval
 
     for setting, by_seed in settings.items():
         rows = [*by_seed.values()]

@@ -12,8 +12,9 @@ from pathlib import Path
 import grid_run
 import run_chapters
 
+from utils.choices import DATASETS
 from utils.errors import InputError
-from utils.parameters import DATASETS, assignments, check_parameters
+from utils.notebook.parameters import assignments, check_parameters
 
 MOST = 100_000  # runs
 OWN = {"RESULTS": "{}.json", "PICTURES": "{}.npz"}  # parameters that are set here, and the files that they name

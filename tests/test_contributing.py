@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from test_launch import TARGETS, targets
 
-from utils import evaluate, kept
+from utils import kept
+from utils.evaluation import evaluate
 from utils.kernels import coefficients
 
 ROOT = Path(__file__).parent.parent
@@ -63,16 +64,6 @@ def test_the_grid_that_is_shown_can_be_run(code, place):
 @pytest.mark.parametrize("code", fenced("bash"))
 def test_make_has_what_is_asked_of_it(code):
     assert targets(code) and set(targets(code)) <= TARGETS
-
-
-def test_the_bounds_that_are_told_are_those_that_are_held():
-    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    lines, file, function = re.search(r"([\d,]+) lines, no file above (\d+), no function of (\d+)", told).groups()
-    house = (ROOT / "tests" / "test_house.py").read_text()
-    assert f"<= {lines.replace(',', '')} and" in house and f"<= {file}" in house and f"< {function}," in house
-    assert re.findall(r"at most (\d+) lines of at most (\d+) characters", told) == [("25", "90")]
-    files = re.findall(r"`((?:utils|tests|data|book|\.github|scripts)/[\w./-]*|\w+\.py)`", told)
-    assert all((ROOT / file).exists() for file in files), files
 
 
 def public(path):

@@ -7,15 +7,17 @@ import pytest
 import torch
 from scipy.optimize import nnls
 
-from utils import evaluate, images, networks, report, victims
+from utils import images, networks, victims
 from utils.attacks import decoreco, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.experiment import Name, Trial
+from utils.evaluation import evaluate
+from utils.evaluation.experiment import Name, Trial
 from utils.kernels.coefficients import Margin, Signed
 from utils.kernels.layers import flatten, forward, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.residual import Stationarity
+from utils.notebook import report
 
 SIGNED = networks.perceptron("signed", 40, 40)._replace(epochs=500)
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from conftest import chapter_functions
-from utils import images, membership
+from utils import images
+from utils.evaluation import membership
 from utils.kernels.layers import Layer
 
 CHAPTER = chapter_functions("12-can-the-adversary-tell")

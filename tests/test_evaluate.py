@@ -2,13 +2,15 @@ import pytest
 import torch
 from skimage.metrics import structural_similarity
 
-from utils import evaluate, networks, report
+from utils import networks
 from utils.attacks.bilevel import Inner
 from utils.attacks.contract import Attack, Released
 from utils.attacks.decoreco import Parts
-from utils.experiment import Name, Trial
+from utils.evaluation import evaluate
+from utils.evaluation.experiment import Name, Trial
 from utils.images import Part, Split
 from utils.kernels import similarity
+from utils.notebook import report
 from utils.victims import Victim
 
 SHAPE = (8, 8, 3)

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from utils import images, networks, parameters, victims
+from utils import images, networks, victims
 from utils.attacks import bilevel, decoreco, unmixing
 from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
 from utils.kernels.layers import Layer
+from utils.notebook import parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 # The same examples in every run; `FUZZ=2000 pytest tests/test_fuzz.py` draws that many new ones for each test.

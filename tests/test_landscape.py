@@ -8,8 +8,9 @@ import torch
 from scipy.optimize import brentq, fsolve
 
 from conftest import chapter_functions
-from utils import evaluate, images, networks, victims
+from utils import images, networks, victims
 from utils.attacks import bilevel, starts
+from utils.evaluation import evaluate
 
 AFFINE = networks.affine(1e-2)
 

@@ -6,9 +6,10 @@ from scipy.stats import mannwhitneyu
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import avg_pool2d
 
-from utils import images, membership, networks, victims
+from utils import images, networks, victims
 from utils.attacks import decoreco, starts
 from utils.errors import InputError
+from utils.evaluation import membership
 from utils.kernels.similarity import alike
 
 SHAPE = (32, 32, 3)

@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from utils import recorded
+from utils.notebook import recorded
 
 DRAWING = (Path(__file__).parent.parent / "book" / "overview.svg").read_text(encoding="utf-8")
 DRAWN = [

@@ -8,7 +8,7 @@ from PIL import Image
 from conftest import chapter_functions
 from utils import images
 from utils.errors import InputError
-from utils.membership import Area, Leak
+from utils.evaluation.membership import Area, Leak
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import nbformat
 import pytest
 import yaml
 
-from utils import kept, report
+from utils import kept
+from utils.notebook import report
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

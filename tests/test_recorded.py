@@ -12,8 +12,8 @@ import pytest
 import yaml
 from test_chapters import differences
 
-from utils import recorded, verdicts
 from utils.errors import InputError
+from utils.notebook import recorded, verdicts
 
 ROOT = Path(__file__).parent.parent
 KEPT = sorted(path.stem for path in (ROOT / "data" / "results").glob("*.json"))

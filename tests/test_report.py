@@ -4,8 +4,9 @@ import re
 import pytest
 import torch
 
-from utils import parameters, report
+from utils import choices
 from utils.kernels import coefficients
+from utils.notebook import parameters, report
 
 
 def plain(text):
@@ -128,4 +129,4 @@ def test_devices_and_files_that_are_not_there(monkeypatch, tmp_path):
 
 
 def test_the_rules_that_parameters_know_are_those_that_there_are():
-    assert tuple(coefficients.RULES) == parameters.RULES
+    assert tuple(coefficients.RULES) == choices.RULES

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from utils.verdicts import Evidence, Range, above, answers, disproved, interval, proved, table, verdict
+from utils.notebook.verdicts import Evidence, Range, above, answers, disproved, interval, proved, table, verdict
 
 SENTENCE, FIVE = "“this distance is small”", [0.8, 0.81, 0.83, 0.85, 0.86]
 

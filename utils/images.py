@@ -10,9 +10,9 @@ import torch
 from numpy.lib import format as npy
 
 from utils import photographs
+from utils.choices import DATASETS
 from utils.errors import InputError
 from utils.kernels import devices
-from utils.parameters import DATASETS
 
 DATA = Path(__file__).parent.parent / "data"
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

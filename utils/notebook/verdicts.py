@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from scipy.stats import t
 
-from utils import report
+from utils.notebook import report
 
 SEEDS, CONFIDENCE = 5, 0.95  # recorded runs that a verdict needs, and of the interval of their mean
 WORDS = HELD, FAILED, OPEN, PROVED, REFUTED = "held", "did not hold", "cannot be checked", "proved", "refuted by proof"

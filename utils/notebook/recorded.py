@@ -12,9 +12,10 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from utils import evaluate, verdicts
 from utils.errors import InputError
+from utils.evaluation import evaluate
 from utils.images import DATA
+from utils.notebook import verdicts
 
 STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack

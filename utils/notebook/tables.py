@@ -2,7 +2,8 @@
 
 import torch
 
-from utils import evaluate, recorded, report
+from utils.evaluation import evaluate
+from utils.notebook import recorded, report
 
 
 def interval(areas):

@@ -3,21 +3,10 @@
 import ast
 import math
 
+from utils.choices import CHOICES
 from utils.errors import InputError, choose
 
-# What parameters that are words may be.
-RULES, FROM_ZERO = ("signed", "margin", "multiclass", "tied"), ("SEED", "SHIFT")  # the latter numbers may be zero
-DATASETS = ("photos", "cifar10", "cifar10-subset")  # beside the path of an .npz file
-CHOICES = {
-    "DEVICE": ("auto", "cpu", "cuda"),
-    "THETA_START": ("uniform", "standard"),
-    "RULE": RULES,
-    "ATTACK": ("affine", "one_hidden", *RULES),
-    "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
-    "START": ("random", "untuned", "ground_truth", "partition"),
-    "SPACE": ("span", "pixels"),
-    **dict.fromkeys(("RESTART", "UNMIX", "MEASURE"), ("yes", "no")),
-}
+FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
 
 
 def assignments(source):

@@ -7,9 +7,11 @@ from collections import namedtuple
 
 import torch
 
-from utils import membership, networks, report
+from utils import networks
 from utils.attacks import bilevel
 from utils.attacks.contract import scores
+from utils.evaluation import membership
+from utils.evaluation.experiment import TABLE_1, Row
 from utils.kernels.similarity import alike, half_ncc, l2, pairwise_ssim, ssim, stretch
 
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
@@ -130,7 +132,7 @@ def measures(trial):
 def rows_of_weights(trial):
     """RESULTS of a bilevel attack; the baseline is the start as it is, before any attack."""
     _, model, start, knowledge = trial.name
-    paper = {"mean_square_distance": report.TABLE_1[model][start]}
+    paper = {"mean_square_distance": TABLE_1[model][start]}
     listed = [(name, ours, paper.get(name), base) for name, (ours, base, _) in measures(trial).items()]
     listed += rows_of_leak(trial)
     norm = ("inner_gradient_norm", trial.attack.details.gradient_norm.item())
@@ -172,4 +174,4 @@ ROWS = {"bilevel": rows_of_weights, "decoreco": rows_of_pictures}
 def rows(trial):
     """The trial's numbers for RESULTS, under its name."""
     listed = ROWS[trial.name.attack](trial)
-    return [report.Row(f"{trial.name.prefix}/{quantity}", trial.seed, *numbers) for quantity, *numbers in listed]
+    return [Row(f"{trial.name.prefix}/{quantity}", trial.seed, *numbers) for quantity, *numbers in listed]

@@ -17,27 +17,20 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from utils.errors import InputError
-from utils.kept import write
-from utils.parameters import assignments, check_parameters
+from utils.evaluation.experiment import Row as Row  # notebooks make their numbers with report.Row
+from utils.kept import ROOT, write
+from utils.notebook.parameters import assignments, check_parameters
 
 # Every name that a chapter may write to RESULTS; | is "or", <number> stands for any. They do not change.
-PATTERNS = (Path(__file__).parent.parent / "data" / "names.txt").read_text()
+PATTERNS = (ROOT / "data" / "names.txt").read_text()
 PARTS = [[part.split("|") for part in line.split("/")] for line in PATTERNS.split()]
 NAMES = ["/".join(words) for parts in PARTS for words in itertools.product(*parts)]
-
-# Table 1 of the first paper: ‖θ* − θ‖².
-TABLE_1 = {
-    "affine": {"random": 1.1214e-3, "ground_truth": 1.3888e-3, "partition": 2.9749e-3},
-    "one_hidden": {"random": 6.1157e-5, "ground_truth": 1.7055e-3, "partition": 6.3629e-3},
-}
 
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
 if get_ipython():
     get_ipython().events.register("pre_run_cell", lambda info: cells_run.append(info.raw_cell))
 
 
-# One number of a chapter: its name in NAMES, and the value for one seed, beside the paper's and a baseline, or None.
-Row = namedtuple("Row", "name seed value paper baseline", defaults=(None, None))
 # One run of a chapter: its parameters {name: value}, its torch device, and when it started (seconds).
 Run = namedtuple("Run", "parameters device started")
 

@@ -8,6 +8,12 @@ from utils.attacks.contract import Attack
 from utils.images import Split
 from utils.victims import Victim
 
+# Table 1 of the first paper: ‖θ* − θ‖².
+TABLE_1 = {
+    "affine": {"random": 1.1214e-3, "ground_truth": 1.3888e-3, "partition": 2.9749e-3},
+    "one_hidden": {"random": 6.1157e-5, "ground_truth": 1.7055e-3, "partition": 6.3629e-3},
+}
+
 
 class Name(NamedTuple):
     """What was attacked, how, and from where."""
@@ -34,3 +40,13 @@ class Trial(NamedTuple):
     attack: Attack
     basis: torch.Tensor | None = None  # (d, r), if the attack searched the span of the first layer
     again: Attack | None = None  # an independent attack from a random start, which any adversary can make
+
+
+class Row(NamedTuple):
+    """One number of a notebook, for RESULTS."""
+
+    name: str  # registered in data/names.txt
+    seed: int
+    value: float
+    paper: float | None = None  # the paper's value
+    baseline: float | None = None  # the same number without an attack, or for held-out images
