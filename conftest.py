@@ -1,13 +1,18 @@
-"""Kernels of two workers must not meet: a TCP port that one has found free may be taken by the other.
+"""What all tests share, those of nbval among them: how kernels talk, and what a rehearsal changes.
 
-So the kernels of all tests, papermill's and nbval's, talk through sockets that are files, in a folder of their own.
+Kernels of two workers must not meet: a TCP port that one has found free may be taken by the other. So kernels of tests
+talk through sockets that are files, in a folder of their own. With ROUNDING=1, 2, … in the environment torch
+rounds in another way, here and in every kernel (tests/rehearsal/rounding.py).
 """
 
 import atexit
 import functools
+import os
 import secrets
 import shutil
+import sys
 import tempfile
+from pathlib import Path
 
 from jupyter_client.manager import KernelManager
 
@@ -22,6 +27,17 @@ def begin_with_files(manager, *given, **settings):
 
 
 KernelManager.__init__ = begin_with_files
+
+REHEARSAL = Path(__file__).parent / "tests" / "rehearsal"
+if seed := os.environ.get("ROUNDING"):
+    sys.path.append(str(REHEARSAL))
+    import rounding
+
+    rounding.begin(seed)
+    startup = Path(FOLDER, "ipython", "profile_default", "startup", "rounding.py")  # a kernel runs it first
+    startup.parent.mkdir(parents=True)
+    startup.write_text(f"import sys; sys.path.append({str(REHEARSAL)!r}); import rounding; rounding.begin({seed})")
+    os.environ["IPYTHONDIR"] = str(startup.parents[2])
 
 
 def pytest_addoption(parser):
