@@ -16,6 +16,10 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from rehearse import SETTINGS  # noqa: E402
+
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", MAKEFILE, re.M))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -63,15 +67,22 @@ def test_a_workflow_asks_make_for_what_it_has(path):
 
 
 def test_the_workflows_test_and_publish_what_make_makes():
-    pages, test = (
-        yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text()) for name in ("pages", "test")
+    folder = ROOT / ".github" / "workflows"
+    pages, test, nightly = (
+        yaml.safe_load((folder / f"{name}.yml").read_text()) for name in ("pages", "test", "nightly")
     )
     published = [step["with"]["path"] for step in pages["jobs"]["build"]["steps"] if "upload" in step.get("uses", "")]
     assert published == ["_build/html"] and "open _build/html/index.html" in MAKEFILE
     assert "cd $(TO)/_build" in MAKEFILE and "build -q -W -n --keep-going source --path-output .." in MAKEFILE
     assert pages["jobs"]["deploy"]["needs"] == "build" and pages["permissions"]["pages"] == "write"
-    asked = [target for step in test["jobs"]["test"]["steps"] for target in targets(step.get("run", ""))]
-    assert "test" in asked and test["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", NEWEST]
+    asked = [
+        target for job in test["jobs"].values() for step in job["steps"] for target in targets(step.get("run", ""))
+    ]
+    assert asked == ["check"] and test["jobs"]["check"]["strategy"]["matrix"]["python"] == ["3.11", NEWEST]
+    jobs = nightly["jobs"].values()
+    asked = [target for job in jobs for step in job["steps"] for target in targets(step.get("run", ""))]
+    assert asked == ["test", "rehearse"]
+    assert set(nightly["jobs"]["rehearse"]["strategy"]["matrix"]["setting"]) == SETTINGS.keys() - {"here"}
 
 
 def test_the_newest_python_is_the_same_everywhere():
@@ -87,14 +98,6 @@ def test_conda_and_binder_install_what_the_rest_installs():
     steps = (ROOT / "postBuild").read_text()
     assert steps.startswith("#!/bin/sh\n") and os.access(ROOT / "postBuild", os.X_OK)
     assert "pip install -q --no-deps -e ." in steps and "--no-deps -e ." in MAKEFILE
-
-
-def test_the_readme_names_every_way():
-    section = README.split("## Take it along")[1]
-    ways = re.findall(r"^- \*\*(.+?):\*\*", section, re.M)
-    assert ways == ["Binder, conda", "Dev container", "Colab", "Published site", "On paper", "Carry on"]
-    assert all(f"({file})" in section and (ROOT / file).exists() for file in ("CONTRIBUTING.md", "CHANGELOG.md"))
-    assert "colab.research.google.com/github/OWNER/REPO/blob/main/book/NAME.ipynb" in section
 
 
 def test_no_address_but_a_forks_own():
