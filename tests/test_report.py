@@ -1,4 +1,5 @@
 import json
+import math
 import re
 
 import pytest
@@ -103,6 +104,7 @@ DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
         ({"SHARPNESS": -1.0}, "SHARPNESS is -1.0; it must be larger than 0."),
         ({"SHARPNESS": float("inf")}, "SHARPNESS is inf; it must be larger than 0"),
         ({"WEIGHT_DECAY": float("nan")}, "WEIGHT_DECAY is nan; it must be larger than 0"),
+        ({"SEED": 2**63}, f"SEED is {2**63}; it must be 0 or larger, and less than 2⁶³."),
         ({"THETA_START": "zeros"}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
         ({"RULE": "best"}, "RULE is 'best', but it must be one of 'signed', 'margin', 'multiclass', 'tied'."),
         ({"DATASET": 7}, "DATASET is 7; it must be text"),
@@ -112,6 +114,30 @@ DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
 def test_wrong_parameters_end_in_a_sentence(given, sentence):
     with pytest.raises(report.InputError, match=re.escape(sentence.rstrip("."))):
         parameters.check_parameters(DECLARED, given)
+
+
+@pytest.mark.parametrize(
+    "cell, shown",
+    [
+        ("A = 2**10", "line A = 2 ** 10"),
+        ("A = 1\nA += 1", "line A += 1"),
+        ("import os", "line import os"),
+        ("A = B = 1", "line A = B = 1"),
+        ("A, B = 1, 2", "line A, B = (1, 2)"),
+        ("A: int = 1", "line A: int = 1"),
+        ("A = float('one')", "line A = float('one')"),
+        ("A = {[]: 1}", "line A = {[]: 1}"),
+        ("%matplotlib inline", "not Python (invalid syntax, line 1)"),
+    ],
+)
+def test_a_cell_of_parameters_that_does_more_than_assign_ends_in_a_sentence(cell, shown):
+    with pytest.raises(report.InputError, match=re.escape(shown)):
+        parameters.assignments(cell)
+
+
+def test_infinity_and_nan_are_read_as_papermill_writes_them():
+    assert parameters.assignments("# Parameters\nA = float('-inf')\nB = -2") == {"A": float("-inf"), "B": -2}
+    assert math.isnan(parameters.assignments("A = float('nan')")["A"])
 
 
 def test_right_parameters_pass():

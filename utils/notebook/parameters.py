@@ -1,17 +1,36 @@
 """What the parameters of a chapter may be. Loads no torch: thousands of runs are checked in seconds."""
 
 import ast
-import math
+import contextlib
 
 from utils.choices import CHOICES
 from utils.errors import InputError, choose
 
 FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
+MOST = 2**63  # what a generator of random numbers takes as its seed
 
 
 def assignments(source):
-    """Return the names and literal values that a cell assigns."""
-    return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(source).body}
+    """Return the names and literal values that a cell assigns; InputError if it does anything else."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError as error:
+        where = f"{error.msg}, line {error.lineno}"
+        raise InputError(f"The cell of parameters is not Python ({where}): write lines NAME = VALUE.") from error
+    return dict(map(assignment, statements))
+
+
+def assignment(statement):
+    """The name and the value of a statement NAME = VALUE; papermill writes infinity and NaN as float('inf')."""
+    match statement:
+        case ast.Assign([ast.Name(name)], ast.Call(ast.Name("float"), [ast.Constant(str(text))], [])):
+            with contextlib.suppress(ValueError):
+                return name, float(text)
+        case ast.Assign([ast.Name(name)], value):
+            with contextlib.suppress(ValueError, TypeError):  # TypeError: {[]: 1}
+                return name, ast.literal_eval(value)
+    line = ast.unparse(statement).splitlines()[0]
+    raise InputError(f"The cell of parameters has the line {line}: write NAME = VALUE, with a number or a text.")
 
 
 def check_parameters(declared, given):
@@ -24,6 +43,6 @@ def check_parameters(declared, given):
             kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
             raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
         choose(name, value, CHOICES.get(name, [value]))
-        if type(value) in (int, float) and not (0 < value < math.inf or name in FROM_ZERO and value == 0):
+        if type(value) in (int, float) and not (0 < value < MOST or name in FROM_ZERO and value == 0):
             least = "0 or larger" if name in FROM_ZERO else "larger than 0"
-            raise InputError(f"{name} is {value!r}; it must be {least}.")
+            raise InputError(f"{name} is {value!r}; it must be {least}{'' if value < MOST else ', and less than 2⁶³'}.")
