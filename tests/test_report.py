@@ -1,6 +1,10 @@
+import errno
 import json
 import math
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +12,8 @@ import torch
 from utils import choices
 from utils.kernels import coefficients
 from utils.notebook import parameters, report
+
+RUN = {"cwd": Path(__file__).parent.parent, "capture_output": True, "text": True}
 
 
 def plain(text):
@@ -80,11 +86,50 @@ def test_whole_numbers_are_numbers_and_zero_is_a_seed():
         parameters.check_parameters({"RATE": 0.5}, {"RATE": float("inf")})
 
 
-@pytest.mark.parametrize("path", ["/dev/null/results.json", "."])
+NOWHERE = {
+    "under a file": "/dev/null/results.json",
+    "a folder": ".",
+    "a device": "/dev/null",
+    "where no file can be": "/proc/results.json",
+    "a NUL byte": "results\0.json",
+    "too long a name": f"{'x' * 300}.json",
+}
+
+
+@pytest.mark.parametrize("path", NOWHERE.values(), ids=NOWHERE)
 def test_where_nothing_can_be_written_is_known_at_the_start(path):
-    report.check_writable("RESULTS", "")
-    with pytest.raises(report.InputError, match="give the path of a file in a folder of yours"):
+    with pytest.raises(report.InputError, match="^RESULTS cannot be written to .*: give the path of a file in"):
         report.check_writable("RESULTS", path)
+
+
+def test_where_something_can_be_written_the_check_leaves_no_trace(tmp_path):
+    report.check_writable("RESULTS", "")
+    (tmp_path / "old.json").write_text("[]")
+    for name in ("old.json", "new.json"):
+        report.check_writable("RESULTS", str(tmp_path / name))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old.json", "[]")]
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_known_at_the_start(tmp_path):
+    """A limit on the size of files stands for a disk that fills while the probe is written."""
+    code = f"from utils import report; report.check_writable('RESULTS', {str(tmp_path / 'results.json')!r})"
+    ended = subprocess.run(["sh", "-c", f'ulimit -f 8; trap "" XFSZ; "{sys.executable}" -c "{code}"'], **RUN)
+    assert "RESULTS cannot be written to" in ended.stderr and "File too large" in ended.stderr, ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_numbers_are_printed_if_the_disk_is_full_at_the_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "write", full_disk)
+    run = report.Run({"RESULTS": str(tmp_path / "results.json")}, torch.device("cpu"), 0.0)
+    with pytest.raises(report.InputError, match="No space left on device.*The numbers are printed above"):
+        report.save(run, [report.Row("collapse/decay/gradient_norm", 0, 1 / 3)], "")
+    assert json.loads(capsys.readouterr().out)["rows"][0]["value"] == 1 / 3
+    with pytest.raises(report.InputError, match="^PICTURES cannot be written to 'p.npz' .No space left on device"):
+        report.save_file("PICTURES", "p.npz", b"")
 
 
 DECLARED = {"DATASET": "photos", "SEED": 0, "IMAGES": 100, "WEIGHT_DECAY": 1e-2, "SHARPNESS": 10.0, "RULE": "signed"}
@@ -144,14 +189,11 @@ def test_right_parameters_pass():
     parameters.check_parameters(DECLARED, {"SEED": 7, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
 
 
-def test_devices_and_files_that_are_not_there(monkeypatch, tmp_path):
+def test_a_device_that_is_not_there(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert report.choose_device("auto").type == "cpu"
     with pytest.raises(report.InputError, match="torch finds no GPU here: use DEVICE='auto' or 'cpu'"):
         report.choose_device("cuda")
-    for path in ("/dev/null/results.json", str(tmp_path)):
-        with pytest.raises(report.InputError, match="RESULTS cannot be written to"):
-            report.check_writable("RESULTS", path)
 
 
 def test_the_rules_that_parameters_know_are_those_that_there_are():

@@ -1,12 +1,12 @@
 """What every chapter does with its parameters at the start and with its numbers at the end."""
 
-import contextlib
 import itertools
 import json
 import os
 import platform
 import re
 import statistics
+import tempfile
 import time
 from collections import namedtuple
 from importlib.metadata import version
@@ -25,6 +25,8 @@ from utils.notebook.parameters import assignments, check_parameters
 PATTERNS = (ROOT / "data" / "names.txt").read_text()
 PARTS = [[part.split("|") for part in line.split("/")] for line in PATTERNS.split()]
 NAMES = ["/".join(words) for parts in PARTS for words in itertools.product(*parts)]
+
+PROBE = 2**20  # bytes that must fit where a file is to be written; results are smaller
 
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
 if get_ipython():
@@ -58,12 +60,32 @@ def choose_device(name):
 
 
 def check_writable(name, path):
-    """Raise InputError unless a file can be created at `path`, if there is one; makes the folder if it is missing."""
-    folder = Path(path).parent
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    if not (os.path.isdir(folder) and os.access(folder, os.W_OK)) or (path and os.path.isdir(path)):
-        raise InputError(f"{name} cannot be written to {path}: give the path of a file in a folder of yours.")
+    """Raise InputError unless a file can be written at `path`, if there is one; makes the folder if it is missing."""
+    if not path:
+        return
+    try:
+        folder, file = os.path.split(os.path.abspath(path))
+        os.makedirs(folder, exist_ok=True)
+        if os.path.lexists(path) and not os.path.isfile(path):  # a folder, or a device, which would be replaced
+            raise OSError("it is there, but is no file")
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{file}.", suffix=".tmp") as probe:
+            probe.write(bytes(PROBE))  # a buffer writes all of it, or fails
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte
+        raise unwritable(name, path, error) from error
+
+
+def unwritable(name, path, error):
+    """The InputError for a file that cannot be written."""
+    reason = getattr(error, "strerror", None) or error
+    return InputError(f"{name} cannot be written to {path!r} ({reason}): give the path of a file in a folder of yours.")
+
+
+def save_file(name, path, contents):
+    """Write bytes to the path that a parameter gives, whole or not at all; InputError if that fails."""
+    try:
+        write(Path(path), contents)
+    except OSError as error:
+        raise unwritable(name, path, error) from error
 
 
 def general(name):
@@ -72,7 +94,10 @@ def general(name):
 
 
 def save(run, rows, sha256):
-    """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty."""
+    """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty.
+
+    If the file cannot be written after hours of work, the numbers are printed, and InputError says so.
+    """
     for row in rows:
         if general(row.name) not in NAMES:
             raise ValueError(f"{row.name} is not listed in report.NAMES")
@@ -87,7 +112,12 @@ def save(run, rows, sha256):
     }
     listed = [{key: value for key, value in row._asdict().items() if value is not None} for row in rows]
     content = {"parameters": run.parameters, "provenance": provenance, "rows": listed}
-    write(Path(path), json.dumps(content, indent=1, allow_nan=False).encode())
+    text = json.dumps(content, indent=1, allow_nan=False)
+    try:
+        save_file("RESULTS", path, text.encode())
+    except InputError as error:
+        print(text)
+        raise InputError(f"{error} The numbers are printed above.") from error
 
 
 def typeset(text):
