@@ -32,7 +32,8 @@ def made(tmp_path, monkeypatch):
     with open(tmp_path / "results" / "made.csv", "w", newline="") as file:
         csv.writer(file).writerows([("SPACE", "name", "seed", "value", "baseline")])
         csv.writer(file).writerows((space, *line) for space in ("span", "pixels") for line in LINES)
-    about = {"full_size": True, "label": "made", "grid": {"parameters": {"STEPS": 600}, "cross": {"SEED": [*range(5)]}}}
+    grid = {"parameters": {"STEPS": 600}, "cross": {"SPACE": ["span", "pixels"], "SEED": [*range(5)]}}
+    about = {"full_size": True, "label": "made", "runs": 10, "grid": grid}
     (tmp_path / "results" / "made.json").write_text(json.dumps(about))
     pictures = {f"SEED=0/{what}": np.full((2, 8, 8, 3), 51, np.uint8) for what in recorded.PAIR}
     np.savez(tmp_path / "results" / "made.npz", **pictures)
@@ -78,22 +79,51 @@ def test_a_distance_is_not_the_condition_of_a_verdict_on_itself():
     assert judged.converged == [False] + [True] * 4
 
 
-@pytest.mark.parametrize("damage", ["missing", "text"])
-def test_damaged_results_are_refused(made, damage):
-    (made / "made.json").unlink() if damage == "missing" else (made / "made.json").write_text("{")
-    with pytest.raises(InputError, match="cannot be read: take them from the repository again"):
+DAMAGES = {
+    "empty": lambda text: "",
+    "half": lambda text: text[: len(text) // 2],
+    "half, at the end of a line": lambda text: "".join(text.splitlines(True)[:26]),
+    "cut within the last number": lambda text: text.rstrip()[:-1],
+    "semicolons": lambda text: text.replace(",", ";"),
+    "a column less": lambda text: text.replace("SPACE,", "").replace("span,", "").replace("pixels,", ""),
+    "words for numbers": lambda text: text.replace("0.8,", "much,"),
+    "no number": lambda text: text.replace("0.8,", "nan,"),
+    "no seed": lambda text: text.replace(",0,", ",,"),
+    "NUL bytes": lambda text: "\0" * len(text),
+    "other bytes": lambda text: text.replace("span", "sp\udcff"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_table_is_refused_by_name(made, damage):
+    path, text = made / "made.csv", (made / "made.csv").read_text()
+    path.write_text(DAMAGES[damage](text), errors="surrogateescape")
+    with pytest.raises(InputError, match=r"/made.csv cannot be read: take it from the repository again"):
         recorded.load("made")
 
 
-@pytest.mark.parametrize("damage", ["missing", "text", "cut", "another run"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"grid": []}', '{"grid": {"cross": {}}}', None])
+def test_a_damaged_description_is_refused_by_name(made, text):
+    path = made / "made.json"
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(InputError, match=r"/made.json cannot be read: take it from the repository again"):
+        recorded.load("made")
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "text", "cut", "no arrays", "one array", "another run"])
 def test_damaged_pictures_are_refused(made, damage):
     path, found = made / "made.npz", recorded.load("made")
     assert recorded.pictures(found, "SEED=0")[1] == (8, 8, 3)
     whole = path.read_bytes()
-    path.write_bytes({"text": b"no pictures", "cut": whole[: len(whole) // 2]}.get(damage, whole))
+    path.write_bytes({"empty": b"", "text": b"no pictures", "cut": whole[: len(whole) // 2]}.get(damage, whole))
     if damage == "missing":
         path.unlink()
-    with pytest.raises(InputError, match="cannot be read for SEED=.: take it from the repository again"):
+    elif damage == "no arrays":
+        np.savez(path)
+    elif damage == "one array":
+        with open(path, "wb") as file:
+            np.save(file, np.zeros(3))
+    with pytest.raises(InputError, match="/made.npz cannot be read for SEED=.: take it from the repository again"):
         recorded.pictures(found, "SEED=1" if damage == "another run" else "SEED=0")
 
 
@@ -147,6 +177,7 @@ def two_runs(tmp_path, monkeypatch):
     }
     runs = {k: {"label": f"SPACE={k}", "crossed": {"SEED": 0, "SPACE": k}} for k in ("span", "pixels")}
     grid = {"label": "two", "full_size": True, "pictures": [{"SPACE": "span", "first": 2}]}
+    grid["cross"] = {"SEED": [0], "SPACE": ["span", "pixels"]}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(grid))
     np.savez(tmp_path / "span.npz", reconstructions=np.arange(5))
     (tmp_path / "grids").mkdir()

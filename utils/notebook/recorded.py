@@ -6,8 +6,9 @@ A grid's results are three files: `.csv` (a line per number: crossed parameters,
 
 import csv
 import json
+import math
 from collections import namedtuple
-from zipfile import BadZipFile
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -24,15 +25,39 @@ Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per 
 PAIR = ("reconstructions", "nearest_training")
 
 
+@contextmanager
+def readable(path, what=""):
+    """InputError that names a file of recorded results, whatever goes wrong in the block that reads it."""
+    try:
+        yield
+    except Exception as error:  # damaged files raise almost anything: EOFError, KeyError, BadZipFile, …
+        raise InputError(f"{path} cannot be read{what}: take it from the repository again.") from error
+
+
 def load(name):
     """Read the results of a grid; InputError if they are missing or damaged."""
-    path = DATA / "results" / name
-    try:
-        with open(path.with_suffix(".csv"), newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        return Recorded(name, rows, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"The recorded results {path} cannot be read: take them from the repository again.") from error
+    table, description = (DATA / "results" / f"{name}.{kind}" for kind in ("csv", "json"))
+    with readable(description):
+        about = json.loads(description.read_text(encoding="utf-8"))
+        crossed, runs = [*about["grid"]["cross"]], about["runs"]
+    with readable(table):
+        return Recorded(name, lines(table.read_bytes().decode(), crossed, runs), about)
+
+
+def lines(text, crossed, runs):
+    """A dict per line of a table; ValueError or TypeError unless lines are whole and all runs of the grid are there."""
+    rows = list(csv.DictReader(text.splitlines(), strict=True))
+    columns = {*crossed, "name", "seed", "value", "baseline"} - {"SEED"}
+    if not text.endswith("\n") or any(row.keys() != columns or None in row.values() for row in rows):
+        raise ValueError("a line is not whole")
+    for row in rows:
+        int(row["seed"])
+        if not math.isfinite(float(row["value"]) + float(row["baseline"] or 0)):
+            raise ValueError("a number is not finite")
+    names = ["seed" if name == "SEED" else name for name in crossed]
+    if len({tuple(row[name] for name in names) for row in rows}) != runs:
+        raise ValueError("not all runs are there")
+    return rows
 
 
 def values(recorded, quantity, column="value", **where):
@@ -91,12 +116,9 @@ def said(recorded, quantity, **where):
 
 def pictures(recorded, key):
     """Pictures of a run, {what: (k, d) in [0, 1]}, its similarities (k,), and the shape of one picture."""
-    path = (DATA / "results" / recorded.name).with_suffix(".npz")
-    try:
-        with np.load(path) as archive:
-            named = {name.split("/")[1]: archive[name] for name in archive if name.split("/")[0] == key}
+    path = DATA / "results" / f"{recorded.name}.npz"
+    with readable(path, f" for {key}"), np.load(path) as archive:
+        named = {name.split("/")[1]: archive[name] for name in archive if name.split("/")[0] == key}
         shape = named["reconstructions"].shape[1:]
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise InputError(f"{path} cannot be read for {key}: take it from the repository again.") from error
-    rows = {what: torch.from_numpy(array).double() for what, array in named.items()}
+        rows = {what: torch.from_numpy(array).double() for what, array in named.items()}
     return {what: x.flatten(1) / 255 if x.dim() > 1 else x for what, x in rows.items()}, shape
