@@ -6,7 +6,6 @@ import functools
 import hashlib
 import inspect
 import os
-import pickle
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -45,26 +44,30 @@ def kept(function):
 
     Equal means equal contents: of tensors, numbers, texts and tuples of them, on the same type of device, for the same
     code of its file and of all that this imports from `utils`; not `progress`. A call given a function is always made.
+    What cannot be read, or is of another type than the function says that it returns, is computed anew.
     """
-    code = fingerprint(Path(inspect.getfile(function)).read_bytes())
+    code, signature = fingerprint(Path(inspect.getfile(function)).read_bytes()), inspect.signature(function)
+    returns = object if signature.return_annotation is signature.empty else signature.return_annotation
 
     @functools.wraps(function)
     def call(*arguments, **named):
-        bound = inspect.signature(function).bind(*arguments, **named)
+        from utils import entries  # this loads torch
+
+        bound = signature.bind(*arguments, **named)
         bound.apply_defaults()
         given = {**bound.arguments, "progress": None}
         if FOLDER is None or any(map(callable, given.values())):
             return function(*arguments, **named)
         key = described((code, version("torch"), given))
-        path = FOLDER / f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}.pickle"
-        try:
-            return pickle.loads(path.read_bytes())
-        except Exception:  # nothing was kept, or it cannot be read
-            begun = time.perf_counter()
+        path = FOLDER / f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}.npz"
+        with contextlib.suppress(Exception):  # nothing was kept, or it cannot be read
+            if isinstance(found := entries.unpacked(path, path.stem), returns):
+                return found
+        begun = time.perf_counter()
         found = function(*arguments, **named)
         if time.perf_counter() - begun > SECONDS:
-            with contextlib.suppress(OSError):  # a full disk keeps nothing
-                write(path, pickle.dumps(found))
+            with contextlib.suppress(OSError, TypeError, MemoryError):  # a full disk keeps nothing
+                write(path, entries.packed(found, path.stem))
         return found
 
     return call

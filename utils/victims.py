@@ -29,7 +29,7 @@ class Victim(NamedTuple):
 
 
 @kept
-def train(secret, recipe, seed=0, start=None):
+def train(secret, recipe, seed=0, start=None) -> Victim:
     """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `start`, or drawn from `seed`.
 
     A smooth network with at most one hidden layer is trained until ‖∇E‖ vanishes, by Newton's method; any other one by
@@ -68,7 +68,7 @@ def described(network, z, labels, recipe, mean, gradient_norm):
 
 
 @kept
-def stationarity(victim, secret):
+def stationarity(victim, secret) -> kinks.Stationary:
     """How stationary a ReLU network with one output is for the images that it was trained on: a kinks.Stationary."""
     network, labels, recipe = victim.released
     return kinks.stationarity(network, secret.images - victim.mean, labels, LOSSES[recipe.loss], recipe.weight_decay)

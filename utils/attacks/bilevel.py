@@ -112,7 +112,7 @@ def select(mask, new, old):
 def attack(
     released, start, *, theta_start=None, iterations=1000, tolerance=1e-13, inner_start="warm", inner_budget=None,
     watch=None, progress=False,
-):  # fmt: skip
+) -> Attack:  # fmt: skip
     """Move the images `start` (…, m, d) by L-BFGS until training on them returns the released weights θ*.
 
     Converged: ‖θ(x) − θ*‖² ≤ `tolerance`·‖θ*‖². Inner solves begin at the last θ (`inner_start` = `warm`) or at

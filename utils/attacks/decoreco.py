@@ -119,7 +119,7 @@ def attack(
     released, start, *, rule="signed", labels=None, optimiser="adam", learning_rate=None, coefficient_rate=None,
     sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,
     seed=0, dtype=torch.float32, progress=False, until=None, state=None,
-):  # fmt: skip
+) -> Attack:  # fmt: skip
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them.
 
     `labels` (n,) are those of the candidates, by default `balanced`; `rule` is one of RULES. `optimiser` is `sgd`

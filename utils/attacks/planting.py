@@ -111,7 +111,7 @@ def settle(z, wish):
 
 
 @kept
-def prepare(released, start, tries=8, seed=0):
+def prepare(released, start, tries=8, seed=0) -> torch.Tensor:
     """Images near a start (m, d) for which θ* is nearly a minimum.
 
     Chance says which images end on which side of a kink: all tries but the first of seed 0 begin at a random change of

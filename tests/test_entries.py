@@ -1,0 +1,145 @@
+"""What is kept on disk comes back to the last bit, and holds no code: a changed entry is computed anew."""
+
+import json
+import math
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from utils import entries, images, kept, networks, victims
+from utils.attacks import bilevel, decoreco, starts
+from utils.kernels.layers import Layer, parted
+
+MU = 0.05
+
+
+def same(one, two):
+    """Whether two values are equal in type, contents, and the layout of their tensors."""
+    if type(one) is not type(two):
+        return False
+    if torch.is_tensor(one):
+        alike = one.dtype == two.dtype and one.shape == two.shape and one.stride() == two.stride()
+        return alike and torch.equal(one.nan_to_num(), two.nan_to_num())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(two) and all(map(same, one, two))
+    return repr(one) == repr(two)
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """Everything is kept, in a folder of the test's own."""
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    monkeypatch.setattr(kept, "SECONDS", -1.0)
+    return tmp_path
+
+
+@pytest.fixture
+def part(small):
+    return images.Part(*small[:2])
+
+
+def test_every_kind_of_result_is_kept_and_comes_back_to_the_last_bit(part, stored, monkeypatch):
+    start, made = starts.random(12, 30, 0), []
+    smooth = networks.one_hidden(5, MU, 10.0)
+    relu = networks.perceptron("signed", 8, 7)._replace(epochs=30, stages=0)
+
+    def run():
+        victim, other = victims.train(part, smooth), victims.train(part, relu)
+        settings = {"basis": networks.span_of(start), "iterations": 6, "until": 3}
+        return [
+            victim,
+            other,
+            victims.stationarity(other, part),
+            bilevel.attack(victim.released, start, iterations=3),
+            decoreco.attack(other.released, start, **settings),
+            decoreco.attack(other.released, start.expand(2, -1, -1), **settings),
+        ]
+
+    first = run()
+    assert len(list(stored.iterdir())) == len(first)
+    monkeypatch.setattr(kept, "write", lambda *given: made.append(given))
+    assert all(map(same, first, run())) and not made
+
+
+@kept.kept
+def layer(x) -> Layer:
+    return parted(2 * x)
+
+
+class Bomb:
+    """A pickle that makes a folder if it is loaded."""
+
+    def __reduce__(self):
+        return os.mkdir, ("exploded",)
+
+
+def bombs(path):
+    yield pickle.dumps(Bomb())
+    np.savez(path, description=np.array([Bomb()], dtype=object))
+    yield path.read_bytes()
+    torch.save(Bomb(), path)
+    yield path.read_bytes()
+
+
+def test_no_code_in_an_entry_is_run(stored, monkeypatch):
+    monkeypatch.chdir(stored)
+    x = torch.rand(3, 4)
+    found = layer(x)
+    [path] = stored.iterdir()
+    for bomb in list(bombs(path)):
+        path.write_bytes(bomb)
+        assert same(layer(x), found) and not (stored / "exploded").exists()
+        assert same(entries.unpacked(path, path.stem), found)  # and the entry is a sound one again
+
+
+DESCRIPTIONS = {
+    "another type": {"tuple": [1, 2]},
+    "another named tuple": {"utils.images.Part": [1, 2]},
+    "fewer fields": {"utils.kernels.layers.Layer": [1]},
+    "a function": {"os.mkdir": ["exploded"]},
+    "a function of utils": {"utils.kept.write": ["exploded", "x"]},
+    "what utils imports": {"utils.kept.os.mkdir": ["exploded"]},
+    "a class that is no named tuple": {"utils.errors.InputError": ["x"]},
+    "no type of numbers": {"utils.kernels.layers.Layer": [{"dtype": "load"}, None]},
+    "a tensor that is not there": {"utils.kernels.layers.Layer": [{"tensor": ["7", [1], "cpu"]}, None]},
+    "overlapping strides": {"utils.kernels.layers.Layer": [{"tensor": ["0", [0, 1], "cpu"]}, None]},
+    "two kinds": {"list": [], "tuple": []},
+    "a number": 3,
+}
+
+
+@pytest.mark.parametrize("what", DESCRIPTIONS)
+def test_an_entry_that_does_not_fit_is_computed_anew(what, stored, monkeypatch):
+    monkeypatch.chdir(stored)
+    x = torch.rand(3, 4)
+    found = layer(x)
+    [path] = stored.iterdir()
+    text = json.dumps([path.stem, DESCRIPTIONS[what]]).encode()
+    np.savez(path, description=np.frombuffer(text, np.uint8), **{"0": np.ones((2, 2))})
+    assert same(layer(x), found) and os.listdir() == [path.name]
+    assert same(entries.unpacked(path, path.stem), found)
+
+
+def test_an_entry_of_another_call_is_computed_anew(stored):
+    x = torch.rand(3, 4)
+    layer(x), layer(x + 1)
+    one, two = stored.iterdir()
+    one.write_bytes(two.read_bytes())
+    assert same(layer(x), parted(2 * x)) and same(layer(x + 1), parted(2 * (x + 1)))
+
+
+def test_plain_values_come_back_as_they_were(tmp_path):
+    value = [None, True, -3, 2**70, math.inf, -0.0, 0.1, "λ\0", torch.float64, (), [(1, [])], torch.tensor(True)]
+    (tmp_path / "entry").write_bytes(entries.packed(value, "key"))
+    assert same(entries.unpacked(tmp_path / "entry", "key"), value)
+
+
+@pytest.mark.parametrize(
+    "value", [{1}, {"a": 1}, np.float64(1), print, torch.zeros(2).bfloat16(), torch.ones(2, requires_grad=True)]
+)
+def test_what_cannot_be_described_is_returned_and_not_kept(value, stored):
+    assert kept.kept(lambda k: value)(3) is value
+    assert not list(stored.iterdir())
