@@ -169,7 +169,7 @@ def test_an_edited_function_is_called_again_and_one_with_a_new_comment_is_not(tm
 
 
 def test_a_fingerprint_needs_no_torch():
-    code = "import sys; from utils import kept; kept.fingerprint('from utils import figures'); "
+    code = "import sys; from utils import kept; kept.fingerprint('from utils.notebook import figures'); "
     ended = subprocess.run([sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], cwd=ROOT)
     assert ended.returncode == 0
 

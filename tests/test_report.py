@@ -116,7 +116,7 @@ def full_disk(*_):
 
 def test_a_full_disk_is_known_at_the_start(tmp_path):
     """A limit on the size of files stands for a disk that fills while the probe is written."""
-    code = f"from utils import report; report.check_writable('RESULTS', {str(tmp_path / 'results.json')!r})"
+    code = f"from utils.notebook import report; report.check_writable('RESULTS', {str(tmp_path / 'results.json')!r})"
     ended = subprocess.run(["sh", "-c", f'ulimit -f 8; trap "" XFSZ; "{sys.executable}" -c "{code}"'], **RUN)
     assert "RESULTS cannot be written to" in ended.stderr and "File too large" in ended.stderr, ended.stderr
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "_build" / "cache"  # None: keep nothing
+FOLDER = None if os.environ.get("CACHE") == "no" else ROOT / "_build" / "cache"  # None: keep nothing
 SECONDS = 0.5  # a call that is faster is made again
 
 
