@@ -13,7 +13,7 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from utils.notebook import parameters, report
+from utils.notebook import parameters
 
 pytestmark = pytest.mark.chapters
 ROOT = Path(__file__).parent.parent
@@ -123,7 +123,7 @@ def test_toy_run_gives_the_reference(chapter, toy_npz, tmp_path):
     assert {name: written["parameters"][name] for name in given} == given
     assert set(written["provenance"]) == {"versions", "device", "duration_seconds", "data_sha256"}
     assert [path.name for path in results.parent.iterdir()] == ["results.json"]
-    assert all(report.general(row["name"]) in report.NAMES and row["seed"] == 3 for row in written["rows"])
+    assert all(row["seed"] == 3 for row in written["rows"])
     reference = REFERENCES / f"{Path(chapter).name}.json"
     if os.environ.get("REFERENCE") == "write":
         reference.parent.mkdir(exist_ok=True)
@@ -154,6 +154,7 @@ def test_chapter_is_built_like_the_others(chapter):
     assert any("## What held" in cell.source for cell in cells)
     for cell in cells:
         if cell.cell_type == "code":
+            assert len(cell.source.splitlines()) <= 25, cell.source
             for output in cell.outputs:
                 assert output.output_type != "error" and output.get("name") != "stderr", cell.source
                 picture = output.get("data", {}).get("image/png", "")
@@ -167,7 +168,6 @@ WRONG = [
     ("book/07-partition-initialisation", {"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz"),
     ("book/04-decoreco-solver", {"WEIGHTS": "/nowhere.pth"}, "There is no file /nowhere.pth"),
     ("book/appendix-solver", {"IMAGES": 20, "LEARNING_RATE": 1e4}, "LEARNING_RATE 10000 is too large: by step 1"),
-    ("book/appendix-collapse", {"WEIGHT_DECAY": float("nan")}, "WEIGHT_DECAY is nan; it must be larger than 0"),
     ("book/try-your-own", {"FOLDER": "/nowhere"}, "FOLDER is /nowhere, with no folder in it: give a folder"),
     ("book/08-landscape", {"GRID": 1}, "GRID must be at least 2."),
 ]

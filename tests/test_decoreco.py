@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import nnls
 
-from utils import images, networks, victims
+from utils import images, networks, quantities, victims
 from utils.attacks import decoreco, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
@@ -17,7 +17,6 @@ from utils.kernels.coefficients import Margin, Signed
 from utils.kernels.layers import flatten, forward, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.residual import Stationarity
-from utils.notebook import report
 
 SIGNED = networks.perceptron("signed", 40, 40)._replace(epochs=500)
 
@@ -308,10 +307,12 @@ def test_what_reconstructions_show_and_what_baselines_do(data, victim):
     assert all(len(baseline(trial)) in (1, 10) for baseline in evaluate.BASELINES.values())
     assert evaluate.best_baseline(trial, evaluate.published, evaluate.good) >= 0
     assert evaluate.best_baseline(trial._replace(start=truth), evaluate.published, evaluate.good) == 10
-    names = {row.name for row in evaluate.rows(trial._replace(again=trial.attack))}
-    quantities = ["good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds", "detector_auc"]
-    quantities += ["leak_auc", "leak_auc_low", "above", "alike"]
-    assert names == {f"decoreco/signed/random/{quantity}" for quantity in quantities} <= set(report.NAMES)
+    rows = evaluate.rows(trial._replace(again=trial.attack))
+    expected = ["good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds", "detector_auc"]
+    expected += ["leak_auc", "leak_auc_low", "above", "alike"]
+    assert {row.name for row in rows} == {f"decoreco/signed/random/{quantity}" for quantity in expected}
+    for row in rows:
+        quantities.check(row.name, row.value, row.baseline, {"IMAGES": 10})
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd", "projection"])

@@ -2,7 +2,7 @@ import pytest
 import torch
 from skimage.metrics import structural_similarity
 
-from utils import networks
+from utils import networks, quantities
 from utils.attacks.bilevel import Inner
 from utils.attacks.contract import Attack, Released
 from utils.attacks.decoreco import Parts
@@ -181,7 +181,9 @@ def test_a_trial_gives_every_row_of_its_name(name):
         )
     listed = evaluate.rows(trial)
     expected = LEAKS | (PICTURES if name.attack == "decoreco" else WEIGHTS) | (CONVERGENCE if name.knowledge else set())
-    assert {row.name for row in listed} == {f"{name.prefix}/{quantity}" for quantity in expected} <= set(report.NAMES)
+    assert {row.name for row in listed} == {f"{name.prefix}/{quantity}" for quantity in expected}
+    for row in listed:
+        quantities.check(row.name, row.value, row.baseline, {"IMAGES": len(trial.data.secret.images)})
     assert all(isinstance(row.value, float) and row.seed == 0 for row in listed)
     value = {row.name.removeprefix(name.prefix + "/"): row.value for row in listed}
     if name.attack == "bilevel":

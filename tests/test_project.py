@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from utils import kept
-from utils.notebook import report
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -55,46 +54,6 @@ def test_the_version_is_the_same_everywhere():
     assert citation["license"] == PROJECT["project"]["license"]
     bibliography = (ROOT / "book" / "references.bib").read_text()
     assert all(f"{{{paper['title']}}}" in bibliography for paper in citation["references"])
-
-
-# Quantities that mean the same for every attack.
-SHARED = "leak_.*|above|alike|alike_to_start|ssim_to_start|span_auc|victim_.*|steps/.*|detector/.*"
-
-
-def test_results_page_lists_every_name():
-    page = (ROOT / "book" / "results.md").read_text()
-    for name in report.NAMES:
-        general = re.sub(r"^(prior/shift/<number>/read)/trainer_\d/", r"\1/<trainer>/", name)
-        general = re.sub(r"^(prior/shift/<number>/(unmixing/)?)(none|read|told)/(?!<)", r"\1<belief>/", general)
-        general = re.sub(r"^prior/length/\w+/", "prior/length/<training>/", general)
-        general = re.sub(r"^prior/worth/\w+/", "prior/worth/<prior>/", general)
-        general = re.sub(r"/(random|untuned|ground_truth|partition|none)/", "/<start>/", general)
-        general = re.sub(r"/(known_theta0|unknown_theta0|from_weights)/", "/<knowledge>/", general)
-        general = re.sub(r"^decoreco/\w+/", "decoreco/<rule>/", general)
-        general = re.sub(r"^landscape/\w+/<number>/<number>/", "landscape/<formulation>/<λ₁>/<λ₂>/", general)
-        general = re.sub(r"^landscape/(condition|cost|barriers)/\w+", r"landscape/\1/<model>", general)
-        general = re.sub(r"^landscape/(condition|cost)/<model>/\w+", r"landscape/\1/<model>/<start>", general)
-        general = general.replace("<model>/<start>/<number>", "<model>/<start>/<stop>")
-        general = re.sub(r"^kkt/\w+/", "kkt/<operation>/", general)
-        general = re.sub(r"^certificate/split/(second|merged)/", "certificate/split/<part>/", general)
-        general = re.sub(
-            r"^certificate/(original|planted|split|moved|photographs)/(?!<)", "certificate/<set>/", general
-        )
-        general = re.sub(r"^own/(unmixing|stationarity|bilevel|own_photographs)/", "own/<what>/", general)
-        general = general.replace("sphere/<number>", "sphere/<radius>").replace("shift/<number>", "shift/<shift>")
-        general = general.replace("loss_at/<number>", "loss_at/<time>")
-        general = general.replace("rank/<number>", "rank/<knob>")
-        general = re.sub(r"^collapse/fewest/\w+/<number>/", "collapse/fewest/<victim>/<k>/", general)
-        general = re.sub(r"/(no_decay|decay)/", "/<decay>/", general)
-        general = re.sub(r"distance_to_\w+", "distance_to_<set>", general)
-        general = re.sub(r"/(noise|photographs|drawing)/", "/<what>/", general)
-        general = re.sub(r"^unmixing/\w+/\w+/", "unmixing/<victim>/", general)
-        general = re.sub(r"^similarity/\w+/", "similarity/<measure>/", general)
-        general = re.sub(r"^detector/\w+/<start>/(\w+/)?", r"detector/<attack>/<start>/\1", general)
-        general = re.sub(r"^(detector/<attack>/<start>)/\w+/", r"\1/<score>/", general)
-        general = re.sub(r"/detector/\w+/", "/detector/<score>/", general).replace("steps/<number>", "steps/<steps>")
-        shared = re.fullmatch(f"(?:bilevel|decoreco)/.*/?(?:<start>|<knowledge>)/({SHARED})", general)
-        assert f"`{f'<attack>/{shared[1]}' if shared else general}`" in page, general
 
 
 def test_every_chapter_file_is_in_the_table_of_contents():

@@ -48,22 +48,17 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_unlisted_names_are_refused(tmp_path):
+def test_what_is_not_registered_is_refused(tmp_path):
     run = report.Run({"RESULTS": str(tmp_path / "results.json")}, torch.device("cpu"), 0.0)
-    with pytest.raises(ValueError, match="bilevel/affine/typo is not listed"):
+    with pytest.raises(report.InputError, match="bilevel/affine/typo is not registered"):
         report.save(run, [report.Row("bilevel/affine/typo", 0, 1.0)], "")
+    with pytest.raises(report.InputError, match="own/bilevel/leak_auc is 1.5, but its kind, area, is in"):
+        report.save(run, [report.Row("own/bilevel/leak_auc", 0, 1.5)], "")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_bar_in_a_cell_does_not_end_it():
     assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"
-
-
-def test_numbers_in_names_stand_for_any_number():
-    assert len(report.NAMES) == len(set(report.NAMES)) == 1412
-    assert report.general("landscape/bilevel/0.25/1/distance_to_noise") in report.NAMES
-    assert report.general("landscape/bilevel/x/1/distance_to_noise") not in report.NAMES
-    assert report.general("bilevel/affine/random/nearest_training_l2") == "bilevel/affine/random/nearest_training_l2"
 
 
 @pytest.mark.parametrize(

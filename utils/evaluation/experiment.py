@@ -45,7 +45,7 @@ class Trial(NamedTuple):
 class Row(NamedTuple):
     """One number of a notebook, for RESULTS."""
 
-    name: str  # registered in data/names.txt
+    name: str  # registered in data/quantities.yaml
     seed: int
     value: float
     paper: float | None = None  # the paper's value

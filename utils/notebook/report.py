@@ -1,6 +1,5 @@
 """What every chapter does with its parameters at the start and with its numbers at the end."""
 
-import itertools
 import json
 import os
 import platform
@@ -16,15 +15,11 @@ import torch
 from IPython import get_ipython
 from IPython.display import Markdown
 
+from utils import quantities
 from utils.errors import InputError
 from utils.evaluation.experiment import Row as Row  # notebooks make their numbers with report.Row
-from utils.kept import ROOT, write
+from utils.kept import write
 from utils.notebook.parameters import assignments, check_parameters
-
-# Every name that a chapter may write to RESULTS; | is "or", <number> stands for any. They do not change.
-PATTERNS = (ROOT / "data" / "names.txt").read_text()
-PARTS = [[part.split("|") for part in line.split("/")] for line in PATTERNS.split()]
-NAMES = ["/".join(words) for parts in PARTS for words in itertools.product(*parts)]
 
 PROBE = 2**20  # bytes that must fit where a file is to be written; results are smaller
 
@@ -88,19 +83,14 @@ def save_file(name, path, contents):
         raise unwritable(name, path, error) from error
 
 
-def general(name):
-    """The name with <number> in place of numbers between slashes, as in NAMES."""
-    return re.sub(r"(?<=/)\d+(\.\d+)?(?=/)", "<number>", name)
-
-
 def save(run, rows, sha256):
     """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty.
 
     If the file cannot be written after hours of work, the numbers are printed, and InputError says so.
+    Raises InputError, with or without RESULTS, unless every row is as `quantities` has it.
     """
     for row in rows:
-        if general(row.name) not in NAMES:
-            raise ValueError(f"{row.name} is not listed in report.NAMES")
+        quantities.check(row.name, row.value, row.baseline, run.parameters)
     path = run.parameters["RESULTS"]
     if not path:
         return
