@@ -68,8 +68,9 @@ runs: .venv/ready
 	@$(BIN)/python scripts/run_chapters.py $(CHAPTERS:%=book/%.ipynb) $(RUNS) $(GIVEN)
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(RUNS).
-LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source && \
+LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data && \
 	cp -R _config.yml _toc.yml book utils _vendor requirements.lock $(TO)/_build/source/ && \
+	cp data/quantities.yaml $(TO)/_build/source/data/ && \
 	cp $(CHAPTERS:%=$(RUNS)/%.ipynb) $(TO)/_build/source/book/
 
 # Pages into $(TO)/_build/html; warnings are errors. Again only if one has changed.
