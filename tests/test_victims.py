@@ -5,8 +5,9 @@ import torch
 
 from utils import images, kept, networks, victims
 from utils.errors import InputError
-from utils.kernels import kinks, layers
+from utils.kernels import layers
 from utils.kernels.losses import LOSSES
+from utils.kernels.stationarity import relative_gradients
 
 MU = 1e-2
 
@@ -140,7 +141,7 @@ def test_a_stationary_point_on_a_kink():
     w = torch.full((1, 1), (1 - MU) ** 0.5, dtype=torch.float64)
     network = layers.Layer(w, 0 * w[0]), layers.Layer(w, None)
     x, y = torch.tensor([[1.0], [0.0]]).double(), torch.tensor([1.0, 0.0]).double()
-    found = kinks.stationarity(network, x, y, LOSSES["square"], MU)
+    found = relative_gradients(network, x, y, LOSSES["square"], MU)
     assert torch.allclose(found.printed, torch.tensor([1.0, 0.0]).double(), atol=1e-12) and found.on_kink == 0.5
     assert found.smallest.max() < 1e-6 and found.slopes[0].flatten().tolist() == pytest.approx([1, MU], abs=1e-7)
 
@@ -149,7 +150,7 @@ def test_the_smallest_generalised_gradient_is_one(small):
     x, y, _ = small
     recipe = networks.perceptron("signed", 8, 7)._replace(start=0.1)
     network = networks.initial(recipe, 30, 1)
-    found = kinks.stationarity(network, x, y, LOSSES["square"], MU, tolerance=0.3)
+    found = relative_gradients(network, x, y, LOSSES["square"], MU, tolerance=0.3)
     theta = layers.change(network, lambda p: p.clone().requires_grad_())
     a = x
     for layer, slope in zip(theta, found.slopes):
@@ -173,7 +174,7 @@ def test_a_polish_leaves_the_span_of_the_images_alone(small):
     gaps = [networks.gap(network) for network in trained]
     assert gaps[0].count == 11 and gaps[0].ratio > 100 and gaps[0].values[11] < 1e-12 < 1e-8 < gaps[1].values[11]
     mu, loss = recipe.weight_decay, LOSSES[recipe.loss]
-    found = [kinks.stationarity(n, x - polished.mean, y, loss, mu, 1e-3).smallest for n in trained]
+    found = [relative_gradients(n, x - polished.mean, y, loss, mu, 1e-3).smallest for n in trained]
     assert 2 * found[0].max() < found[1].max()
     basis = networks.span(trained[0])
     assert torch.allclose(networks.within(x - x.mean(0), basis), x - x.mean(0), atol=1e-6)

@@ -13,9 +13,11 @@ from utils import networks
 from utils.attacks.contract import Released, check_layers
 from utils.errors import InputError, choose
 from utils.kept import kept
-from utils.kernels import affine, devices, kinks, layers, one_hidden
+from utils.kernels import affine, devices, layers, one_hidden
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
+from utils.kernels.polish import polish
+from utils.kernels.stationarity import Stationary, relative_gradients
 
 
 class Victim(NamedTuple):
@@ -68,10 +70,10 @@ def described(network, z, labels, recipe, mean, gradient_norm):
 
 
 @kept
-def stationarity(victim, secret) -> kinks.Stationary:
-    """How stationary a ReLU network with one output is for the images that it was trained on: a kinks.Stationary."""
+def stationarity(victim, secret) -> Stationary:
+    """How stationary a ReLU network with one output is for its training images, as `relative_gradients` says."""
     network, labels, recipe = victim.released
-    return kinks.stationarity(network, secret.images - victim.mean, labels, LOSSES[recipe.loss], recipe.weight_decay)
+    return relative_gradients(network, secret.images - victim.mean, labels, LOSSES[recipe.loss], recipe.weight_decay)
 
 
 def check(recipe, secret, smooth):
@@ -112,7 +114,7 @@ def descended(network, x, y, recipe):
     with devices.tuned(seen, inner):
         theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
         if recipe.stages:
-            inside = kinks.polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
+            inside = polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
             theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
