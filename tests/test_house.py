@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "utils").rglob("*.py"))
-CHAPTERS = sorted((ROOT / "book").glob("*.ipynb"))
+CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
 NOT_FOR_ATTACKERS = ("utils.images", "utils.victims", "utils.evaluation", "utils.notebook")
 
 

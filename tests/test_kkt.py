@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from conftest import chapter_functions
 from utils import images, networks, victims
 from utils.errors import InputError
+from utils.evaluation import certificates
+from utils.kernels import kkt_sets
+from utils.kernels.similarity import l2
 from utils.networks import change, flatten, forward
 
 chapter = SimpleNamespace(**chapter_functions("appendix-kkt"))
@@ -47,7 +50,7 @@ def rough(seed, dimensions=9):
     points, signs = clusters(seed, dimensions, spread=0.6)
     recipe = networks.perceptron("margin", 12)._replace(epochs=60, start=0.01, centred=False)
     victim = victims.train(images.Part(points, (signs + 1) / 2), recipe, seed)
-    return chapter.KKTSet(*main.fitted(victim.released.network, points, signs))
+    return kkt_sets.KKTSet(*certificates.fitted(victim.released.network, points, signs))
 
 
 def direction(seed, dimensions=9):
@@ -63,8 +66,14 @@ def per_label(kkt):
     return torch.stack([kkt.multipliers[kkt.signs == sign].sum() for sign in (1, -1)])
 
 
+def members(kkt):
+    """The points of every cell: lists of their numbers."""
+    cell = kkt_sets.cells(kkt)
+    return [(cell == k).nonzero()[:, 0].tolist() for k in cell.unique()]
+
+
 def slacks(kkt):
-    return kkt.multipliers * (chapter.margins(kkt) - 1)
+    return kkt.multipliers * (kkt_sets.margins(kkt) - 1)
 
 
 # ---- What a set says ----
@@ -74,7 +83,7 @@ def slacks(kkt):
 @given(DRAWS, st.integers(2, 9), st.integers(1, 4), st.booleans())
 def test_two_groups_are_a_kkt_point_to_rounding(seed, dimensions, neurons, bias):
     kkt = exact(seed, dimensions, neurons, bias)
-    assert max(chapter.conditions(kkt)) < 1e-11
+    assert max(kkt_sets.conditions(kkt)) < 1e-11
     theta = flatten(kkt.network)
     assert torch.allclose(theta @ theta, 2 * kkt.multipliers.sum(), rtol=1e-10)  # Euler's identity, degree two
     first = networks.joint(kkt.network[0]) if bias else kkt.network[0].weight
@@ -90,36 +99,36 @@ def test_residual_equals_autograd(seed):
     outputs = forward(network, x)[1][-1][:, 0]
     slopes = torch.autograd.grad((kkt.multipliers * kkt.signs * outputs).sum(), parts, retain_graph=True)
     expected = torch.cat([(p - slope).flatten() for p, slope in zip(parts, slopes)])
-    assert torch.allclose(flatten(chapter.residual(kkt)), expected, rtol=1e-12, atol=1e-14)
+    assert torch.allclose(kkt_sets.residual(kkt), expected, rtol=1e-12, atol=1e-14)
     (in_x,) = torch.autograd.grad(outputs.sum(), x)
-    assert torch.allclose(chapter.input_gradients(kkt), in_x, rtol=1e-12)
+    assert torch.allclose(kkt_sets.input_gradients(kkt.network, kkt.points), in_x, rtol=1e-12)
 
 
 def test_conditions_tell_what_is_wrong():
     kkt = exact(0)
-    assert chapter.conditions(kkt._replace(multipliers=-kkt.multipliers)).negativity > 0.01
+    assert kkt_sets.conditions(kkt._replace(multipliers=-kkt.multipliers)).negativity > 0.01
     shrunk = kkt._replace(network=change(kkt.network, lambda p: 0.9 * p))
-    assert chapter.conditions(shrunk).violation == pytest.approx(1 - 0.81)
-    moved = chapter.conditions(kkt._replace(points=2 * kkt.points))
+    assert kkt_sets.conditions(shrunk).violation == pytest.approx(1 - 0.81)
+    moved = kkt_sets.conditions(kkt._replace(points=2 * kkt.points))
     assert moved.slackness > 0.1 and moved.stationarity > 0.1
 
 
 def test_the_multipliers_are_found_again_at_any_scale():
     kkt = exact(1)
-    again = main.fitted(change(kkt.network, lambda p: 7 * p), kkt.points, kkt.signs)
-    assert main.conditions(again).stationarity < 1e-7
+    again = certificates.fitted(change(kkt.network, lambda p: 7 * p), kkt.points, kkt.signs)
+    assert kkt_sets.conditions(again).stationarity < 1e-7
     assert torch.allclose(per_label(again), per_label(kkt), rtol=1e-7)
     assert torch.allclose(flatten(again.network), flatten(kkt.network), rtol=1e-10)
 
 
 def test_best_multipliers_beat_others():
     kkt = rough(3)
-    best = chapter.conditions(kkt).stationarity
+    best = kkt_sets.conditions(kkt).stationarity
     for step in (1e-3, -1e-3):
         for i in range(len(kkt.points)):
             other = kkt.multipliers.clone()
             other[i] = (other[i] + step).clamp_min(0)
-            assert chapter.conditions(kkt._replace(multipliers=other)).stationarity >= best - 1e-9
+            assert kkt_sets.conditions(kkt._replace(multipliers=other)).stationarity >= best - 1e-9
 
 
 # ---- Merge and split ----
@@ -129,13 +138,13 @@ def test_best_multipliers_beat_others():
 @given(DRAWS, st.integers(0, 2))
 def test_merge_keeps_stationarity_margins_and_slack(seed, kind):
     kkt = [exact(seed), exact(seed, 4, 2, False), rough(seed % 50)][kind]
-    cell = max(chapter.cells(kkt), key=lambda cell: (kkt.multipliers[cell].sum() > 0, len(cell)))
+    cell = max(members(kkt), key=lambda cell: (kkt.multipliers[cell].sum() > 0, len(cell)))
     assume(len(cell) > 1 and kkt.multipliers[cell].sum() > 0)
     merged = chapter.merge(kkt, cell)
     assert chapter.residual_change(merged, kkt) < 1e-10
     assert torch.allclose(per_label(merged), per_label(kkt), rtol=1e-12)
     assert len(merged.points) == len(kkt.points) - len(cell) + 1
-    assert chapter.margins(merged)[-1] >= chapter.margins(kkt)[cell].min() - 1e-12
+    assert kkt_sets.margins(merged)[-1] >= kkt_sets.margins(kkt)[cell].min() - 1e-12
     assert torch.allclose(slacks(merged)[-1], slacks(kkt)[cell].sum(), atol=1e-12)
 
 
@@ -145,13 +154,13 @@ def test_split_keeps_stationarity_and_merge_undoes_it(seed, forward, backward, t
     kkt = rough(seed % 50) if trained else exact(seed)
     n, index = len(kkt.points), heaviest(kkt)
     way = chapter.tangent(kkt, [index], direction(seed + 1))
-    reach = [chapter.budget(kkt, side)[index].item() for side in (way, -way)]
+    reach = [kkt_sets.budget(kkt, side)[index].item() for side in (way, -way)]
     alpha, beta = (share * min(5.0, part) for share, part in zip((forward, backward), reach))
     assume(min(alpha, beta) > 1e-6)
     made = chapter.split_points(kkt, [index], way, alpha, beta)
     assert chapter.residual_change(made, kkt) < 1e-10
     assert torch.allclose(per_label(made), per_label(kkt), rtol=1e-12)
-    assert torch.allclose(chapter.margins(made)[-2:], chapter.margins(kkt)[index].expand(2), atol=1e-10)
+    assert torch.allclose(kkt_sets.margins(made)[-2:], kkt_sets.margins(kkt)[index].expand(2), atol=1e-10)
     assert (made.points[-2] - made.points[-1]).norm().item() == pytest.approx(alpha + beta, rel=1e-9)
     back, order = chapter.merge(made, [n - 1, n]), [*(i for i in range(n) if i != index), index]
     assert torch.allclose(back.points, kkt.points[order], atol=1e-10)
@@ -163,8 +172,8 @@ def test_split_keeps_stationarity_and_merge_undoes_it(seed, forward, backward, t
 def test_a_split_that_keeps_the_margin_does_not_raise_the_slack(seed):
     kkt, way = rough(seed % 50), direction(seed)
     index = int(slacks(kkt).argmax())
-    pace = (chapter.input_gradients(kkt)[index] @ way).abs().item()
-    step = 0.9 * min((chapter.margins(kkt)[index].item() - 1) / pace, chapter.reach(kkt, index, way))
+    pace = (kkt_sets.input_gradients(kkt.network, kkt.points)[index] @ way).abs().item()
+    step = 0.9 * min((kkt_sets.margins(kkt)[index].item() - 1) / pace, kkt_sets.reach(kkt, index, way))
     made = chapter.split_points(kkt, [index], way, step, 0.7 * step)
     assert chapter.residual_change(made, kkt) < 1e-10
     assert torch.allclose(slacks(made)[-2:].sum(), slacks(kkt)[index], atol=1e-12)
@@ -176,11 +185,11 @@ def test_a_split_that_keeps_the_margin_does_not_raise_the_slack(seed):
 def test_scaling_after_a_violation_grows_both_slacks_as_derived(seed, violation):
     kkt = exact(seed)
     index = heaviest(kkt)
-    gradient = chapter.input_gradients(kkt)[index]
+    gradient = kkt_sets.input_gradients(kkt.network, kkt.points)[index]
     way, step = gradient / gradient.norm(), violation / gradient.norm().item()
-    assume(step < chapter.reach(kkt, index, way))
+    assume(step < kkt_sets.reach(kkt, index, way))
     made = chapter.split_points(kkt, [index], way, step, violation=violation + 1e-9)
-    first, then = chapter.conditions(made), chapter.conditions(chapter.unit_margin(made))
+    first, then = kkt_sets.conditions(made), kkt_sets.conditions(chapter.unit_margin(made))
     assert first.violation == pytest.approx(violation, rel=1e-6)
     assert then.stationarity == pytest.approx(first.stationarity / math.sqrt(1 - violation), abs=1e-12)
     assert then.slackness <= kkt.multipliers.max().item() * violation / (1 - violation) + 1e-9
@@ -190,9 +199,9 @@ def test_scaling_after_a_violation_grows_both_slacks_as_derived(seed, violation)
 @pytest.mark.parametrize("seed", range(5))
 def test_known_slack_budget_is_the_largest_step(seed):
     kkt, way = rough(seed), direction(seed)
-    index, known = heaviest(kkt), 1.5 * chapter.conditions(kkt).slackness
+    index, known = heaviest(kkt), 1.5 * kkt_sets.conditions(kkt).slackness
     allowed = chapter.known_slack_budget(kkt, index, way, known)
-    pace, m = (chapter.input_gradients(kkt)[index] @ way).abs(), chapter.margins(kkt)
+    pace, m = (kkt_sets.input_gradients(kkt.network, kkt.points)[index] @ way).abs(), kkt_sets.margins(kkt)
     rest = torch.arange(len(m)) != index
 
     def slackness(step):  # as if no neuron changed
@@ -207,12 +216,12 @@ def test_known_slack_budget_is_the_largest_step(seed):
 @given(DRAWS)
 def test_budget_is_the_first_change_of_a_neuron(seed):
     kkt, way = rough(seed % 50), direction(seed)
-    active = chapter.preactivations(kkt.network, kkt.points) > 0
+    active = kkt_sets.preactivations(kkt.network, kkt.points) > 0
     for side in (way, -way):
-        reach = chapter.budget(kkt, side)
+        reach = kkt_sets.budget(kkt, side)
         for factor in (0.999, 1.001):
             moved = kkt.points + factor * reach.clamp_max(1e12)[:, None] * side
-            same = ((chapter.preactivations(kkt.network, moved) > 0) == active).all(1)
+            same = ((kkt_sets.preactivations(kkt.network, moved) > 0) == active).all(1)
             assert same.all() if factor < 1 else not same[reach < 1e12].any()
 
 
@@ -224,16 +233,16 @@ def test_derived_bound_holds(seed, trained, scale):
         kkt = chapter.exact_set(scale * kkt.points, kkt.signs, 2, bias=False)
     for index in range(0, len(kkt.points), 3):
         way = chapter.tangent(kkt, [index], direction(seed))
-        assert chapter.reach(kkt, index, way) >= chapter.bounds(kkt, index, way).derived * (1 - 1e-9)
+        assert kkt_sets.reach(kkt, index, way) >= kkt_sets.bounds(kkt, index, way).derived * (1 - 1e-9)
 
 
 def test_quoted_bound_does_not_survive_a_change_of_units():
     points, signs, held = double([1.0, 0.0], [-1.0, 0.3]), double(1.0, -1.0), []
     for scale in (10.0, 0.01):
         kkt = chapter.two_groups(scale * points, signs, bias=False)
-        assert max(chapter.conditions(kkt)) < 1e-12
+        assert max(kkt_sets.conditions(kkt)) < 1e-12
         way = chapter.tangent(kkt, [0], double(0.0, 1.0))
-        reach, (quoted, derived) = chapter.reach(kkt, 0, way), chapter.bounds(kkt, 0, way)
+        reach, (quoted, derived) = kkt_sets.reach(kkt, 0, way), kkt_sets.bounds(kkt, 0, way)
         assert derived <= reach * (1 + 1e-12)
         held.append(quoted <= reach)
     assert held == [True, False]
@@ -244,25 +253,25 @@ def test_quoted_bound_does_not_survive_a_change_of_units():
 def test_order_of_the_points_does_not_matter(seed):
     kkt = exact(seed)
     order = torch.randperm(len(kkt.points), generator=generator(seed))
-    shuffled = chapter.KKTSet(kkt.network, *(part[order] for part in kkt[1:]))
+    shuffled = kkt_sets.KKTSet(kkt.network, *(part[order] for part in kkt[1:]))
     assert chapter.residual_change(kkt, shuffled) < 1e-12
-    a, b = chapter.condense(kkt), chapter.condense(shuffled)
+    a, b = kkt_sets.condensed(kkt), kkt_sets.condensed(shuffled)
     assert torch.allclose(a.points[a.signs.argsort()], b.points[b.signs.argsort()], atol=1e-10)
 
 
 @often
 @given(DRAWS, st.integers(2, 6))
 def test_spread_to_several_points(seed, count):
-    kkt = chapter.condense(exact(seed))
+    kkt = kkt_sets.condensed(exact(seed))
     moves = torch.randn(count, kkt.points.shape[1], dtype=torch.float64, generator=generator(seed))
-    gradient = chapter.input_gradients(kkt)[0]
+    gradient = kkt_sets.input_gradients(kkt.network, kkt.points)[0]
     moves = moves - torch.outer(moves @ gradient, gradient) / (gradient @ gradient)
     shares = torch.rand(count, dtype=torch.float64, generator=generator(seed)) + 0.1
     shares = shares / shares.sum()
     moves = moves - shares @ moves
-    room = min(chapter.budget(kkt, move)[0].item() for move in moves)
+    room = min(kkt_sets.budget(kkt, move)[0].item() for move in moves)
     made = chapter.spread(kkt, 0, 0.9 * min(room, 10.0) * moves, shares)
-    assert chapter.residual_change(made, kkt) < 1e-9 and max(chapter.conditions(made)) < 1e-9
+    assert chapter.residual_change(made, kkt) < 1e-9 and max(kkt_sets.conditions(made)) < 1e-9
     assert len(made.points) == len(kkt.points) + count - 1
 
 
@@ -275,9 +284,9 @@ def test_faraway_is_further_than_asked_for(seed, distance, trained):
     kkt = rough(seed % 20, dimensions=30) if trained else exact(seed, dimensions=16)
     far = chapter.faraway(kkt, distance, seed=seed)
     assert len(far.points) == 2 * len(kkt.points)
-    assert chapter.l2(far.points, kkt.points).min() > distance
+    assert l2(far.points, kkt.points).min() > distance
     assert chapter.residual_change(far, kkt) < 1e-14 * max(1.0, distance) * 1e3
-    assert (chapter.margins(far) > 1 - 1e-8).all()
+    assert (kkt_sets.margins(far) > 1 - 1e-8).all()
 
 
 # ---- Certificates ----
@@ -288,33 +297,55 @@ def test_faraway_is_further_than_asked_for(seed, distance, trained):
 def test_a_planted_set_keeps_the_residual_and_the_margins(seed, trained):
     kkt = rough(seed % 20, dimensions=30) if trained else exact(seed, dimensions=16)
     wishes = torch.randn(kkt.points.shape, dtype=torch.float64, generator=generator(seed))
-    made = main.planted(kkt, wishes)
-    assert (main.residual(made) - main.residual(kkt)).abs().max() < 1e-10
-    assert torch.allclose(main.margins(made), main.margins(kkt).repeat(2), atol=1e-9)
-    free = main.unseen(kkt, wishes)
+    made = kkt_sets.planted(kkt, wishes)
+    assert (kkt_sets.residual(made) - kkt_sets.residual(kkt)).abs().max() < 1e-10
+    assert torch.allclose(kkt_sets.margins(made), kkt_sets.margins(kkt).repeat(2), atol=1e-9)
+    free = kkt_sets.unseen(kkt, wishes)
     assert (free @ torch.cat([kkt.points, kkt.network[0].weight]).mT).abs().max() < 1e-10
-    assert torch.allclose(main.unseen(kkt, free), free, atol=1e-10)
+    assert torch.allclose(kkt_sets.unseen(kkt, free), free, atol=1e-10)
 
 
 @often
 @given(DRAWS)
-def test_both_residuals_of_the_chapter_are_those_of_the_appendix(seed):
+def test_the_residual_is_that_of_one_point_after_another(seed):
     kkt = rough(seed % 50)
-    ours, theirs = main.conditions(kkt), chapter.conditions(kkt)
-    assert ours.stationarity * flatten(kkt.network).norm().item() == pytest.approx(theirs.stationarity)
-    assert (ours.violation, ours.slackness, ours.negativity) == pytest.approx(theirs[1:], abs=1e-12)
-    assert torch.allclose(main.plain_residual(kkt), main.residual(kkt), atol=1e-12)
+    assert torch.allclose(main.plain_residual(kkt), kkt_sets.residual(kkt), atol=1e-12)
+
+
+@often
+@given(DRAWS, st.booleans())
+def test_sets_that_explain_a_network_exactly_as_well(seed, trained):
+    kkt = rough(seed % 20, dimensions=30) if trained else exact(seed, dimensions=16)
+    used = [cell for cell in members(kkt) if kkt.multipliers[cell].sum() > 0]
+    condensed, far = kkt_sets.condensed(kkt), kkt_sets.faraway(kkt, 7.0, seed)
+    assert len(condensed.points) == len(used)
+    assert kkt_sets.alone(condensed).all()
+    for made in (condensed, far, kkt_sets.straight_split(kkt, 5.0)):
+        assert chapter.residual_change(made, kkt) < 1e-9
+        assert torch.allclose(per_label(made), per_label(kkt), rtol=1e-12)
+        assert kkt_sets.margins(made).min() > 1 - 1e-8
+    assert l2(far.points, kkt.points).min() > 7
+
+
+@often
+@given(DRAWS)
+def test_a_straight_split_moves_what_is_needed_along_its_margin(seed):
+    kkt = rough(seed % 20)
+    made, needed = kkt_sets.straight_split(kkt, 0.01), kkt.multipliers > 0
+    first, second = made.points[-2 * int(needed.sum()) :].view(-1, 2, kkt.points.shape[1]).unbind(1)
+    assert torch.allclose((first + second) / 2, kkt.points[needed].flip(0), atol=1e-12)
+    assert ((first - second).norm(dim=1) <= 0.02 + 1e-12).all()
 
 
 @often
 @given(DRAWS)
 def test_within_the_free_radius_no_neuron_changes(seed):
     kkt = rough(seed % 50)
-    radii = main.to_hyperplanes(kkt.network, kkt.points).amin(1)
+    radii = kkt_sets.to_hyperplanes(kkt.network, kkt.points).amin(1)
     ways = torch.randn(kkt.points.shape, dtype=torch.float64, generator=generator(seed))
     ways = ways / ways.norm(dim=1, keepdim=True)
-    active = main.preactivations(kkt.network, kkt.points) > 0
-    moved = main.preactivations(kkt.network, kkt.points + 0.999 * radii[:, None] * ways) > 0
+    active = kkt_sets.preactivations(kkt.network, kkt.points) > 0
+    moved = kkt_sets.preactivations(kkt.network, kkt.points + 0.999 * radii[:, None] * ways) > 0
     assert (moved == active).all()
 
 
@@ -323,12 +354,12 @@ def test_within_the_free_radius_no_neuron_changes(seed):
 def test_both_halves_of_a_split_keep_cells_and_margins(seed):
     kkt = rough(seed % 50)
     photographs = torch.randn(kkt.points.shape, dtype=torch.float64, generator=generator(seed))
-    u = main.halves(kkt.network, kkt.points, photographs)
-    made = main.paired(kkt, u)
-    assert (main.residual(made) - main.residual(kkt)).abs().max() < 1e-10
-    assert torch.allclose(main.margins(made), main.margins(kkt).repeat(2), atol=1e-9)
-    single = main.alone(kkt)
-    assert torch.allclose(main.centres(made)[: len(u)][single], kkt.points[single], atol=1e-10)
+    u = certificates.halves(kkt.network, kkt.points, photographs)
+    made = kkt_sets.paired(kkt, u)
+    assert (kkt_sets.residual(made) - kkt_sets.residual(kkt)).abs().max() < 1e-10
+    assert torch.allclose(kkt_sets.margins(made), kkt_sets.margins(kkt).repeat(2), atol=1e-9)
+    single = kkt_sets.alone(kkt)
+    assert torch.allclose(kkt_sets.centres(made)[: len(u)][single], kkt.points[single], atol=1e-10)
 
 
 @often
@@ -337,11 +368,11 @@ def test_no_nearby_half_is_nearer_to_the_photograph(seed):
     kkt = rough(seed % 50)
     photographs = torch.randn(kkt.points.shape, dtype=torch.float64, generator=generator(seed))
     network, x = kkt.network, kkt.points
-    u = main.halves(network, x, photographs) / 0.99
+    u = certificates.halves(network, x, photographs) / 0.99
     left = (x + u - photographs).norm(dim=1)
-    rooms, z = main.preactivations(network, x).abs(), main.preactivations(network, x) > 0
+    rooms, z = kkt_sets.preactivations(network, x).abs(), kkt_sets.preactivations(network, x) > 0
     slopes = (z * network[1].weight) @ network[0].weight
-    bends = main.to_hyperplanes(network, x) < main.NEAR
+    bends = kkt_sets.to_hyperplanes(network, x) < certificates.NEAR
     for k in range(20):
         step = torch.randn(u.shape, dtype=torch.float64, generator=generator(seed + k)) * 10 ** -(k / 5)
         for i in range(len(x)):
@@ -355,18 +386,18 @@ def test_no_nearby_half_is_nearer_to_the_photograph(seed):
 
 def test_alone_is_what_no_other_point_shares():
     kkt = exact(0)
-    cell = next(cell for cell in chapter.cells(kkt) if len(cell) > 1)
+    cell = next(cell for cell in members(kkt) if len(cell) > 1)
     first = torch.zeros_like(kkt.multipliers)
     first[cell[0]] = 1.0
-    assert main.alone(kkt._replace(multipliers=first)).tolist() == (first > 0).tolist()
+    assert kkt_sets.alone(kkt._replace(multipliers=first)).tolist() == (first > 0).tolist()
     first[cell[1]] = 1.0
-    assert not main.alone(kkt._replace(multipliers=first)).any()
+    assert not kkt_sets.alone(kkt._replace(multipliers=first)).any()
 
 
 def test_the_best_slopes_at_kinks_only_help():
     for seed in range(3):
         kkt = rough(seed)
-        assert main.at_kinks(kkt) <= main.conditions(kkt).stationarity + 1e-6
+        assert certificates.at_kinks(kkt) <= kkt_sets.conditions(kkt).stationarity + 1e-6
 
 
 # ---- Bad input ----
@@ -384,17 +415,17 @@ def test_merges_that_are_refused():
     for which in ([first], [first, first], [first, 99]):
         refused("at least 2 different numbers from 0 to", chapter.merge, kkt, which)
     none = kkt._replace(multipliers=torch.zeros_like(kkt.multipliers))
-    refused("λ from 0 with the sum 0", chapter.merge, none, chapter.cells(kkt)[0])
+    refused("λ from 0 with the sum 0", chapter.merge, none, members(kkt)[0])
 
 
 def test_splits_that_are_refused():
     kkt = exact(0)
     index = heaviest(kkt)
-    gradient, split = chapter.input_gradients(kkt)[index], chapter.split_points
+    gradient, split = kkt_sets.input_gradients(kkt.network, kkt.points)[index], chapter.split_points
     refused("take a direction orthogonal to", split, kkt, [index], gradient, 0.01)
     assert len(split(kkt, [index], gradient, 0.01, violation=1.0).points) == len(kkt.points) + 1
     way = chapter.tangent(kkt, [index], direction(0))
-    reach = chapter.reach(kkt, index, way)
+    reach = kkt_sets.reach(kkt, index, way)
     refused("meets a hyperplane at 0.99", split, kkt, [index], way, 1.01 * reach)
     assert len(split(kkt, [index], way, 0.99 * reach).points) == len(kkt.points) + 1
     for step in (0.0, -1.0, math.nan, math.inf):
@@ -425,4 +456,4 @@ def test_networks_and_sets_that_are_refused():
     refused("no bias after the first layer", chapter.merge, kkt._replace(network=biased), [0, 1])
     refused("need 9 inputs", chapter.merge, kkt._replace(signs=kkt.signs[:-1]), [0, 1])
     refused("must be −1 or \\+1", chapter.merge, kkt._replace(signs=(kkt.signs + 1) / 2), [0, 1])
-    refused("A training image is misjudged", main.fitted, kkt.network, kkt.points, -kkt.signs)
+    refused("A training image is misjudged", certificates.fitted, kkt.network, kkt.points, -kkt.signs)

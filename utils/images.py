@@ -149,6 +149,11 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)  # type: ignore[call-arg]
 
 
+def centred(part):
+    """The Part of images without their mean."""
+    return Part(part.images - part.images.mean(0), part.labels)
+
+
 def enough(sizes, counts):
     """Where the parts of each class begin and end, unless a class has too few images."""
     kinds, smallest, (training, partition, held_out) = len(counts), min(counts), sizes

@@ -1,0 +1,176 @@
+"""Deniability certificates: how far a trained network's training images can be split, and sets in their place.
+
+The evaluator has the training images: everything here is about what a KKT set of them (`kernels.kkt_sets`) allows.
+"""
+
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import nnls
+from torch.nn.functional import normalize
+
+from utils import images, networks, victims
+from utils.attacks import contract, decoreco
+from utils.errors import InputError
+from utils.evaluation.membership import ALIKE
+from utils.kernels import losses
+from utils.kernels.kkt import kkt_distance
+from utils.kernels.kkt_sets import (
+    KKTSet,
+    best_multipliers,
+    input_gradients,
+    margins,
+    paired,
+    planted,
+    to_hyperplanes,
+    unseen,
+)
+from utils.kernels.layers import change, forward, joint
+from utils.kernels.similarity import alike
+from utils.networks import within
+
+NEAR = 0.01  # a neuron bends at an image if its hyperplane is so near
+
+
+class Retrained(NamedTuple):
+    """A network that was trained anew, compared with the given one."""
+
+    agreement: float  # share of fresh photographs that both put into the same class
+    cosine: float  # the smaller one of the two groups' Σ_j |v_j|(w_j, b_j)
+
+
+# ---- The network and its training images ----
+
+
+def photographs_of(name, data, count, seed, device):
+    """The Part of photographs to be planted: others of the Split that the network is trained on, or of another data set.
+
+    `name` is empty for the former, or as for `images.load`; InputError if these pictures have another shape.
+    """
+    if not name:
+        return data.known
+    other = images.split(images.load(name), count, count, seed, device)
+    if other.shape != data.shape:
+        raise InputError(f"DENY has images of {other.shape}, DATASET of {data.shape}.")
+    return other.known
+
+
+def trained(part, neurons, epochs, seed):
+    """The network of gradient descent on a Part as it is, without touching its mean."""
+    recipe = networks.perceptron("margin", neurons)._replace(epochs=epochs, centred=False)
+    return victims.train(part, recipe, seed).released.network
+
+
+def fitted(network, points, signs):
+    """The set of a trained network, scaled to a smallest margin of 1, with its best λ."""
+    smallest = margins(KKTSet(network, points, signs, None)).min().item()
+    if smallest <= 0:
+        raise InputError("A training image is misjudged: raise EPOCHS or NEURONS.")
+    network = change(network, lambda p: p / smallest**0.5)
+    return best_multipliers(KKTSet(network, points, signs, torch.zeros_like(signs)))
+
+
+def explained(network, part):
+    """The set of a Part's images, whoever they are, with the λ ≥ 0 that explain a network best."""
+    signs = losses.signs(part.labels)
+    return best_multipliers(KKTSet(network, part.images, signs, torch.zeros_like(signs)))
+
+
+def at_kinks(kkt, near=NEAR):
+    """ε/‖θ‖ with λ ≥ 0 and slopes in [0, 1] at kinks nearer than `near`, made small in turns."""
+    bends = to_hyperplanes(kkt.network, kkt.points) < near
+    return kkt_distance(kkt.network, kkt.points, kkt.signs, bends)
+
+
+# ---- Splits towards photographs ----
+
+
+def shortest(rows, least):
+    """The shortest v with rows·v ≥ least (Lawson and Hanson)."""
+    system = torch.cat([rows, least[:, None]], 1).mT.cpu().numpy()
+    target = [0.0] * (len(system) - 1) + [1.0]
+    found = torch.from_numpy(nnls(system, target, maxiter=30 * system.shape[1])[0])
+    missed = (torch.from_numpy(system) @ found - torch.tensor(target)).to(rows)
+    return -missed[:-1] / missed[-1]
+
+
+def halves(network, x, photographs):
+    """u (n, d) of (eq-halves), a hundredth shorter, so that cells are not left."""
+    basis, rooms = networks.span(network, 1e-9), to_hyperplanes(network, x)
+    weight = normalize(network[0].weight) @ basis  # (h, r)
+    moves = (photographs - x) @ basis  # (n, d) @ (d, r)
+    for i, (room, slope) in enumerate(zip(rooms, input_gradients(network, x) @ basis)):
+        bends = room < NEAR
+        fixed = networks.span_of(torch.cat([weight[bends], normalize(slope[None])]))
+        rows = weight[~bends] - within(weight[~bends], fixed)
+        rows, room = torch.cat([rows, -rows]), room[~bends].repeat(2)
+        aim = moves[i] - within(moves[i], fixed)
+        moves[i] = aim + shortest(rows, -room - rows @ aim)
+    return 0.99 * moves @ basis.mT
+
+
+# ---- Sets in place of the training set ----
+
+
+def moved(network, photographs, labels, steps):
+    """Photographs (n, d), moved by the stationarity attack, in the span of W₁ only."""
+    recipe = networks.perceptron("margin", len(network[0].weight))
+    found = decoreco.attack(
+        contract.Released(network, labels, recipe), photographs, rule="margin", labels=labels, iterations=steps,
+        lambda_min=0.0, range_weight=0.0, dtype=torch.float64, basis=networks.span(network, 1e-9),
+    )  # fmt: skip
+    return explained(network, images.Part(found.images, labels))
+
+
+def alternatives(truth, chosen, u, steps):
+    """Sets in place of the training set, {name: KKTSet}, and their ε/‖θ‖ with the best slopes, {name: number}.
+
+    `chosen` is a Part of photographs, one per image, and u (n, d) are the `halves` towards them. Both halves of *split*
+    and *planted* have the pre-activations of the image near kinks: the truth's slopes and its number do for them.
+    """
+    photographs, network = chosen.images, truth.network
+    inside = moved(network, photographs, chosen.labels, steps)
+    free = photographs - within(photographs, networks.span(network, 1e-9))
+    sets = {
+        "original": truth,
+        "planted": planted(truth, photographs),
+        "split": paired(truth, u + unseen(truth, photographs)),
+        "moved": paired(inside, free),
+        "photographs": explained(network, chosen),
+    }
+    numbers = {"original": at_kinks(truth), "moved": at_kinks(inside), "photographs": at_kinks(sets["photographs"])}
+    return sets, numbers | {name: numbers["original"] for name in ("planted", "split")}
+
+
+def as_part(kkt):
+    """The points with their labels, by class."""
+    order = kkt.signs.argsort(stable=True)
+    return images.Part(kkt.points[order], (kkt.signs[order] + 1) / 2)
+
+
+def compare(one, other, fresh):
+    """Compare two networks on fresh photographs (k, d): Retrained."""
+    named = [forward(net, fresh)[1][-1] > 0 for net in (one, other)]
+    # s₊ and s₋ of both networks: (h,) @ (h, d + 1) -> (d + 1,)
+    sums = [[(s * net[1].weight[0]).clamp_min(0) @ joint(net[0]) for s in (1, -1)] for net in (one, other)]
+    cosines = [torch.cosine_similarity(a, b, dim=0).item() for a, b in zip(*sums)]
+    return Retrained((named[0] == named[1]).double().mean().item(), min(cosines))
+
+
+def shares_alike(points, truth, chosen, shape):
+    """Of points (n, d): the share like any training image (m, d), and like the photograph chosen for them (n, d)."""
+    likeness = alike(points, truth, shape).amax(1)
+    own = alike(points, chosen, shape).diagonal()
+    return [(part > ALIKE).double().mean().item() for part in (likeness, own)]
+
+
+def lookalikes(sets, truth, photographs, centre, shape):
+    """`shares_alike` of the pictures of every set, {name: two shares}; of a pair the first, and of the split set all.
+
+    `centre` (n, d) are the centres of the split set's cells; of them those count whose image has λ > 0.
+    """
+    n, needed = len(photographs), truth.multipliers > 0
+    found = {name: (kkt.points[:n], photographs) for name, kkt in sets.items()}
+    found["split/second"] = sets["split"].points[n:], photographs
+    found["split/merged"] = centre[needed], photographs[needed]
+    return {name: shares_alike(points, truth.points, own, shape) for name, (points, own) in found.items()}
