@@ -43,7 +43,7 @@ class Retrained(NamedTuple):
 
 
 def photographs_of(name, data, count, seed, device):
-    """The Part of photographs to be planted: others of the Split that the network is trained on, or of another data set.
+    """The Part of photographs to be planted: others of the Split that the network was trained on, or of other data.
 
     `name` is empty for the former, or as for `images.load`; InputError if these pictures have another shape.
     """
