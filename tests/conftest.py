@@ -8,16 +8,18 @@ import torch
 
 from utils import images, networks, victims
 
-BOOK = Path(__file__).parent.parent / "book"
+ROOT = Path(__file__).parent.parent
+BOOK = ROOT / "book"
 
 
 def chapter_functions(stem):
-    """What a chapter defines: the names of its imports, parameters and other constants, functions and classes.
+    """What a chapter or an experiment defines: its imports, parameters and other constants, functions and classes.
 
     Only cells are executed that hold nothing else, so that no experiment runs.
     """
     names = {"__name__": stem}
-    for cell in nbformat.read(BOOK / f"{stem}.ipynb", as_version=4).cells:
+    (path,) = (path for folder in (BOOK, ROOT / "experiments") for path in folder.glob(f"{stem}.ipynb"))
+    for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code" and all(map(only_defines, ast.parse(cell.source).body)):
             exec(compile(cell.source, f"{stem}: {cell.source.splitlines()[0]}", "exec"), names)
     return names

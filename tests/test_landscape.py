@@ -10,19 +10,19 @@ from scipy.optimize import brentq, fsolve
 from conftest import chapter_functions
 from utils import images, networks, victims
 from utils.attacks import bilevel, starts
-from utils.evaluation import evaluate
+from utils.evaluation import evaluate, landscape, mixtures
 
 AFFINE = networks.affine(1e-2)
 
 
 @pytest.fixture(scope="module")
-def landscape():
-    return SimpleNamespace(**chapter_functions("08-landscape"))
+def grids():
+    return SimpleNamespace(**chapter_functions("landscape"))
 
 
 @pytest.fixture(scope="module")
 def losses():
-    return SimpleNamespace(**chapter_functions("appendix-landscape"))
+    return SimpleNamespace(**chapter_functions("landscape-losses"))
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def mixed():
     return torch.cartesian_prod(values, values).T
 
 
-def test_mixtures_are_equation_10(landscape, sets, mixed):
-    x = landscape.mixture(*sets, *mixed)
+def test_mixtures_are_equation_10(sets, mixed):
+    x = mixtures.mixture(*sets, *mixed)
     assert x.shape == (9, 10, 192)
     for start, one, two in zip(x, *mixed):
         expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
@@ -56,8 +56,8 @@ def test_mixtures_are_equation_10(landscape, sets, mixed):
     assert torch.equal(x[8], sets[0]) and torch.equal(x[2], sets[1]) and torch.equal(x[0], sets[2])
 
 
-def test_each_start_of_a_grid_is_attacked_as_if_it_were_alone(landscape, released, sets, mixed):
-    x = landscape.mixture(*sets, *mixed)
+def test_each_start_of_a_grid_is_attacked_as_if_it_were_alone(released, sets, mixed):
+    x = mixtures.mixture(*sets, *mixed)
     together = bilevel.attack(released, x, iterations=15).images
     for k in (0, 4, 8):
         alone = bilevel.attack(released, x[k], iterations=15).images
@@ -70,16 +70,16 @@ def victim(data):
 
 
 @pytest.fixture(scope="module")
-def explored(landscape, victim, data, sets, mixed):
-    """The chapter's `explore` with DecoReco on a small network."""
-    basis = landscape.random_axes(*(part - victim.mean for part in sets))
-    attack = landscape.adam_attack(victim.released, victim.mean, basis, torch.float64)
-    return lambda at_once: landscape.explore(attack, sets, mixed, data.shape, at_once)
+def explored(victim, data, sets, mixed):
+    """`explore` with DecoReco on a small network."""
+    basis = mixtures.random_axes(*(part - victim.mean for part in sets))
+    attack = mixtures.adam_attack(mixtures.Setting(victim.released, victim.mean, basis), 200, 0.003, torch.float64)
+    return lambda at_once: mixtures.explore(attack, sets, mixed, data.shape, at_once)
 
 
-def test_a_grid_knows_the_distances_of_its_starts(landscape, explored, data, sets, mixed):
+def test_a_grid_knows_the_distances_of_its_starts(explored, data, sets, mixed):
     found = explored(9)
-    assert torch.allclose(found.start, landscape.mixture(*sets, *mixed), atol=1e-9)
+    assert torch.allclose(found.start, mixtures.mixture(*sets, *mixed), atol=1e-9)
     for place, k in ((8, 0), (2, 1), (0, 2)):
         assert found.start_distance[place, k] <= 1e-9
     pictures = found.found[4]
@@ -96,12 +96,12 @@ def test_a_grid_in_slices_is_the_same_and_attacks_noise_once(explored):
         assert torch.equal(whole.found[place], whole.found[0])
 
 
-def test_lines_and_planes_go_through_their_points(losses, sets):
+def test_lines_and_planes_go_through_their_points(sets):
     a, b, c = sets
-    t, x = losses.line(a, b, 5)
+    t, x = landscape.line(a, b, 5)
     assert torch.allclose(t, torch.tensor([-0.5, 0, 0.5, 1, 1.5]).double())
     assert torch.allclose(x[1], a) and torch.allclose(x[3], b)
-    s, x, (along, across) = losses.plane(a, b, c, 9)
+    s, x, (along, across) = chapter_functions("appendix-landscape")["plane"](a, b, c, 9)
     assert torch.allclose(s[[2, 6]], torch.tensor([0.0, 1.0]).double())
     assert torch.allclose(x[2 * 9 + 2], a) and torch.allclose(x[6 * 9 + 2], b)
     u, v = b - a, x[2 * 9 + 6] - a
@@ -109,21 +109,22 @@ def test_lines_and_planes_go_through_their_points(losses, sets):
     assert torch.allclose(a + along * u + across * v, c)
 
 
-def test_random_axes_span_the_rows_and_no_more(landscape, sets):
+def test_random_axes_span_the_rows_and_no_more(sets):
     basis = networks.span_of(sets[0])
     rows = torch.cat([sets[0], sets[0][:3] - sets[0][3:6]])  # thirteen rows of rank ten
-    other = landscape.random_axes(rows, sets[0])
+    other = mixtures.random_axes(rows, sets[0])
     assert other.shape == (192, 10)
     assert torch.allclose(other.mT @ other, torch.eye(10).double(), atol=1e-12)
     assert torch.allclose(other @ other.mT, basis @ basis.mT, atol=1e-9)
     assert (other.mT @ basis).abs().max() < 0.95
 
 
-def test_both_optimisers_lower_the_loss_in_the_span(landscape, victim, sets, mixed):
-    basis = landscape.random_axes(*(part - victim.mean for part in sets))
-    start = landscape.mixture(*sets, *mixed)[[2, 0]]
-    for make in (landscape.adam_attack, landscape.lbfgs_attack):
-        early, found, first, last = make(victim.released, victim.mean, basis)(start)
+def test_both_optimisers_lower_the_loss_in_the_span(grids, victim, sets, mixed):
+    basis = mixtures.random_axes(*(part - victim.mean for part in sets))
+    start = mixtures.mixture(*sets, *mixed)[[2, 0]]
+    setting = mixtures.Setting(victim.released, victim.mean, basis)
+    for attack in (mixtures.adam_attack(setting, 200, 0.003), grids.lbfgs_attack(setting, 200)):
+        early, found, first, last = attack(start)
         assert (last < first).all() and (early != found).any()
         step = found - start
         assert (step - networks.within(step, basis)).norm() <= 1e-5 * step.norm()
@@ -145,20 +146,20 @@ def hessian(gradient, x, step=1e-5):
     return torch.stack([(gradient(x + v) - gradient(x - v)).flatten() for v in steps]) / (2 * step)
 
 
-def gradients(losses, known):
+def gradients(known):
     """The gradients of l_bi and l_st as functions of x."""
     scale = networks.flatten(known.network).square().sum() / 2
     upper = lambda x: bilevel.hypergradient(known, x).gradient / scale  # noqa: E731
-    return upper, lambda x: losses.stationarity_loss(x, known)[1]
+    return upper, lambda x: landscape.stationarity_loss(x, known)[1]
 
 
-def test_curvature_is_the_hessian_of_the_bilevel_loss(losses, data):
+def test_curvature_is_the_hessian_of_the_bilevel_loss(data):
     x, y = data.secret.images[:4, :6], torch.tensor([0.0, 0.0, 1.0, 1.0]).double()
     known = victims.train(images.Part(x + 0.1 * x.flip(0), y), AFFINE).released
-    matrix = hessian(gradients(losses, known)[0], x)
+    matrix = hessian(gradients(known)[0], x)
     assert torch.allclose(matrix, matrix.mT, atol=1e-6 * matrix.abs().max())
     v = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    loss = [losses.bilevel_loss(x + h * v, known) for h in (-1e-4, 0.0, 1e-4)]
+    loss = [landscape.bilevel_loss(x + h * v, known) for h in (-1e-4, 0.0, 1e-4)]
     second = (loss[0] - 2 * loss[1] + loss[2]) / 1e-8
     assert torch.allclose(v.flatten() @ matrix @ v.flatten(), second, rtol=1e-3)
 
@@ -171,19 +172,19 @@ def six():
     return x, victims.train(images.Part(x, y), AFFINE).released
 
 
-def test_two_losses_are_curved_where_the_appendix_says(losses, six):
+def test_two_losses_are_curved_where_the_appendix_says(six):
     x, known = six
-    upper, more = (hessian(gradient, x) for gradient in gradients(losses, known))
+    upper, more = (hessian(gradient, x) for gradient in gradients(known))
     more = (more - upper + (more - upper).mT) / 2
     assert torch.linalg.matrix_rank(upper, rtol=1e-6, hermitian=True) == 13  # d + 1 of 72 directions
     assert torch.linalg.matrix_rank(more, rtol=1e-6, hermitian=True) == 6  # m of them
     assert torch.linalg.eigvalsh(more).min() >= -1e-6 * more.norm()
 
 
-def test_exact_spectra_are_those_of_the_hessians(losses, six):
+def test_exact_spectra_are_those_of_the_hessians(six):
     x, known = six
     scale = 2 / networks.flatten(known.network).square().sum()
-    for exact, gradient in zip(losses.spectra(x, known), gradients(losses, known)):
+    for exact, gradient in zip(landscape.spectra(x, known), gradients(known)):
         values = torch.linalg.eigvalsh(hessian(gradient, x))[-13:]  # rising
         exact = scale * exact
         assert torch.allclose(values[[0, -1]], exact[[0, -1]], rtol=1e-3)
@@ -196,13 +197,13 @@ def test_free_coefficients_curve_all_directions_alike(losses, six):
     values = values[values > 1e-4 * values[-1]]
     assert len(values) == 12 + 1 - 6  # d + 1 directions less the row space of six images
     assert torch.allclose(values[1:], values[-1], rtol=1e-4)
-    assert math.isclose((values[-1] / values[0]).item(), losses.free_condition(x), rel_tol=1e-3)
+    assert math.isclose((values[-1] / values[0]).item(), landscape.free_condition(x), rel_tol=1e-3)
 
 
 def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(losses, data):
     x = data.secret.images[:4, :6]
     known = victims.train(images.Part(x, torch.tensor([0, 0, 1, 1]).double()), networks.one_hidden(3, 1e-2)).released
-    assert losses.free_loss(x, known) <= 1e-12  # its own training images explain it
+    assert landscape.free_loss(x, known) <= 1e-12  # its own training images explain it
     y = x.flip(1)
     pixels, layers = y.clone(), [part.clone().requires_grad_() for layer in known.network for part in layer]
     rows = []
@@ -213,25 +214,25 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(losses, data
     theta, rows = torch.cat([part.detach().flatten() for part in layers]), torch.stack(rows)
     basis = torch.linalg.qr(rows.mT)[0]
     missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()
-    assert torch.allclose(losses.free_loss(y, known), missed)
+    assert torch.allclose(landscape.free_loss(y, known), missed)
     step = 1e-6 * torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    change = losses.free_loss(y + step, known) - losses.free_loss(y - step, known)
+    change = landscape.free_loss(y + step, known) - landscape.free_loss(y - step, known)
     assert torch.allclose(change / 2, (losses.free_gradient(y, known)[1] * step).sum(), rtol=1e-4)
 
 
-def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian(losses):
+def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian():
     x = torch.rand(4, 9, generator=torch.Generator().manual_seed(0)).double()
     secret = images.Part(x, torch.tensor([0, 0, 1, 1]).double())
     known = bilevel.condensed(victims.train(secret, networks.one_hidden(3, 1e-2)).released)
     scale = 2 / networks.flatten(known.network).square().sum()
-    values = torch.linalg.eigvalsh(hessian(gradients(losses, known)[1], x))
-    top = scale * losses.spectra(x, known)[1][-3:]
+    values = torch.linalg.eigvalsh(hessian(gradients(known)[1], x))
+    top = scale * landscape.spectra(x, known)[1][-3:]
     assert all((values / one - 1).abs().min() < 1e-3 for one in top)
 
 
 def test_both_descents_have_the_same_stops_and_are_charged(losses, released, sets):
     start = sets[2]
-    costs = {loss: losses.descent(loss, start, released) for loss in losses.LOSSES}
+    costs = {loss: losses.descent(loss, start, released) for loss in landscape.LOSSES}
     for reached in costs.values():
         assert sorted(reached) == sorted(losses.STOPS)
         near, far = reached[min(losses.STOPS)], reached[max(losses.STOPS)]
@@ -242,7 +243,7 @@ def test_both_descents_have_the_same_stops_and_are_charged(losses, released, set
     v, u = torch.randn(2, 193, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     change = [value(v + h * u)[1] for h in (-1e-5, 1e-5)]
     assert torch.allclose((change[1] - change[0]) / 2e-5, product(v)(u), atol=1e-6)
-    assert math.isclose(losses.bilevel_loss(sets[0], released).item(), 0, abs_tol=1e-12)
+    assert math.isclose(landscape.bilevel_loss(sets[0], released).item(), 0, abs_tol=1e-12)
 
 
 # ---- No local minimum above zero: points that are critical, built as the proof says ----
@@ -274,7 +275,7 @@ def lowest_curvature(gradient, x):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_critical_points_above_zero_are_saddles(losses, seed):
+def test_critical_points_above_zero_are_saddles(seed):
     drawn = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     released = victims.train(images.Part(drawn + 0.3, LABELS), networks.affine(DECAY)._replace(centred=False)).released
     theta = networks.vector(released.network)
@@ -292,7 +293,7 @@ def test_critical_points_above_zero_are_saddles(losses, seed):
     for low, high in changes:
         k = brentq(lambda k: stationary(k)[0], low, high)
         x = images_with(*degenerate(k), w, b, seed)
-        slope, curvature = lowest_curvature(lambda x: losses.stationarity_loss(x, released)[1], x)
+        slope, curvature = lowest_curvature(lambda x: landscape.stationarity_loss(x, released)[1], x)
         assert stationary(k)[1] < 0 and slope < 1e-8 and curvature < -1e-6
 
     def trained(values):  # (w, b) = θ(x) has to be trained, and F as in the proof

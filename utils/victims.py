@@ -19,6 +19,8 @@ from utils.kernels.losses import LOSSES
 from utils.kernels.polish import polish
 from utils.kernels.stationarity import Stationary, relative_gradients
 
+STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
+
 
 class Victim(NamedTuple):
     """A trained network: what its trainer released, and what only the trainer and the evaluator know."""

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from utils import victims
 from utils.errors import InputError
 from utils.evaluation import evaluate
 from utils.images import DATA
 from utils.notebook import verdicts
 
-STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
+STATIONARY = victims.STATIONARY
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
 SOLVED = evaluate.SOLVED["affine"]  # largest relative distance of an attack on the affine model that has converged
 Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance

@@ -1,0 +1,220 @@
+"""Three losses of candidates x (…, m, d) on one model, without a unit: the bilevel, the stationarity and DecoReco's.
+
+l_bi = ‖θ(x) − θ*‖²/‖θ*‖² of eq. (2), l_st = ‖∇_θE(x, y; θ*)‖²/(μ²‖θ*‖²) of eq. (3), and with free coefficients
+l_free = min_c ‖θ* − Σ_i c_i ∇_θΦ(x_i; θ*)‖²/‖θ*‖². The model is affine or has one hidden layer; `known` is what its
+trainer released. An experiment of the evaluator: it measures the losses at the training images.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from utils import images, networks, victims
+from utils.attacks import bilevel, starts
+from utils.attacks.contract import Released
+from utils.evaluation.experiment import Row
+from utils.kernels import affine, one_hidden, solvers
+
+LOSSES = ("bilevel", "stationarity", "DecoReco")
+
+
+class Model(NamedTuple):
+    """A victim and three sets of m images, in coordinates of all that the losses see of them."""
+
+    sets: tuple  # training, partition and noise, each (m, r)
+    known: Released  # one neuron for all that are equal, which changes no output
+    basis: torch.Tensor  # (d, r), of the coordinates
+    begins: tuple = ()  # for a hidden layer: two θ⁰ (Weights), the victim's own and another
+    target: tuple = ()  # θ*, with all of its neurons
+
+
+def setting(labelled, m, recipe, seed, device):
+    """The Split, three sets of m images (training, partition, noise), and what a victim of the recipe released."""
+    data = images.split(labelled, m, m, seed, device)
+    noise = starts.random(m, data.secret.images.shape[1], seed, device)
+    released = victims.train(data.secret, recipe, seed).released
+    return data, (data.secret.images, data.known.images, noise), released
+
+
+def in_coordinates(known, basis):
+    """What was released, for images given by their coordinates in a basis (d, r)."""
+    return known._replace(network=networks.in_span(known.network, basis))
+
+
+def model_of(sets, released, seed):
+    """The Model of three sets (m, d) and of what a victim released, whose θ⁰ was drawn from `seed`."""
+    basis, recipe = networks.span_of(*sets, released.network[0].weight), released.recipe
+    known, inside = in_coordinates(bilevel.condensed(released), basis), tuple(part @ basis for part in sets)
+    if not recipe.hidden:
+        return Model(inside, known, basis)
+    drawn = (networks.initial(recipe, len(basis), s, device=basis.device) for s in (seed, 1000 + seed))
+    begins = (one_hidden.weights(networks.in_span(first, basis), recipe.sharpness) for first in drawn)
+    return Model(inside, known, basis, tuple(begins), networks.in_span(released.network, basis))
+
+
+def parts(known):
+    """The kernel of a released network's model, its weights θ*, labels and μ."""
+    model, (network, y, recipe) = bilevel.model_of(known), known
+    return model, model.weights(network, recipe.sharpness), y, recipe.weight_decay
+
+
+# ---- The losses and their gradients ----
+
+
+def energy_gradient(x, known):
+    """∇_θ E at θ* as a vector (…, n)."""
+    model, theta, y, decay = parts(known)
+    if model is affine:
+        return affine.energy_gradient(x, y, theta, decay)
+    vector = one_hidden.pack(theta).expand(*x.shape[:-2], -1)
+    return one_hidden.energy(vector, x, y, decay, theta.sharpness)[1]
+
+
+def bilevel_loss(x, known):
+    """l_bi (…); a network's training begins at θ*."""
+    model, theta, y, decay = parts(known)
+    solved = model.inner(x, y, decay, theta)[0]
+    return model.square_norm(model.difference(solved, theta)) / model.square_norm(theta)
+
+
+def stationarity_loss(x, known):
+    """l_st (…) and its gradient (…, m, d)."""
+    model, theta, y, decay = parts(known)
+    p, unit = energy_gradient(x, known), decay**2 * model.square_norm(theta)
+    z = affine.logits(x, theta) if model is affine else None
+    at = affine.Solved(theta, z, None, None, 0, None)
+    slope = 2 * model.cross_gradient(x, y, at, p) / unit[..., None, None]
+    return affine.square_norm(p) / unit, slope
+
+
+def features(x, known):
+    """The gradients ∇_θ Φ(xᵢ; θ*) as rows (…, m, n)."""
+    model, theta, *_ = parts(known)
+    if model is affine:
+        return one_hidden.bordered(x)
+    at = one_hidden.forward(one_hidden.pack(theta), x, theta.sharpness)
+    # (…, m, h, 1) * (…, m, 1, d+1) -> (…, m, h·(d+1))
+    first = ((at.slope * at.w)[..., None] * at.x[..., None, :]).flatten(-2)
+    return torch.cat([first, at.active, torch.ones_like(first[..., :1])], -1)
+
+
+def free_loss(x, known):
+    """l_free (…); its gradient is that at these coefficients."""
+    model, theta, *_ = parts(known)
+    theta = theta if model is affine else one_hidden.pack(theta)
+    rows = features(x, known)
+    target = theta.expand(*rows.shape[:-2], -1)[..., None]
+    c = torch.linalg.lstsq(rows.detach().mT, target).solution
+    rest = (target - rows.mT @ c)[..., 0]
+    return rest.square().sum(-1) / theta.square().sum()
+
+
+def trained_from(begin, x, known, target):
+    """‖θ(x) − θ*‖²/‖θ*‖² (S,) of a hidden layer trained from θ⁰ (Weights), then with neurons matched to the network θ*.
+
+    Not a number where training does not converge.
+    """
+    found = one_hidden.solve(x, known.labels, known.recipe.weight_decay, begin, 1e-6)
+    pairs = zip(found.weights.first, found.weights.second)
+    nets = [one_hidden.network(one_hidden.Weights(*pair, begin.sharpness)) for pair in pairs]
+    for measure in (networks.distance, networks.matched_distance):
+        values = torch.tensor([measure(net, target) for net in nets])
+        yield torch.where(found.converged.cpu(), values, torch.nan)
+
+
+def losses_on(x, model):
+    """{loss: (S,)} of images (S, m, r); with a hidden layer the bilevel loss in four readings."""
+    known = model.known
+    found = {"stationarity": stationarity_loss(x, known)[0], "DecoReco": free_loss(x, known)}
+    if not model.begins:
+        return found | {"bilevel": bilevel_loss(x, known)}
+    plain, matched = trained_from(model.begins[0], x, known, model.target)
+    other, _ = trained_from(model.begins[1], x, known, model.target)
+    own = bilevel_loss(x, known)
+    return found | {"bilevel": plain, "another θ⁰": other, "matched": matched, "from θ*": own}
+
+
+# ---- Minima that the losses share, and how they are curved there ----
+
+
+def common_minima(released, sets, model, iterations):
+    """{name: images (m, d)} of the affine Model at which all three losses vanish.
+
+    The truth, where the bilevel attack ends from the partition and from noise, and where L-BFGS on l_st ends from it.
+    """
+    ends = {"truth": sets[0]}
+    for name, start in zip(("partition", "noise"), sets[1:]):
+        ends[name] = bilevel.attack(released, start).images
+    start = model.sets[2]
+    found = solvers.lbfgs(
+        lambda v: [part.flatten() for part in stationarity_loss(v.view_as(start), model.known)],
+        start.flatten(), value_tolerance=1e-13, iterations=iterations,
+    )  # fmt: skip
+    return ends | {"noise_stationarity": found.x.view_as(start) @ model.basis.mT}
+
+
+def spectra(x, known):
+    """Eigenvalues of both Hessians at a common minimum x (m, d), up to 2/‖θ*‖², rising: of l_bi and of l_st.
+
+    One that many directions share is there once per neuron.
+    """
+    basis = networks.span_of(x, known.network[0].weight)
+    seen = in_coordinates(known, basis)
+    (model, theta, y, decay), x = parts(seen), x @ basis
+    solved, inverse, _ = model.inner(x, y, decay, theta)
+    unit = torch.eye(energy_gradient(x, seen).shape[-1]).to(x)
+    b = model.cross_gradient(x, y, solved, unit).flatten(1)  # (n, m·r)
+    j = torch.stack([inverse(u)[0] for u in unit]) @ b
+    if model is affine:
+        signals = affine.residuals(solved.logits, y)[:, None]  # (m, 1)
+    else:
+        at = one_hidden.forward(one_hidden.pack(theta), x, theta.sharpness)
+        signals = at.slope * at.w * affine.residuals(at.logits, y)[:, None]  # (m, h)
+    shared = torch.linalg.svdvals(signals / len(y))
+    sizes = (torch.cat([torch.linalg.svdvals(a), shared / decay]) for a in (j, b / decay))
+    return [size.square().sort().values for size in sizes]
+
+
+def condition(values):
+    """The largest over the smallest eigenvalue, of those that are not zero."""
+    return (values[-1] / values[values > 1e-12 * values[-1]][0]).item()
+
+
+def free_condition(x):
+    """The same for l_free of the affine model, 1/(1ᵀ(X̄X̄ᵀ)⁻¹1)."""
+    rows = one_hidden.bordered(x)
+    return 1 / torch.linalg.solve(rows @ rows.mT, torch.ones_like(x[:, 0])).sum().item()
+
+
+def conditions(x, released):
+    """The condition numbers of l_bi, l_st and l_free at a common minimum x (m, d) of the affine model."""
+    exact = spectra(x, released)
+    assert (exact[0] <= exact[1] * (1 + 1e-6)).all()  # l_bi ≤ l_st
+    return (*map(condition, exact), free_condition(x))
+
+
+def line(a, b, points, beyond=0.5):
+    """t (points,) from −beyond to 1 + beyond, and a + t(b − a) (points, …)."""
+    t = torch.linspace(-beyond, 1 + beyond, points).to(a)
+    return t, a + t.view(-1, *[1] * a.dim()) * (b - a)
+
+
+# ---- Names of numbers ----
+
+
+def free_name(name):
+    """What a number of DecoReco's loss is called in RESULTS, for that of the other two."""
+    kind, model, *rest = name.split("/")
+    return "/".join(["landscape", kind, f"{'affine' if model == 'affine' else 'one_hidden'}_free", *rest])
+
+
+def rows(numbers, seed):
+    """Rows of {name: (of l_bi, of l_st, of l_free)}, with l_bi as the baseline; what is not a number is left out."""
+    named = {}
+    for name, (upper, stationarity, free) in numbers.items():
+        if math.isfinite(upper) and math.isfinite(stationarity):
+            named[f"landscape/{name}"] = stationarity, upper
+        if math.isfinite(free):
+            named[free_name(name)] = free, None
+    return [Row(name, seed, float(value), baseline=baseline) for name, (value, baseline) in named.items()]

@@ -1,0 +1,177 @@
+"""Attacks from mixtures of training images, a partition and noise: eq. (10) of the first paper, and what they end at.
+
+An experiment of the evaluator, who has the training images. A *set* holds m images of d values; S of them are a batch.
+The four sets are, in this order, those of SETS.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from utils import images, networks, victims
+from utils.attacks import bilevel, decoreco, starts
+from utils.attacks.contract import Released
+from utils.errors import InputError
+from utils.evaluation import evaluate, membership
+from utils.evaluation.experiment import Row
+
+SETS = ("training", "partition", "noise", "held_out")
+
+
+class Grid(NamedTuple):
+    """What an attack made of S starts, and what they were before."""
+
+    start: torch.Tensor  # (S, m, d)
+    early: torch.Tensor  # after a quarter of the steps (S, m, d)
+    found: torch.Tensor  # (S, m, d)
+    start_loss: torch.Tensor  # the attacker's (S,)
+    loss: torch.Tensor  # (S,)
+    start_distance: torch.Tensor  # to the four sets (S, 4)
+    early_distance: torch.Tensor  # (S, 4)
+    distance: torch.Tensor  # (S, 4)
+
+
+class Setting(NamedTuple):
+    """A victim, and where the attacks on it move."""
+
+    released: Released
+    mean: torch.Tensor  # (d,), which is subtracted from the candidates
+    basis: torch.Tensor  # (d, r), orthonormal
+
+
+# ---- The starts ----
+
+
+def shares(count):
+    """λ₁ and λ₂ of all starts, each evenly from 0 to 1: (2, count²), the noise first."""
+    if count < 2:
+        raise InputError("GRID must be at least 2.")
+    values = torch.linspace(0, 1, count, dtype=torch.float64)
+    return torch.cartesian_prod(values, values).T
+
+
+def sets_of(labelled, m, seed, device):
+    """The Split of so many images, and the four sets (m, d)."""
+    data = images.split(labelled, m, m, seed, device, held_out=m)
+    noise = starts.random(m, data.secret.images.shape[1], seed, device)
+    return data, (data.secret.images, data.known.images, noise, data.held_out.images)
+
+
+def mixture(truth, known, noise, first, second):
+    """Eq. (10) for S pairs of λ₁ `first` and λ₂ `second`: (S, m, d)."""
+    first, second = (values.to(truth)[:, None, None] for values in (first, second))
+    return second * (first * truth + (1 - first) * known) + (1 - second) * noise
+
+
+# ---- The victims, and the attacks on them ----
+
+
+def random_axes(*rows, seed=0):
+    """A basis (d, r) of the span of rows, each (n, d), with axes drawn at random."""
+    _, values, vectors = torch.linalg.svd(torch.cat(rows), full_matrices=False)
+    basis = vectors[values > 1e-9 * values[0]].mT
+    generator, r = torch.Generator().manual_seed(seed), basis.shape[1]
+    axes = torch.randn(r, r, dtype=torch.float64, generator=generator)
+    return basis @ torch.linalg.qr(axes)[0].to(basis)
+
+
+def affine_setting(data, sets, weight_decay):
+    """The Setting of the affine model, whose trainer subtracts no mean."""
+    released = victims.train(data.secret, networks.affine(weight_decay)).released
+    return Setting(released, torch.zeros_like(sets[0][0]), random_axes(*sets[:3], released.network[0].weight))
+
+
+def deep_setting(data, sets, neurons, seed, mean="training"):
+    """The Setting of a network with three layers, and how far it is from stationary: the largest ‖∇E‖/(μ‖θ‖).
+
+    It is polished longer if it is not stationary. `mean` says whose is subtracted, `training` or `partition`.
+    """
+    recipe = networks.perceptron("signed", neurons, neurons)
+    for stages in (recipe.stages, 9, 12):
+        victim = victims.train(data.secret, recipe._replace(stages=stages), seed)
+        error = victims.stationarity(victim, data.secret).smallest.max().item()
+        if error <= victims.STATIONARY:
+            break
+    subtracted = victim.mean if mean == "training" else data.known.images.mean(0)
+    rows = networks.span(victim.released.network).mT
+    basis = random_axes(*(part - subtracted for part in sets[:3]), rows)
+    return Setting(victim.released, subtracted, basis), error
+
+
+def bilevel_attack(setting):
+    """The bilevel attack for `explore`, of which the end alone is known."""
+
+    def attack(start):
+        found = bilevel.attack(setting.released, start, progress=True)
+        return found.images, found.images, found.history[0], found.loss
+
+    return attack
+
+
+def adam_attack(setting, steps, rate, dtype=torch.float32):
+    """DecoReco by Adam, for `explore`; losses are R/‖θ*‖²."""
+    released, mean, basis = setting
+    settings = {"basis": basis, "optimiser": "projection", "learning_rate": rate, "dtype": dtype}
+    settings |= {"sharpness": 100.0, "range_weight": 0.0}
+
+    def attack(start):
+        counts = max(1, steps // 4), steps
+        early, found = (decoreco.attack(released, start - mean, iterations=count, **settings) for count in counts)
+        return early.images + mean, found.images + mean, early.history[0], found.loss
+
+    return attack
+
+
+# ---- A grid of starts, and its numbers ----
+
+
+def mean_distance(sets, references, shape):
+    """The mean L2 distance of S sets (S, m, d) to the most similar references: (S,)."""
+    flat = sets.flatten(0, 1)  # (S, m, d) -> (S·m, d)
+    index = evaluate.nearest(flat, references, shape).index
+    return (flat - references[index]).norm(dim=1).view(sets.shape[:2]).mean(1)
+
+
+def explore(attack, sets, mixed, shape, at_once):
+    """Attack from every mixture of training images, partition and noise, each (m, d): a Grid.
+
+    attack(starts) -> images after a quarter of the steps, at the end, losses of the starts, losses, on batches
+    (c, m, d) of at most `at_once`; `mixed` are λ₁ and λ₂ (S,), the noise first.
+    """
+    (first, second), (truth, known, noise) = mixed, sets[:3]
+    place = torch.where(second > 0, torch.arange(len(first)), 0)  # of the equal start
+    distinct, place = place.unique(return_inverse=True)
+    start = mixture(truth, known, noise, first[distinct], second[distinct])
+    batches = [attack(part) for part in start.split(at_once)]
+    early, found, start_loss, loss = map(torch.cat, zip(*batches))
+
+    def away(x):
+        return torch.stack([mean_distance(x, part, shape) for part in sets], 1)
+
+    all_of = start, early, found, start_loss, loss, *map(away, (start, early, found))
+    return Grid(*(part[place] for part in all_of))
+
+
+def measures(grid, s, sets, shape, without):
+    """{quantity: (value, baseline)} of start s; `without` a training image in it, also the leak AUC."""
+    before, aim, found = grid.start_distance[s].tolist(), sets[0] - grid.start[s], {}
+    for when, x, after in (("early_", grid.early, grid.early_distance), ("", grid.found, grid.distance)):
+        step = x[s] - grid.start[s]
+        for name, pair in zip(SETS, zip(after[s].tolist(), before)):
+            found[f"{when}distance_to_{name}"] = pair
+        found[f"{when}moved"] = step.norm(dim=-1).mean().item(), None
+    towards = (step * aim).sum(-1) / aim.norm(dim=-1).clamp_min(1e-12)
+    found["towards_truth"] = towards.mean().item(), aim.norm(dim=-1).mean().item()
+    if without:
+        both = grid.found, grid.start
+        found["leak_auc"] = [membership.leak(x[s], sets[0], sets[3], shape).auc.value for x in both]
+    return found | {"loss": (grid.loss[s].item(), grid.start_loss[s].item())}
+
+
+def rows(name, grid, mixed, seed, sets, shape):
+    """All numbers of an attack's Grid, as Rows."""
+    listed = []
+    for s, (a, b) in enumerate(mixed.T.tolist()):
+        for what, (value, baseline) in measures(grid, s, sets, shape, a * b == 0).items():
+            listed.append(Row(f"landscape/{name}/{a:g}/{b:g}/{what}", seed, value, None, baseline))
+    return listed
