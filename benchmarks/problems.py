@@ -12,6 +12,7 @@ from utils.attacks import decoreco, starts
 from utils.kernels import layers, solvers
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity
+from utils.kernels.surrogate import SmoothBackward
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PHOTOS = images.load("photos")
@@ -110,26 +111,13 @@ class Plain:
         return self.by_cg(solvers.newton_cg(*terms, start, products=20_000).x, target)
 
 
-class SmoothBackward(torch.autograd.Function):
-    """ReLU forward, σ(αz) backward."""
-
-    @staticmethod
-    def forward(ctx, z):
-        ctx.save_for_backward(z)
-        return z.clamp_min(0)
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return upstream * torch.sigmoid(PUBLISHED.sharpness * ctx.saved_tensors[0])
-
-
 def plain_step(network, x, coefficients):
     """R's gradients in x and λ (signed rule), by differentiating twice, as published."""
     x, coefficients = x.clone().requires_grad_(), coefficients.clone().requires_grad_()
     network, a = networks.change(network, lambda p: p.clone().requires_grad_()), x
     for layer in network[:-1]:
         z = a @ layer.weight.T if layer.bias is None else torch.addmm(layer.bias, a, layer.weight.T)
-        a = SmoothBackward.apply(z)
+        a = SmoothBackward.apply(z, PUBLISHED.sharpness)
     weighted = (coefficients / len(x)) @ (a @ network[-1].weight.T)
     theta = [p for layer in network for p in layer if p is not None]
     gradients = torch.autograd.grad(weighted.sum(), theta, create_graph=True)

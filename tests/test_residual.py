@@ -12,20 +12,7 @@ from utils.kernels.coefficients import Margin, Signed
 from utils.kernels.layers import back, change, forward
 from utils.kernels.losses import LOSSES, signs
 from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
-
-
-class SmoothBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, z, sharpness):
-        ctx.save_for_backward(z)
-        ctx.sharpness = sharpness
-        return z.clamp_min(0)
-
-    @staticmethod
-    def backward(ctx, upstream):
-        (z,) = ctx.saved_tensors
-        slope = (z > 0).to(z) if math.isinf(ctx.sharpness) else torch.sigmoid(ctx.sharpness * z)
-        return upstream * slope, None
+from utils.kernels.surrogate import SmoothBackward
 
 
 def plain(network, x, coefficients, weighted, sharpness):
