@@ -50,6 +50,11 @@ def energy_gradient(x, y, theta, weight_decay):
     return combine(x, r) / len(y) + weight_decay * theta
 
 
+def majoriser(x, y, theta, weight_decay):
+    """‖∇_θ E(x, y; θ)‖²/(2μ²), which bounds ½‖θ(x) − θ‖², since E is μ-strongly convex: (…)."""
+    return square_norm(energy_gradient(x, y, theta, weight_decay)) / (2 * weight_decay**2)
+
+
 def weights(network, sharpness=None):
     """The weights of an affine network as θ (…, d+1), the bias last; it has no activation to be sharp."""
     return joint(network[0])[..., 0, :]
