@@ -9,10 +9,10 @@ from scipy.optimize import linear_sum_assignment
 
 from utils.errors import choose
 from utils.kernels.affine import weights as vector
-from utils.kernels.layers import Layer, change, flatten, forward, joint, parted
+from utils.kernels.layers import Layer, change, flatten, forward, joint, parted, square_norm
 from utils.kernels.similarity import l2
 
-__all__ = ["Layer", "change", "flatten", "forward", "joint", "parted", "vector"]
+__all__ = ["Layer", "change", "flatten", "forward", "joint", "parted", "square_norm", "vector"]
 
 
 class Recipe(NamedTuple):
@@ -82,6 +82,17 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     return change(tuple(layers), lambda p: p.to(device))
 
 
+def first_weights(recipe, inputs, seed, device="cpu"):
+    """Draw θ⁰ of a network with one hidden layer and no bias after it, whatever kind of start the recipe has."""
+    first, top = initial(recipe, inputs, seed, device=device)
+    return first, Layer(top.weight, None)
+
+
+def rounded(network):
+    """The weights in single precision, as networks are published, in their own type."""
+    return change(network, lambda p: p.float().to(p.dtype))
+
+
 # Where the singular values of W₁ drop, at a stationary point behind the dimensions that the images span: the values,
 # falling, how many are before the gap, or None, and the ratio of those on both sides; without a gap, the largest.
 Gap = namedtuple("Gap", "values count ratio")
@@ -110,6 +121,11 @@ def span(network, tolerance=None):
     _, values, vectors = torch.linalg.svd(network[0].weight, full_matrices=False)
     found = gap(network).count if tolerance is None else None
     return vectors[values > (tolerance or 1e-6) * values[0]][:found].mT
+
+
+def leading_span(network, count):
+    """The `count` right singular vectors of W₁ with the largest singular values, as a basis: (d, count)."""
+    return torch.linalg.svd(network[0].weight, full_matrices=False)[2][:count].mT
 
 
 def span_of(*rows):

@@ -13,7 +13,7 @@ from utils import networks
 from utils.attacks.contract import Released, check_layers
 from utils.errors import InputError, choose
 from utils.kept import kept
-from utils.kernels import affine, devices, layers, one_hidden
+from utils.kernels import affine, devices, layers, one_hidden, solvers
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.polish import polish
@@ -53,6 +53,24 @@ def train(secret, recipe, seed=0, start=None) -> Victim:
     solved = one_hidden.solve(seen, y, recipe.weight_decay, begun)
     network, z = networks.in_span(one_hidden.network(solved.weights), basis.mT), one_hidden.logits(seen, solved.weights)
     return described(network, z[:, None], y, recipe, mean, solved.gradient_norm)
+
+
+def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
+    """The layers of a softplus network with one hidden layer, trained without weight decay by L-BFGS from θ⁰.
+
+    There is no minimum: training stops where ‖∇E‖ is at most `gradient_tolerance`, or after 3000 steps.
+    """
+    x, y = secret
+    theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
+    basis = networks.span_of(x)  # in which training happens
+    seen, begun = x @ basis, one_hidden.weights(networks.in_span(theta0, basis), recipe.sharpness)
+
+    def objective(v):
+        return one_hidden.energy(v, seen, y, 0.0, recipe.sharpness)
+
+    settings = {"gradient_tolerance": gradient_tolerance, "iterations": 3000}
+    end = solvers.lbfgs(objective, one_hidden.pack(begun), **settings).x
+    return networks.in_span(one_hidden.network(one_hidden.unpack(end, seen.shape[1])), basis.mT)
 
 
 def measured(network, secret, recipe):

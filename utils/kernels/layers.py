@@ -33,6 +33,11 @@ def flatten(network):
     return torch.cat([p.flatten() for layer in network for p in layer if p is not None])
 
 
+def square_norm(network):
+    """‖θ‖²."""
+    return flatten(network).square().sum()
+
+
 def unflatten(theta, like):
     """The network with the shapes of `like` whose weights are the entries of a vector, as views."""
     parts = iter(theta.split([p.numel() for layer in like for p in layer if p is not None]))
