@@ -12,7 +12,7 @@ from utils.attacks import bilevel
 from utils.attacks.contract import scores
 from utils.evaluation import membership
 from utils.evaluation.experiment import TABLE_1, Row
-from utils.kernels.similarity import alike, half_ncc, l2, pairwise_ssim, ssim, stretch
+from utils.kernels.similarity import alike, half_ncc, l2, mean_pair_gain, pairwise_ssim, ssim, stretch
 
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
 GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
@@ -27,11 +27,27 @@ def secret(trial):
     return trial.data.secret.images - trial.victim.mean
 
 
-def leak(trial, candidates=None):
-    """What reconstructions, or other candidates, give away of the training images: a membership.Leak."""
-    candidates, data = trial.attack.images if candidates is None else candidates, trial.data
-    parts = (part.images - known_mean(trial) for part in (data.secret, data.held_out))  # never the mean of one
+def leaked(candidates, data, mean=0.0):
+    """What candidates (n, d) give away of a Split's secret images less a guess of their mean: a membership.Leak."""
+    parts = (part.images - mean for part in (data.secret, data.held_out))  # never the mean of one
     return membership.leak(candidates, *parts, data.shape)  # type: ignore[call-arg]
+
+
+def leak(trial, candidates=None):
+    """What a trial's reconstructions, or other candidates, give away of the training images: a membership.Leak."""
+    return leaked(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
+
+
+def mean_pair_gains(candidates, data):
+    """By how much means of two images explain candidates (n, d) better than one: of training and held-out images."""
+    return [mean_pair_gain(candidates, part.images - part.images.mean(0)) for part in (data.secret, data.held_out)]
+
+
+def best_pictures(candidates, data, some):
+    """Of candidates (n, d) without a mean, those most like `some` of the secret images (k,), as pictures (k, d)."""
+    mean = data.secret.images.mean(0)
+    likeness = alike(candidates, data.secret.images[some] - mean, data.shape)
+    return stretch(candidates[likeness.argmax(0)] + mean)
 
 
 def likeness(trial):

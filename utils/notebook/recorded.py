@@ -71,6 +71,12 @@ def values(recorded, quantity, column="value", **where):
     return found
 
 
+def by_seed(recorded, quantity, column="value", **where):
+    """The same as a list, in the order of seeds."""
+    found = values(recorded, quantity, column, **where)
+    return [found[seed] for seed in sorted(found)]
+
+
 def stationary(recorded, prefix, **where):
     """Which runs attacked a victim that has converged: {seed: bool}."""
     return {seed: error <= STATIONARY for seed, error in values(recorded, f"{prefix}/victim_error", **where).items()}

@@ -132,6 +132,11 @@ def mean_sd(values, floor=1e-12):
     return typeset(f"{mean:.2g} ± {spread:g}")
 
 
+def extremes(values):
+    """Print the smallest and the largest of some numbers."""
+    return f"{min(values):.3g} to {max(values):.3g}"
+
+
 def joined(values):
     """Print whole numbers, one per seed, one after the other."""
     return ", ".join(f"{value:.0f}" for value in values)
