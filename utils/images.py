@@ -151,7 +151,12 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
 
 def centred(part):
     """The Part of images without their mean."""
-    return Part(part.images - part.images.mean(0), part.labels)
+    return shifted(part, 0.0)
+
+
+def shifted(part, shift):
+    """A Part's images without their mean, plus a constant in every pixel."""
+    return part._replace(images=part.images - part.images.mean(0) + shift)
 
 
 def enough(sizes, counts):
