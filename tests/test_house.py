@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "utils").rglob("*.py"))
 CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
-NOT_FOR_ATTACKERS = ("utils.images", "utils.victims", "utils.evaluation", "utils.notebook")
+NOT_FOR_ATTACKERS = ("utils.images", "utils.victims", "utils.descent", "utils.evaluation", "utils.notebook")
 
 
 def name_of(path):

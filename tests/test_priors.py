@@ -1,6 +1,7 @@
-"""Radii, shifts and distances to a KKT point: what chapter 10 and its two appendices define."""
+"""Radii, shifts and distances to a KKT point: what chapter 10 and its two appendices are about."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import chapter_functions
-from utils import images, networks, victims
-from utils.attacks import starts
+from utils import descent, images, networks, spheres, victims
+from utils.attacks import shift, starts, tuning
 from utils.attacks.contract import Released
+from utils.errors import InputError
+from utils.evaluation import points as evaluation
+from utils.kernels import margin
 from utils.kernels.layers import Layer, flatten, forward, joint, pullback, unflatten
+from utils.kernels.similarity import mean_pair_gain
 
 chapter = SimpleNamespace(**chapter_functions("10-no-prior-no-leakage"))
-sphere = SimpleNamespace(**chapter_functions("appendix-sphere"))
-shift = SimpleNamespace(**chapter_functions("appendix-shift"))
+at_kinks = partial(margin.kkt_distance, near=1e-3)
 RECIPE = networks.perceptron("margin", 20)._replace(centred=False, epochs=60, start=1e-8)
 
 
@@ -37,7 +41,7 @@ def exact():
 
 
 def test_points_have_length_one_and_labels_are_the_sign_of_the_first_coordinate():
-    x, labels = sphere.labelled_sphere(9, 5, 3)
+    x, labels = spheres.labelled(9, 5, 3)
     assert torch.allclose(x.norm(dim=1), torch.ones(9).double())
     assert torch.equal(labels, (x[:, 0] > 0).double()) and torch.equal(labels, labels.sort().values)
     assert 0 < labels.sum() < 9
@@ -45,53 +49,53 @@ def test_points_have_length_one_and_labels_are_the_sign_of_the_first_coordinate(
 
 def test_points_are_no_rows_of_the_first_weights():
     """One seed for both would draw the same numbers."""
-    x, _ = sphere.labelled_sphere(9, 5, sphere.POINTS_OF)
+    x, _ = spheres.labelled(9, 5, 10_000)
     weight = networks.initial(RECIPE._replace(start=1.0), 5, 0)[0].weight
-    assert sphere.cosines(weight, x).abs().max() < 1 - 1e-6
+    assert evaluation.cosines(weight, x).abs().max() < 1 - 1e-6
 
 
 def test_descent_ends_below_its_target_and_time_grows():
-    x, labels = sphere.labelled_sphere(12, 20, 0)
+    x, labels = spheres.labelled(12, 20, 0)
     start = networks.initial(RECIPE._replace(start=0.1), 20, 0)
-    end = sphere.descend(start, x, labels, 1e-3)
+    end = descent.descend(start, x, labels, 1e-3)
     z = forward(end.network, x)[1][-1][:, 0] * (2 * labels - 1)
     assert math.isclose(torch.log1p((-z).exp()).mean().item(), end.losses[-1], rel_tol=1e-9)
     assert end.losses[-1] < 1e-3 and end.times == sorted(end.times)
     assert end.losses[1:] == sorted(end.losses[1:], reverse=True)
-    assert sphere.at_time(end, 1e9) == end.losses[-1] and sphere.at_time(end, 0.0) == math.inf
+    assert descent.loss_at(end, 1e9) == end.losses[-1] and descent.loss_at(end, 0.0) == math.inf
 
 
 def test_a_descent_that_cannot_arrive_says_what_to_do():
-    x, labels = sphere.labelled_sphere(12, 20, 0)
+    x, labels = spheres.labelled(12, 20, 0)
     start = networks.initial(RECIPE._replace(start=0.1), 20, 0)
-    with pytest.raises(sphere.InputError, match="raise LOSS"):
-        sphere.descend(start, x, labels, 1e-9, most=20)
+    with pytest.raises(InputError, match="raise LOSS"):
+        descent.descend(start, x, labels, 1e-9, most=20)
 
 
 def test_training_in_coordinates_keeps_what_the_points_do_not_see():
-    part, start = sphere.labelled_sphere(8, 20, 0), networks.initial(RECIPE._replace(start=0.3), 20, 0)
-    end = sphere.trained(part, start, 1e-2)
+    part, start = spheres.labelled(8, 20, 0), networks.initial(RECIPE._replace(start=0.3), 20, 0)
+    end = descent.train(part, start, 1e-2)
     basis = networks.span_of(part.images)
     moved = end.network[0].weight - start[0].weight
     assert (moved - networks.within(moved, basis)).norm() < 1e-12 * moved.norm()
-    direct = sphere.descend(start, *part, 1e-2)
+    direct = descent.descend(start, *part, 1e-2)
     assert torch.allclose(flatten(direct.network), flatten(end.network), atol=1e-9)
 
 
 # ---- The distance to a KKT point ----
 
 
-@pytest.mark.parametrize("distance", [chapter.kkt_distance, chapter.at_kinks, sphere.kkt_distance, sphere.at_kinks])
+@pytest.mark.parametrize("distance", [margin.kkt_distance, at_kinks])
 def test_the_distance_is_zero_at_a_kkt_point_and_not_elsewhere(distance):
     network, points, labels = exact()
     turned = (network[0]._replace(weight=network[0].weight.flip(1)), network[1])
     assert distance(network, points, labels) < 1e-6 and distance(turned, points, labels) > 1e-2
 
 
-@pytest.mark.parametrize("distance", [chapter.kkt_distance, chapter.at_kinks, sphere.kkt_distance, shift.kkt_distance])
+@pytest.mark.parametrize("distance", [margin.kkt_distance, at_kinks])
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_length_of_theta_changes_no_distance(distance, scale):
-    x, labels = sphere.labelled_sphere(10, 8, 1)
+    x, labels = spheres.labelled(10, 8, 1)
     network = networks.initial(RECIPE._replace(start=0.3), 8, 1)
     longer = networks.change(network, lambda p: scale * p)
     assert math.isclose(distance(network, x, labels), distance(longer, x, labels), rel_tol=1e-5)
@@ -103,16 +107,34 @@ def test_slopes_at_kinks_explain_what_slopes_of_zero_and_one_do_not():
     x, k, one = torch.tensor([[1.0, 0.0], [-2.0, 0.0]]).double(), 1.8**-0.5, torch.ones(1).double()
     first = Layer(torch.tensor([[0.6 * k, 0.0]], dtype=x.dtype), (1.2 * k - 1e-12) * one)
     network, labels = (first, Layer(one[None], None)), torch.ones(2).double()
-    printed, free = (d(network, x, labels) for d in (sphere.kkt_distance, sphere.at_kinks))
+    printed, free = (d(network, x, labels) for d in (margin.kkt_distance, at_kinks))
     assert free < 1e-3 and printed > 0.2
 
 
 def test_a_minimum_with_weight_decay_is_nearer_to_a_kkt_point_than_a_descent():
-    part = sphere.labelled_sphere(10, 20, 0)
+    part = spheres.labelled(10, 20, 0)
     recipe = RECIPE._replace(start=1e-4, momentum=0.9, epochs=400)
     near = recipe._replace(weight_decay=1e-4, stages=4)
-    far, close = (chapter.at_kinks(victims.train(part, r).released.network, *part) for r in (recipe, near))
+    far, close = (at_kinks(victims.train(part, r).released.network, *part) for r in (recipe, near))
     assert close < 0.1 < far
+
+
+def test_the_smallest_residual_is_that_of_its_multipliers_and_the_square_of_the_distance():
+    x, labels = spheres.labelled(10, 8, 2)
+    network = networks.first_weights(RECIPE._replace(start=0.3), 8, 2)
+    value, multipliers = margin.smallest_residual(network, x, labels)
+    assert (multipliers >= 0).all() and multipliers.max() > 0
+    assert math.isclose(value, chapter.plain_residual(network, x, labels, multipliers), rel_tol=1e-9)
+    size = flatten(network).square().sum().item()
+    assert math.isclose(margin.kkt_distance(network, x, labels), math.sqrt(value / size), rel_tol=1e-9)
+
+
+def test_slackness_is_zero_for_equal_margins_alone():
+    network, points, labels = exact()
+    assert abs(margin.slackness(network, points[:1], labels[:1])) < 1e-12
+    x, labels = spheres.labelled(10, 8, 1)
+    found = margin.slackness(networks.first_weights(RECIPE._replace(start=0.3), 8, 1), x, labels)
+    assert math.isfinite(found) and abs(found) > 1e-3
 
 
 # ---- Lengths ----
@@ -122,7 +144,7 @@ def test_a_minimum_with_weight_decay_is_nearer_to_a_kkt_point_than_a_descent():
 @given(t=st.floats(0.1, 10), seed=st.integers(0, 100))
 def test_without_a_bias_the_residual_knows_no_length(t, seed):
     layer, top = networks.initial(RECIPE._replace(start=0.3), 8, seed)
-    x, labels = sphere.labelled_sphere(10, 8, seed)
+    x, labels = spheres.labelled(10, 8, seed)
     multipliers = starts.random(1, 10, seed)[0]
     for network, blind in (((layer, top), False), ((layer._replace(bias=None), top), True)):
         near, far = (chapter.residual(network, s * x, labels, multipliers / s) for s in (1.0, t))
@@ -133,7 +155,7 @@ def test_without_a_bias_the_residual_knows_no_length(t, seed):
 
 def test_a_bias_tells_a_length():
     network = networks.initial(RECIPE._replace(start=0.3), 8, 0)
-    x, labels = sphere.labelled_sphere(10, 8, 0)
+    x, labels = spheres.labelled(10, 8, 0)
     multipliers = torch.ones(10).double()
     near, far = (chapter.residual(network, t * x, labels, multipliers / t) for t in (1.0, 3.0))
     assert not math.isclose(near, far, rel_tol=1e-3)
@@ -143,8 +165,8 @@ def test_a_bias_tells_a_length():
 
 
 def test_without_centring_the_mean_is_zero_and_training_sees_the_shift():
-    x, labels = sphere.labelled_sphere(12, 30, 0)
-    part = shift.shifted(images.Part(x, labels), 0.5)
+    x, labels = spheres.labelled(12, 30, 0)
+    part = images.shifted(images.Part(x, labels), 0.5)
     assert torch.allclose(part.images.mean(0), torch.full((30,), 0.5).double())
     victim = victims.train(part, RECIPE)
     assert not victim.mean.any()
@@ -157,22 +179,22 @@ def test_without_centring_the_mean_is_zero_and_training_sees_the_shift():
 @given(s=st.floats(-5, 5, allow_subnormal=False), seed=st.integers(0, 100))
 def test_a_full_row_space_gives_the_shift_away(s, seed):
     mixtures = starts.normal(9, 6, 1.0, seed + 1) @ rows(starts.normal(6, 30, 1.0, seed), s)  # nine, of (x_i, 1)
-    assert all(math.isclose(read, s, abs_tol=1e-6) for read in shift.estimate_shift(mixtures))
+    assert all(math.isclose(read, s, abs_tol=1e-6) for read in shift.estimate(mixtures))
 
 
 def test_nothing_is_read_where_every_shift_fits():
-    assert shift.estimate_shift(starts.normal(20, 6, 1.0, 0)) == (0.0, 0.0)
+    assert shift.estimate(starts.normal(20, 6, 1.0, 0)) == (0.0, 0.0)
 
 
 def test_orthogonal_residuals_have_no_reverse_estimate():
-    assert shift.estimate_shift(torch.tensor([[1.0, -1.0, 0.0]]).double()) == (0.0, 0.0)  # Q(1, 0) = (1, 1, 0)
+    assert shift.estimate(torch.tensor([[1.0, -1.0, 0.0]]).double()) == (0.0, 0.0)  # Q(1, 0) = (1, 1, 0)
 
 
 def test_first_weights_dilute_one_estimate_and_not_the_other():
     read = []
     for seed in range(20):
         mixtures = starts.normal(9, 6, 1.0, seed + 1) @ rows(starts.normal(6, 60, 1.0, seed), 2.0)
-        read.append(shift.estimate_shift(mixtures + starts.normal(9, 61, 0.2, seed + 2)))
+        read.append(shift.estimate(mixtures + starts.normal(9, 61, 0.2, seed + 2)))
         assert 0 < read[-1].diluted < read[-1].reverse
     diluted, reverse = torch.tensor(read).mean(0)
     assert diluted < 2 - 0.02 and diluted < reverse
@@ -184,24 +206,35 @@ def test_the_subtracted_layer_is_that_of_centred_images(s, seed):
     x, mixing = starts.normal(6, 30, 1.0, seed), starts.normal(9, 6, 1.0, seed + 1)
     first = networks.parted(mixing @ rows(x, s))
     released = Released((first, Layer(torch.ones(1, 9).double(), None)), torch.zeros(6), RECIPE)
-    undone = shift.undone(released, s)
-    assert torch.allclose(undone.network[0].weight, mixing @ (x - x.mean(0)), atol=1e-9)
-    assert undone.recipe.centred and torch.equal(undone.network[0].bias, first.bias)
+    centred = shift.subtracted(released, s)
+    assert torch.allclose(centred.network[0].weight, mixing @ (x - x.mean(0)), atol=1e-9)
+    assert centred.recipe.centred and torch.equal(centred.network[0].bias, first.bias)
 
 
 def test_growth_tells_a_mean_of_two_from_one():
     points = starts.normal(5, 9, 1.0, 0)
-    assert shift.growth(3 * points, points) < 0
-    assert shift.growth(points[:1] + points[3:4], points) > 0
+    assert mean_pair_gain(3 * points, points) < 0
+    assert mean_pair_gain(points[:1] + points[3:4], points) > 0
 
 
 def test_images_that_activate_the_same_neurons_leave_one_mixture():
     """Σ λ_iy_i∇Φ(x_i) has parallel rows then, and no others: merging costs nothing, and no image can be read."""
-    x, labels = sphere.labelled_sphere(8, 12, 3)
+    x, labels = spheres.labelled(8, 12, 3)
     layer, top = networks.initial(RECIPE._replace(start=0.3), 12, 3)
     weights = torch.linspace(0.5, 1.5, 8).double() * (2 * labels - 1)
     for bias, alone in ((layer.bias + 5, True), (layer.bias, False)):
         network = (layer._replace(bias=bias), top._replace(bias=None))
         first = unflatten(pullback(network, x, lambda z: weights[:, None])[1], network)[0]
         values = torch.linalg.svdvals(joint(first))
-        assert (values[1] < 1e-9 * values[0]) == alone == (shift.same_side(network, x) > 1 - 1e-12)
+        assert (values[1] < 1e-9 * values[0]) == alone == (margin.same_side(network, x) > 1 - 1e-12)
+
+
+def test_an_attacker_takes_the_learning_rate_with_the_smallest_loss():
+    x, labels = spheres.labelled(8, 12, 3)
+    released = Released(networks.first_weights(RECIPE._replace(start=0.3), 12, 3), labels, RECIPE)
+    settings = {"rule": "margin", "iterations": 5}
+    found = tuning.by_rate(released, x, (1e-4, 1e-2), **settings)
+    alone = [tuning.by_rate(released, x, (rate,), **settings) for rate in (1e-4, 1e-2)]
+    best = min(alone, key=lambda one: one.attack.loss)
+    assert alone[0].attack.loss != alone[1].attack.loss
+    assert found.rate == best.rate and torch.equal(found.attack.loss, best.attack.loss)
