@@ -6,7 +6,7 @@ after its hidden layer of h neurons. Shapes: points x (m, d) as it saw them, lab
 
 import math
 
-from utils.kernels import kinks
+from utils.kernels import kkt
 from utils.kernels.coefficients import Margin, best
 from utils.kernels.layers import forward
 from utils.kernels.losses import signs
@@ -20,7 +20,7 @@ def kkt_distance(network, x, labels, near=0.0, rounds=8):
     ones in [0, 1], found in turns with λ, in so many `rounds`; then what comes out is an upper bound.
     """
     z = forward(network, x)[1][0].abs()
-    return kinks.kkt_distance(network, x, signs(labels), z < near * z.amax(0), rounds=rounds)
+    return kkt.kkt_distance(network, x, signs(labels), z < near * z.amax(0), rounds=rounds)
 
 
 def smallest_residual(network, x, labels, sharpness=math.inf):
