@@ -7,9 +7,11 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import avg_pool2d
 
 from utils import images, networks, victims
-from utils.attacks import decoreco, starts
+from utils.attacks import contract, decoreco, starts
+from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
 from utils.evaluation import membership
+from utils.kernels.layers import Layer
 from utils.kernels.similarity import alike
 
 SHAPE = (32, 32, 3)
@@ -63,6 +65,29 @@ def test_area_and_p_are_those_of_other_libraries():
     assert found.auc == membership.area(above, below)
     assert found.tpr == (above > below.max()).double().mean()
     assert membership.detection(scores, truth | True) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_score_that_is_constant_up_to_rounding_detects_nothing(dtype):
+    """Its order is that of rounding errors, here the truth itself."""
+    truth = torch.arange(40) < 20
+    rounding = torch.where(truth, 1.0, -1.0).to(dtype) * torch.finfo(dtype).eps
+    assert membership.detection(3 * (1 + rounding), truth) is None
+    assert membership.detection(torch.zeros(40, dtype=dtype), truth) is None
+    assert membership.detection(3 * (1 + 100 * rounding), truth).auc.value == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
+    """An attack within the span has a share of 1 up to rounding, and one on all pixels has shares of its own."""
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(60, 40, dtype=torch.float64, generator=generator) @ parts[0]
+    released = Released((Layer(mixed.to(dtype), None),), torch.zeros(40), None)
+    start, basis = parts[2].to(dtype), networks.span(released.network)
+    for x, there in ((networks.within(start, basis), False), (start, True)):
+        found = Attack(x + 0.1 * networks.within(x, basis), None, None, *[None] * 5)
+        named = contract.scores(released, noise(start, 1.0), found, None, SHAPE)
+        assert ("share in the span" in named) == there and "drift from the start" in named
 
 
 def test_ties_count_half():

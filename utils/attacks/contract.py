@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 
 from utils.errors import InputError, choose
 from utils.kernels import devices
-from utils.kernels.similarity import alike
+from utils.kernels.similarity import best_match, is_constant
 from utils.networks import Recipe, span, within
 
 
@@ -73,7 +73,11 @@ def bar(iterations, name, progress):
 
 
 def scores(released, start, found, again, shape):
-    """What an adversary can say of an Attack from `start` (n, d): {name: score (n,)}, the higher, the likelier."""
+    """What an adversary can say of an Attack from `start` (n, d): {name: score (n,)}, the higher, the likelier.
+
+    A score is left out where it is constant up to rounding, by `similarity.is_constant` for sums over d pixels: its
+    order would be that of rounding errors. So an attack within the span has no share in the span, which is 1 for all.
+    """
     x, basis = found.images, span(released.network)
     seen, begun = within(x, basis), within(start, basis)
     named = {
@@ -81,7 +85,7 @@ def scores(released, start, found, again, shape):
         "share in the span": seen.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
     }
     if again is not None:
-        named["recurrence"] = alike(x, again.images, shape).amax(1)  # the best match in an independent Attack on them
+        named["recurrence"] = best_match(x, again.images, shape)  # in an independent Attack on the same network
     if found.coefficients is not None:
         named |= {"coefficient": found.coefficients.abs(), "share of the residual": found.details.share}
-    return named
+    return {name: score for name, score in named.items() if not is_constant(score, x.shape[-1])}

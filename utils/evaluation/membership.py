@@ -12,7 +12,7 @@ import torch
 from scipy.stats import rankdata
 
 from utils.errors import InputError
-from utils.kernels.similarity import alike
+from utils.kernels.similarity import alike, is_constant
 
 ALIKE = 0.5  # above, two pictures count as alike; about 1 % of the best matches among unlike ones reach it
 RESAMPLES = 2000  # of the bootstrap, and of the permutations
@@ -63,10 +63,13 @@ def p_value(training, held_out, seed=0):
 
 
 def detection(score, truth):
-    """How a score (n,) tells a mask (n,) from the rest; None where there is nothing to tell apart."""
-    score, truth = score.cpu().double(), truth.cpu()
-    above, below = score[truth], score[~truth]
-    if not len(above) or not len(below):
+    """How a score (n,) tells a mask (n,) from the rest.
+
+    None where there is nothing to tell apart, or where the score is constant up to rounding and so tells nothing.
+    """
+    truth = truth.cpu()
+    if not truth.any() or truth.all() or is_constant(score):
         return None
+    above, below = (score.cpu().double()[side] for side in (truth, ~truth))
     bar = below.sort(descending=True).values[len(below) // 100]
     return Detection(area(above, below), (above > bar).double().mean().item())

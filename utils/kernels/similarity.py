@@ -66,6 +66,22 @@ def mean_pair_gain(candidates, x):
     return (pairs.amax(1) - (table / x.norm(dim=1)).amax(1)).mean().item()
 
 
+def best_match(images, references, shape, signed=True):
+    """Of each image the largest `alike` to a reference, or the largest |alike|: (n, d), (k, d) -> (n,)."""
+    table = alike(images, references.to(images), shape)
+    return (table if signed else table.abs()).amax(1)
+
+
+def is_constant(score, size=1):
+    """Whether a score (n,) is the same for all up to rounding, so that its order says nothing.
+
+    A sum of `size` terms of precision ε is off by about √size·ε. Values that differ by at most ten times that, relative
+    to the largest |score|, are one value.
+    """
+    bound = 10 * size**0.5 * torch.finfo(score.dtype).eps
+    return bool(score.amax() - score.amin() <= bound * score.abs().amax())
+
+
 def ssim(images, references, shape, window=7):
     """All structural similarities, computed in single precision: (n, d), (k, d) -> (n, k).
 
