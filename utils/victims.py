@@ -84,9 +84,13 @@ def measured(network, secret, recipe):
 def described(network, z, labels, recipe, mean, gradient_norm):
     """The Victim with outputs z (m, K) for its training images, whose mean and ‖∇E‖ are known."""
     loss = LOSSES[recipe.loss].value(z, labels).mean().item()
+    return Victim(Released(network, labels, recipe), mean, loss, gradient_norm.item(), accuracy(z, labels))
+
+
+def accuracy(z, labels):
+    """The share of images that a network with outputs z (m, K) gets right."""
     named = z.argmax(1) if z.shape[1] > 1 else z[:, 0] > 0
-    accuracy = (named == labels).double().mean().item()
-    return Victim(Released(network, labels, recipe), mean, loss, gradient_norm.item(), accuracy)
+    return (named == labels).double().mean().item()
 
 
 @kept
