@@ -47,7 +47,10 @@ def test_values_are_those_of_the_named_runs(made):
     with pytest.raises(InputError, match="has several values per seed: name more parameters"):
         recorded.values(found, f"{AT}/leak_auc")
     assert recorded.said(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84]"
+    assert recorded.mean_range(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.8, 0.84]"
+    assert recorded.mean_range(found, f"{AT}/nothing", SPACE="span") == "–"
     found.about["grid"]["cross"]["SEED"].append(5)
+    assert recorded.mean_range(found, f"{AT}/alike", SPACE="span") == "10 [10, 10] (5 of 6)"
     assert recorded.said(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84] (5 of 6 seeds)"
     judged = recorded.evidence(found, f"{AT}/leak_auc", "area", SPACE="span")
     assert judged.converged == [True] * 5 and judged.full_size

@@ -77,6 +77,16 @@ def test_a_count_given_by_hand_is_believed_where_the_layer_tells_none(views):
         unmixing.read(released, count=40)
 
 
+def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(views):
+    clear, x = layered(views)[0], torch.randn(40, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    attempt = unmixing.attempt(clear, SHAPE, 15)
+    assert attempt.count == len(attempt.images) == 12 and attempt.refusals == []
+    attempt = unmixing.attempt(changed(clear, lambda w: w + 0.1 * w.std() * x), SHAPE, 13)
+    assert attempt.count is None and len(attempt.images) == 13 and "no gap" in attempt.refusals[0]
+    count, found, refusals = unmixing.attempt(changed(clear, lambda w: x), SHAPE, 40)
+    assert count is found is None and len(refusals) == 2
+
+
 def test_half_precision_hides_no_count(views):
     """float16 moves every weight by 5e-4 of itself: a gap that is left is the right one."""
     released, _ = layered(views)

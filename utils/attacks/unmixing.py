@@ -24,6 +24,14 @@ SURE = 1 / math.e  # of the median length: a longer image has the sign that the 
 RESTARTS = 8  # at most, for few images
 
 
+class Attempt(NamedTuple):
+    """What an attacker gets who is told the count where the layer does not tell it."""
+
+    count: int | None  # as the layer tells it
+    images: torch.Tensor | None  # (m, d), unmixed
+    refusals: list  # why there is no count or no image, in sentences
+
+
 class Unmixed(NamedTuple):
     """What this attack knows beside its images."""
 
@@ -57,12 +65,17 @@ def read(released, count=None):
     return r + centred, basis, weight @ basis
 
 
+def orthogonal(count, r, seed):
+    """Random rows (count, r) to begin with, nearly orthogonal: the first r columns of an orthogonal matrix."""
+    noise = torch.randn(count, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.linalg.qr(noise)[0][:, :r]
+
+
 def unmix(basis, shape, count, seed=0):
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step."""
     few, history = count <= FEW, []
     found, white = contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
-    noise = torch.randn(count, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    rows = torch.linalg.qr(noise)[0][:, : basis.shape[1]].numpy()  # nearly orthogonal
+    rows = orthogonal(count, basis.shape[1], seed).numpy()
 
     def value(flat):
         point = torch.as_tensor(flat).to(found).view(rows.shape).requires_grad_()
@@ -146,3 +159,17 @@ def attack(released, shape, *, count=None, seed=0):
     details = Unmixed(basis, matrix, uneven, agreement(known, signs)[1].item())
     stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - begun
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
+
+
+def attempt(released, shape, count, seed=0):
+    """Read the count from the layer, and unmix; with the given `count` if the layer tells none: Attempt."""
+    read_count, found, refusals = None, None, []
+    try:
+        read_count = read(released)[0]
+    except InputError as error:
+        refusals.append(str(error))
+    try:
+        found = attack(released, shape, count=read_count or count, seed=seed).images
+    except InputError as error:
+        refusals.append(str(error))
+    return Attempt(read_count, found, refusals)

@@ -121,6 +121,16 @@ def said(recorded, quantity, **where):
     return verdicts.words(found) + few if found else "–"
 
 
+def mean_range(recorded, quantity, **where):
+    """A quantity's mean over the seeds with its range, in words; and in how many seeds it is, if not in all."""
+    found, seeds = [*values(recorded, quantity, **where).values()], recorded.about["grid"]["cross"]["SEED"]
+    if not found:
+        return "–"
+    low, high = min(found), max(found)
+    text = f"{sum(found) / len(found):.3g}" + (f" [{low:.3g}, {high:.3g}]" if low < high else "")
+    return text + (f" ({len(found)} of {len(seeds)})" if len(found) < len(seeds) else "")
+
+
 def pictures(recorded, key):
     """Pictures of a run, {what: (k, d) in [0, 1]}, its similarities (k,), and the shape of one picture."""
     path = DATA / "results" / f"{recorded.name}.npz"
