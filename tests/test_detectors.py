@@ -8,10 +8,13 @@ import torch
 
 from conftest import chapter_functions
 from utils import images
-from utils.evaluation import membership
+from utils.attacks import detectors
+from utils.evaluation import detection, membership
+from utils.kernels import contrast
 from utils.kernels.layers import Layer
+from utils.kernels.similarity import best_match
 
-CHAPTER = chapter_functions("12-can-the-adversary-tell")
+CHAPTER = chapter_functions("12-can-the-adversary-tell")  # its curves, and its quiz
 SHAPE = (32, 32, 3)
 QUIZ = Path(__file__).parent.parent / "scripts" / "quiz.html"
 
@@ -30,18 +33,16 @@ def test_a_negative_matches_only_where_the_sign_is_open(views):
     x = views.secret.images - views.secret.images.mean(0)
     mixed = torch.cat([x[:5], -x[5:10], noise(5)])
     for signed, right in ((True, 5), (False, 10)):
-        best = CHAPTER["best_match"](mixed, x, SHAPE, signed)
+        best = best_match(mixed, x, SHAPE, signed)
         torch.testing.assert_close(best[:right], torch.ones(right, dtype=torch.float64))
         assert best[right:].max() < membership.ALIKE
-    assert (CHAPTER["shows"](mixed, x, SHAPE) > membership.ALIKE).sum() == 5
-    assert (CHAPTER["shows_up_to_sign"](mixed, x, SHAPE) > membership.ALIKE).sum() == 10
 
 
 def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
     known = views.known.images - views.known.images.mean(0)
     everywhere, corner = noise(5), torch.zeros(5, *SHAPE, dtype=torch.float64)
     corner[:, :12, :12] = noise(5, seed=1).view(5, *SHAPE)[:, :12, :12]
-    score = CHAPTER["contrast_score"]
+    score = contrast.score
     few, many = score(corner.flatten(1), known, SHAPE), score(everywhere, known, SHAPE)
     assert few.min() > many.max() + 0.5
     assert many.abs().max() < 0.2  # the energy is near its mean, one, at all places
@@ -54,13 +55,13 @@ def test_kinks_are_counted_in_units_of_what_is_known():
     network = (Layer(weight, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)),)
     known = torch.tensor([[1.0, 100, 0, 0], [-1, -100, 0, 0]], dtype=torch.float64)  # σ = 1, 100, 1, 1
     x = torch.tensor([[0.03, 1.0, -1, 0], [0.01, 3, -1.01, -1]], dtype=torch.float64)
-    assert CHAPTER["kinks"](x, network, known).tolist() == [0.5, 0.75]
+    assert detectors.kinks(x, network, known).tolist() == [0.5, 0.75]
 
 
 @pytest.mark.parametrize("n", [40, 80])
 def test_photographs_are_known_ones_without_their_mean(views, n):
     known, mean = views.known, views.known.images.mean(0)
-    found = CHAPTER["photographs"](known, n, SHAPE) + mean
+    found = detectors.photographs(known, n, SHAPE) + mean
     assert found.shape == (n, 3072)
     torch.testing.assert_close(found[:20], known.images[:20])
     classes = (found.view(n, *SHAPE)[:, None] - known.images.view(-1, *SHAPE)).abs().amax((2, 3, 4)) < 1e-9
@@ -71,7 +72,7 @@ def test_photographs_are_known_ones_without_their_mean(views, n):
 
 
 def test_halves_share_nothing_and_keep_the_classes(views):
-    mine, rest = CHAPTER["halved"](views.known)
+    mine, rest = detection.halved(views.known)
     assert mine.labels.tolist() == rest.labels.tolist() == [0.0] * 10 + [1.0] * 10
     assert torch.cdist(mine.images, rest.images).min() > 0.1
 
@@ -80,11 +81,11 @@ def drawn(n, gap, seed):
     generator = torch.Generator().manual_seed(seed)
     truth = torch.arange(n) % 2 == 0
     values = torch.randn(3, n, generator=generator) + gap * truth
-    return dict(zip(CHAPTER["COMBINED"], values)), truth
+    return dict(zip(detectors.COMBINED, values)), truth
 
 
 def test_the_combination_learns_from_a_shadow_and_is_calibrated():
-    learned = CHAPTER["practised"](*drawn(2000, 1.0, 0))
+    learned = detectors.fit(*drawn(2000, 1.0, 0))
     named, truth = drawn(2000, 1.0, 1)
     probability = learned(named)
     alone = max(membership.detection(score, truth).auc.value for score in named.values())
@@ -92,14 +93,14 @@ def test_the_combination_learns_from_a_shadow_and_is_calibrated():
     for _, number, predicted, share in CHAPTER["calibration"](probability, truth):
         assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
     scaled = {name: 5 + 3 * score for name, score in drawn(2000, 1.0, 0)[0].items()}
-    again = CHAPTER["practised"](scaled, drawn(2000, 1.0, 0)[1])
+    again = detectors.fit(scaled, drawn(2000, 1.0, 0)[1])
     torch.testing.assert_close(again({k: 5 + 3 * s for k, s in named.items()}), probability, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_nothing_is_learned_where_all_is_true_or_nothing(value):
     named, truth = drawn(20, 1.0, 0)
-    assert CHAPTER["practised"](named, torch.full_like(truth, value)) is None
+    assert detectors.fit(named, torch.full_like(truth, value)) is None
     torch.testing.assert_close(CHAPTER["detector"](named, None), named["agreement"])
 
 
@@ -111,7 +112,7 @@ def test_curves_precision_and_choice_follow_the_scores():
     torch.testing.assert_close(true, torch.tensor([0, 1 / 3, 2 / 3, 1, 1]))
     area = torch.trapezoid(true.double(), false.double()).item()
     assert area == pytest.approx(membership.area(score[truth], score[~truth]).value)
-    assert CHAPTER["precision"](score, truth, 3) == pytest.approx(2 / 3)
+    assert detection.precision(score, truth, 3) == pytest.approx(2 / 3)
     assert CHAPTER["likeliest"](torch.arange(5), score, 3).tolist() == [0, 2, 3]
 
 
@@ -148,3 +149,16 @@ def test_the_quiz_is_one_small_page_without_anything_from_outside(views):
         line.startswith("#told-quiz") for line in re.findall(r"^[^\s{<}(]+[^{]*\{", page.split("<script>")[0], re.M)
     )
     assert not re.search(r"\{\{|\}\}", page)
+
+
+def test_rows_are_named_by_attack_start_and_score():
+    named, truth = drawn(40, 1.0, 0)
+    scores = {"stationarity": named | {"combination": named["agreement"]}, "unmixing": named}
+    masks = {"stationarity": truth, "unmixing": torch.ones_like(truth)}
+    rows = {row.name: row.value for row in detection.rows(scores, masks, "partition", 7)}
+    first = "detector/stationarity/partition"
+    numbers = {f"{first}/{name}" for name in ("share_true", "precision_of_the_first_ten", "auc", "tpr_at_1_percent")}
+    for score in ("combination", *detectors.COMBINED):
+        numbers |= {f"{first}/{score}/auc", f"{first}/{score}/tpr_at_1_percent"}
+    assert rows.keys() == numbers | {"detector/unmixing/none/share_true"}  # where all are true, nothing is told
+    assert rows[f"{first}/auc"] == rows[f"{first}/agreement/auc"] and rows[f"{first}/share_true"] == 0.5

@@ -41,3 +41,17 @@ def objective(matrix, found, floor, window):
     energy = (matrix @ found.flatten(1)).view(-1, *found.shape[1:]).square().mean(2)  # (m, G, H, W)
     contrast = (floor + avg_pool2d(energy, window, 1, window // 2)).log().mean((1, 2, 3)) / 2  # (m,)
     return contrast.sum() - torch.logdet(matrix.mT @ matrix) / 2
+
+
+def score(pictures, known, shape, floor=0.1, window=3):
+    """−J of each picture (n, d) by itself, eq. (eq-contrast-score): (n,), the higher, the more like a photograph.
+
+    Details are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
+    """
+    found = details(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
+    own, found = found[: len(known)], found[len(known) :]
+    unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
+    energy = (found / unit).square().mean(1)  # (n, H, W)
+    energy = energy / energy.mean((1, 2), keepdim=True).clamp_min(1e-12)
+    near = avg_pool2d(energy[:, None], window, 1, window // 2)[:, 0]
+    return -(floor + near).log().mean((1, 2)) / 2

@@ -1,0 +1,133 @@
+"""An adversary who judges its own reconstructions: attacks made twice, scores of them, and a combination of scores.
+
+Equations are those of the chapter *Can the adversary tell?*. `known` is a Part of the adversary's own photographs, with
+images (k, d) and labels (k,). The adversary never sees a training image.
+"""
+
+from typing import NamedTuple
+
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from utils.attacks import contract, decoreco, starts, unmixing
+from utils.kernels import contrast
+from utils.kernels.similarity import best_match
+from utils.networks import span
+
+COMBINED = ("agreement", "recurrence", "contrast")  # the scores that `fit` combines
+NEAR = 0.02  # the width of a kink, in units of the usual pre-activation
+SPREAD = 0.22  # of the pixels of an unmixed image, as in `unmixing.attack`
+
+
+class Adversary(NamedTuple):
+    """All that an adversary has: what was released, its photographs, its attacks."""
+
+    released: contract.Released
+    known: torch.Tensor  # (k, d), photographs without their mean
+    shape: tuple  # (H, W, C)
+    start: torch.Tensor  # (n, d)
+    found: contract.Attack  # by stationarity, from the start
+    again: contract.Attack  # a second run, from noise
+    unmixed: torch.Tensor  # (m, d)
+    surplus: torch.Tensor  # (m + m/5, d): more were unmixed than there are
+    surplus_again: torch.Tensor  # the same from another seed
+
+
+def photographs(known, n, shape):
+    """As many known photographs of every class (n, d), without their mean, by class; mirrored where they are too few.
+
+    Fewer than n if the mirrored ones are too few, too.
+    """
+    some, labels = known.images, known.labels
+    if n > len(some):
+        mirrored = some.view(-1, *shape).flip(2).flatten(1)
+        some, labels = torch.cat([some, mirrored]), torch.cat([labels, labels])
+    kinds = labels.unique()
+    some = torch.cat([some[labels == kind][: -(-n // len(kinds))] for kind in kinds])
+    return (some - known.images.mean(0))[:n]
+
+
+def draw_start(known, n, shape, seed, place):
+    """The start (n, d) of the stationarity attack: known photographs if `place` is partition, and noise otherwise."""
+    if place == "partition":
+        return photographs(known, n, shape)
+    return starts.normal(n, known.images.shape[1], decoreco.SETTINGS["adam"].scale, seed, known.images.device)
+
+
+def unmix_surplus(released, shape, seed):
+    """Unmixed images (m + m/5, d) by an adversary who takes the count m for larger: the surplus must be inventions."""
+    count = unmixing.read(released)[0] * 6 // 5
+    basis = unmixing.read(released, count)[1]
+    found = unmixing.unmix(basis, shape, count, seed)[0] @ basis.mT  # (m + m/5, d)
+    return SPREAD * found / found.std(dim=1, keepdim=True)
+
+
+def make_attacks(released, known, shape, seed, place, steps):
+    """Attack a released network by stationarity, so many steps from `place`, and by unmixing, each twice: Adversary."""
+    n, basis = 2 * len(released.labels), span(released.network)
+    start = draw_start(known, n, shape, seed, place)
+    other = draw_start(known, n, shape, seed + 1000, "random")
+    first, again = (
+        decoreco.attack(released, x, seed=s, basis=basis, iterations=steps)
+        for x, s in ((start, seed), (other, seed + 1000))
+    )
+    unmixed = unmixing.attack(released, shape, seed=seed).images
+    more = [unmix_surplus(released, shape, s) for s in (seed, seed + 1000)]
+    own = known.images - known.images.mean(0)
+    return Adversary(released, own, shape, start, first, again, unmixed, *more)
+
+
+def kinks(x, network, known):
+    """Equation (eq-kink-score), the share of first neurons that bend near x (n, d): (n,).
+
+    A neuron is near its bend if its pre-activation is small beside its root mean square over `known` (k, d).
+    """
+    weight, bias = network[0]
+    reached, usual = (images @ weight.T + bias for images in (x.to(known), known))
+    return (reached.abs() < NEAR * usual.square().mean(0).sqrt()).double().mean(1)
+
+
+def candidate_scores(adversary):
+    """Every score {name: (n,)} of the reconstructions by stationarity; `contract.scores` and the chapter's own."""
+    x, shape = adversary.found.images, adversary.shape
+    named = contract.scores(adversary.released, adversary.start, adversary.found, None, shape)
+    return named | {
+        "recurrence": best_match(x, adversary.again.images, shape),
+        "agreement": best_match(x, adversary.unmixed, shape),
+        "contrast": contrast.score(x, adversary.known, shape),
+        "kinks": kinks(x, adversary.released.network, adversary.known),
+    }
+
+
+def surplus_scores(adversary):
+    """Every score {name: (n,)} of the surplus of unmixed images, whose sign is left open."""
+    x, shape = adversary.surplus, adversary.shape
+    return {
+        "recurrence": best_match(x, adversary.surplus_again, shape, signed=False),
+        "agreement": best_match(x, adversary.found.images, shape, signed=False),
+        "contrast": contrast.score(x, adversary.known, shape),
+        "kinks": kinks(x, adversary.released.network, adversary.known),
+    }
+
+
+def features(named):
+    """The scores that are combined (n, 3)."""
+    return torch.stack([named[name].double().cpu() for name in COMBINED], 1)
+
+
+def fit(named, truth):
+    """Fit eq. (eq-told-combination) to scores {name: (n,)} and the truth (n,) about a network of the adversary's own.
+
+    Returns a function of scores that gives the probability (n,) of being true; None where all is true, or nothing.
+    """
+    x, y = features(named), truth.cpu()
+    if y.all() or not y.any():
+        return None
+    mean, spread = x.mean(0), x.std(0).clamp_min(1e-9)
+    fitted = LogisticRegression().fit(((x - mean) / spread).numpy(), y.numpy())
+
+    def probability(named):
+        z = ((features(named) - mean) / spread).numpy()
+        return torch.from_numpy(fitted.predict_proba(z)[:, 1])
+
+    return probability

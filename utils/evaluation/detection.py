@@ -1,0 +1,101 @@
+"""How well an adversary's scores tell true reconstructions from inventions: the practice, the truth and the numbers."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from utils import victims
+from utils.attacks import detectors
+from utils.evaluation import membership
+from utils.evaluation.experiment import Row
+from utils.images import Part
+from utils.kernels.similarity import best_match
+
+SCORES = (
+    "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
+    "drift from the start", "kinks",
+)  # fmt: skip
+
+
+class Reconstructions(NamedTuple):
+    """The reconstructions of one attack that scores tell apart."""
+
+    images: Callable  # of a detectors.Adversary: (n, d)
+    scores: Callable  # of a detectors.Adversary: {name: (n,)}
+    signed: bool  # whether a negative of a training image is an invention
+
+
+ATTACKS = {
+    "stationarity": Reconstructions(lambda adversary: adversary.found.images, detectors.candidate_scores, True),
+    "unmixing": Reconstructions(lambda adversary: adversary.surplus, detectors.surplus_scores, False),
+}
+
+
+def truths(adversary, training):
+    """{attack: (n,)}, whether each reconstruction shows one of the training images (m, d) without their mean."""
+    best = {
+        attack: best_match(one.images(adversary), training, adversary.shape, one.signed)
+        for attack, one in ATTACKS.items()
+    }
+    return {attack: values > membership.ALIKE for attack, values in best.items()}
+
+
+def halved(part):
+    """Every second image of each class, and the others: two Parts of equal size."""
+    return [Part(part.images[k::2], part.labels[k::2]) for k in (0, 1)]
+
+
+def practise(known, recipe, shape, seed, place, steps):
+    """Fit a combination of scores for each attack on a shadow victim: {attack: function of scores, or None}.
+
+    The adversary trains the shadow by the public recipe on half of its photographs, a Part, and attacks it with the
+    other half, as `detectors.make_attacks` does. Here, and only here, it knows the truth.
+    """
+    mine, rest = halved(known)
+    shadow = victims.train(mine, recipe, seed)
+    adversary = detectors.make_attacks(shadow.released, rest, shape, seed, place, steps)
+    truth = truths(adversary, mine.images - shadow.mean)
+    return {attack: detectors.fit(ATTACKS[attack].scores(adversary), truth[attack]) for attack in ATTACKS}
+
+
+def score(adversary, combinations):
+    """Every score {attack: {name: (n,)}} of an adversary's reconstructions, the combination where there is one."""
+    named = {attack: one.scores(adversary) for attack, one in ATTACKS.items()}
+    for attack, combination in combinations.items():
+        if combination:
+            named[attack]["combination"] = combination(named[attack])
+    return named
+
+
+def detect(named, truth):
+    """Each score as a detector: {attack: {name: membership.Detection, or None}} in the order of SCORES."""
+    return {
+        attack: {name: membership.detection(scores[name], truth[attack]) for name in SCORES if name in scores}
+        for attack, scores in named.items()
+    }
+
+
+def precision(score, truth, first=10):
+    """The share of true ones among the reconstructions with the largest scores."""
+    top = score.cpu().argsort(descending=True, stable=True)[:first]
+    return truth.cpu()[top].double().mean().item()
+
+
+def name_of(attack, place, score="", quantity="auc"):
+    """The name of a number in RESULTS; without a score it is that of the combination, or of the reconstructions."""
+    return "/".join(part for part in ("detector", attack, place, score.replace(" ", "_"), quantity) if part)
+
+
+def rows(named, truth, place, seed):
+    """The Rows for RESULTS of all scores, for a stationarity attack that began at `place`."""
+    listed = []
+    for attack, detections in detect(named, truth).items():
+        start = place if attack == "stationarity" else "none"
+        numbers = {("", "share_true"): truth[attack].double().mean().item()}
+        for name, found in detections.items():
+            for score in ("", name) if name == "combination" else (name,):
+                if found:
+                    numbers |= {(score, "auc"): found.auc.value, (score, "tpr_at_1_percent"): found.tpr}
+        if detections.get("combination"):
+            numbers["", "precision_of_the_first_ten"] = precision(named[attack]["combination"], truth[attack])
+        listed += [Row(name_of(attack, start, *key), seed, value) for key, value in numbers.items()]
+    return listed
