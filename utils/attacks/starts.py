@@ -15,6 +15,32 @@ def normal(m, d, scale, seed, device="cpu"):
     return scale * random(m, d, seed, device, torch.randn)
 
 
+def drawings(text, shape, m, seed):
+    """m copies (m, d) of a drawing in lines of text: # is ink, the rest is paper, stretched to a `shape` (H, W, C).
+
+    Each copy has a paper of its own, of a colour from U(0, 1), and an ink half of the range away in every channel.
+    """
+    lines = text.strip("\n").split("\n")
+    width = max(map(len, lines))
+    if width == 0:
+        raise InputError("DRAWING is empty: give it a line of text, with # for dark.")
+    ink = torch.tensor([[mark == "#" for mark in line.ljust(width)] for line in lines])
+    size, mode = shape[:2], "area" if width > shape[1] else "nearest"
+    ink = torch.nn.functional.interpolate(ink[None, None].double(), size=size, mode=mode).reshape(1, -1, 1)
+    paper = random(m, shape[2], seed)[:, None]  # (m, 1, C)
+    return ((paper + ink / 2) % 1).reshape(m, -1)  # (m, H·W, C) -> (m, d)
+
+
+def targets(known, shape, text, seed):
+    """Pictures (m, d) to plant in place of m training images: {noise, the known photographs, a drawing}."""
+    m, d = known.images.shape
+    return {
+        "noise": random(m, d, seed, known.images.device),
+        "photographs": partition(known, m),
+        "drawing": drawings(text, shape, m, seed).to(known.images),
+    }
+
+
 def partition(known, m):
     """Return the first m/K images of each of K classes of a part that the attacker knows, class 0 first."""
     kinds = int(known.labels.max()) + 1

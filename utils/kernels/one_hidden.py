@@ -186,6 +186,12 @@ def square_norm(u):
     return (pack(u) if isinstance(u, Weights) else u).square().sum(-1)
 
 
+def square_distance(theta, target):
+    """‖θ − θ*‖² of Weights: (…)."""
+    first, second = theta.first - target.first, theta.second - target.second
+    return first.square().sum((-2, -1)) + second.square().sum(-1)
+
+
 def cross_gradient(x, y, solved, p):
     """∇_x⟨∇_θ E(x, y; θ), p⟩ with θ and the vector p held fixed: (…, m, d).
 

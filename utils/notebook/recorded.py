@@ -102,6 +102,12 @@ def evidence(recorded, quantity, what, **where):
     return verdicts.Evidence([*found.values()], [bool(ended.get(k)) for k in found], recorded.about["full_size"], what)
 
 
+def evidence_of(recorded, prefix, **where):
+    """What makes Evidence of one attack's quantities: a function of (quantity, what); it says where training began."""
+    begun = " (inner training begun at θ*)" if prefix.endswith("/from_weights") else ""
+    return lambda quantity, what: evidence(recorded, f"{prefix}/{quantity}", what + begun, **where)
+
+
 def beyond(recorded, quantity, **where):
     """By how much a quantity is above its baseline: one number per seed."""
     after, before = (values(recorded, quantity, column, **where) for column in ("value", "baseline"))

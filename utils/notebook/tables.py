@@ -48,3 +48,18 @@ def beside(found, trials, wanted, **where):
         show = report.joined if values and all(value % 1 == 0 for value in values) else report.mean_sd  # counts
         lines.append([label, paper, said, show(values)])
     return report.table(["", "paper", f"recorded: {found.about['label']}", "here, now"], *lines)
+
+
+def attackers(found, groups, wanted):
+    """Recorded runs of {label: trials} that differ in where inner training begins, and the distance of these trials.
+
+    `wanted` is {title: quantity of RESULTS, or (quantity, "baseline")}.
+    """
+    lines = []
+    for label, trials in groups.items():
+        told = []
+        for quantity in wanted.values():
+            quantity, column = (quantity, "value") if isinstance(quantity, str) else quantity
+            told.append(recorded.said(found, f"{trials[0].name.prefix}/{quantity}", column=column))
+        lines.append([label, *told, report.mean_sd(map(evaluate.relative_distance, trials))])
+    return report.table(["inner solves begin at", *wanted, "distance, here, now"], *lines)

@@ -1,0 +1,165 @@
+"""Readings of Table 1's network: what the paper leaves open, filled in; the victims, and what came of the attacks."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+
+from utils import images, networks, victims
+from utils.attacks import starts, truncated
+from utils.attacks.contract import Released
+from utils.errors import choose
+from utils.evaluation.experiment import Row
+from utils.kernels import one_hidden
+from utils.kernels.similarity import pairwise_ssim
+from utils.kernels.truncated import train
+
+STARTS = ("random", "ground_truth", "partition")
+
+
+class Reading(NamedTuple):
+    """How the network was trained and attacked; the defaults are those of the lazy base."""
+
+    images: int = 50  # m
+    width: int = 64  # h
+    sharpness: float = math.inf  # β; ∞ is the ReLU
+    decay: float = 0.0  # μ
+    draw: str = "standard"  # θ⁰: torch's own, uniform, U(0, 1), or small, U(±1/√d) in all layers
+    knowledge: str = "known"  # inner training begins at θ⁰, at an unknown one, or at θ*: weights
+    victim: str = "descent"  # how θ* was trained, by descent or quasi-Newton, or until it is stationary
+    trained: int = 10  # for so many steps
+    inner: str = "descent"  # how the attacker trains, by the same three
+    inner_steps: int = 10  # K
+    rate: float = 1e-2  # of descent
+    outer: str = "quasi-Newton"  # or fixed: one η, eq. (7)
+    steps: int = 10  # of the attack
+    prepared: bool = False  # whether the start is prepared first
+
+
+SOLVED = {"victim": "stationary", "inner": "stationary"}
+BASES = {"lazy": Reading(), "trained": Reading(**SOLVED, sharpness=10.0, decay=1e-2)}  # type: ignore[arg-type]
+CHANGES: dict[str, dict[str, dict[str, Any]]] = {  # of a base: {name: what differs}
+    "lazy": {
+        "": {},
+        "θ⁰ unknown": {"knowledge": "unknown"},
+        "from θ*": {"knowledge": "weights"},
+        "trained for 11 steps": {"trained": 11},
+        "U(0, 1)": {"draw": "uniform"},
+        "U(0, 1), rate 1e-5": {"draw": "uniform", "rate": 1e-5},
+        "U(±1/√d)": {"draw": "small"},
+        "softplus": {"sharpness": 10.0},
+        "μ = 0.1": {"decay": 0.1},
+        "rate 0.1": {"rate": 0.1},
+        "rate 1": {"rate": 1.0},
+        "K = 100": {"trained": 100, "inner_steps": 100, "steps": 4},
+        "inner L-BFGS": {"victim": "quasi-Newton", "inner": "quasi-Newton"},
+        "fixed η": {"outer": "fixed"},
+        "h = 16": {"width": 16},
+        "h = 1024": {"width": 1024, "steps": 4},
+        "h = 6144, no attack": {"width": 6144, "steps": 0},
+        "m = 10": {"images": 10},
+        "m = 100": {"images": 100},
+        "m = 500": {"images": 500, "steps": 2},
+    },
+    "trained": {
+        "": {},
+        "θ⁰ unknown": {"knowledge": "unknown"},
+        "from θ*": {"knowledge": "weights", "steps": 40},
+        "from θ*, prepared": {"knowledge": "weights", "prepared": True},
+        "from θ*, K = 10": {"knowledge": "weights", "inner": "descent"},
+        "K = 10": {"inner": "descent"},
+        "U(0, 1)": {"draw": "uniform"},
+        "U(0, 1), θ⁰ unknown": {"draw": "uniform", "knowledge": "unknown"},
+        "β = 1": {"sharpness": 1.0},
+        "β = 100": {"sharpness": 100.0},
+        "μ = 0.001": {"decay": 1e-3},
+        "μ = 0.1": {"decay": 0.1},
+        "from θ*, fixed η": {"knowledge": "weights", "outer": "fixed"},
+        "h = 16": {"width": 16},
+        "h = 256": {"width": 256},
+        "m = 10": {"images": 10},
+        "m = 100": {"images": 100},
+    },
+}
+READINGS = {
+    f"{base}, {label}".removesuffix(", "): (base, changes)
+    for base, several in CHANGES.items()
+    for label, changes in several.items()
+}
+
+
+def reading_of(name, **sizes):
+    """The Reading of that name; `sizes` are its images, width and steps, unless it says so itself."""
+    base, changes = READINGS[choose("READING", name, READINGS)]
+    return BASES[base]._replace(**{**sizes, **changes})
+
+
+def recipe_of(reading):
+    """How the victim is built, as far as a Recipe can say it."""
+    draw = "uniform" if reading.draw == "uniform" else "standard"
+    return networks.one_hidden(reading.width, reading.decay, reading.sharpness, draw)
+
+
+def initial(reading, d, seed, device="cpu"):
+    """Draw θ⁰, a network for images of d values."""
+    one, two = networks.initial(recipe_of(reading), d, seed, device=device)
+    shrink = (reading.width / d) ** 0.5 if reading.draw == "small" else 1.0
+    return one, networks.change((two,), lambda part: shrink * part)[0]
+
+
+def trained(reading, secret, theta0):
+    """What is Released after training from a network θ⁰: a stationary point, or where training stops."""
+    recipe = recipe_of(reading)
+    if reading.victim == "stationary":
+        return victims.train(secret, recipe, start=theta0).released
+    begun = one_hidden.weights(theta0, reading.sharpness)
+    (x, y), steps = secret, (reading.trained, reading.victim, reading.rate)
+    theta = train(x, y, reading.decay, begun, *steps)
+    return Released(one_hidden.network(theta), secret.labels, recipe)
+
+
+def of_victim(reading, target, theta0, secret):
+    """What is known of a victim with Weights θ*: {quantity: number}."""
+    x, y = secret
+    slope = one_hidden.energy(one_hidden.pack(target), x, y, reading.decay, target.sharpness)[1]
+    correct = (one_hidden.logits(x, target) > 0) == y
+    far = one_hidden.square_distance(one_hidden.weights(theta0, reading.sharpness), target)
+    return {
+        "victim_gradient_norm": slope.norm(),
+        "victim_accuracy": correct.double().mean(),
+        "theta0_distance": far / one_hidden.square_norm(target),
+    }
+
+
+def of_attack(found, start, before, after, target, shape):
+    """What came of attacks from three starts: {quantity: (numbers, baselines)}, each (3,)."""
+    norm, count = one_hidden.square_norm(target), one_hidden.pack(target).numel()
+    units = {"relative_distance": norm, "square_distance": 1, "mean_square_distance": count}
+    similar = torch.stack([pairwise_ssim(x, x0, shape).mean() for x, x0 in zip(found, start)])
+    return {name: (after / unit, before / unit) for name, unit in units.items()} | {
+        "moved": (truncated.moved(found, start, start[0].numel()), torch.zeros(3)),
+        "ssim_to_start": (similar, torch.ones(3)),
+    }
+
+
+def rows_of(reading, labelled, seed, device="cpu"):
+    """Train and attack a victim by a Reading, from three starts: its rows for RESULTS."""
+    m = reading.images
+    data = images.split(labelled, m, m, seed, device)
+    secret, d = data.secret, data.secret.images.shape[1]
+    theta0 = initial(reading, d, 2 * seed, device)
+    released = trained(reading, secret, theta0)
+    target = one_hidden.weights(released.network, reading.sharpness)
+    begun = {"known": theta0, "unknown": initial(reading, d, 2 * seed + 1, device), "weights": None}
+    start = [starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)]
+    inner = truncated.Inner(reading.inner_steps, reading.inner, reading.rate)
+    settings = {"iterations": reading.steps, "fixed": reading.outer == "fixed", "prepared": reading.prepared}
+    start = torch.stack(start)
+    found, before, after = truncated.attack(released, start, begun[reading.knowledge], inner, **settings)
+    attacked = of_attack(found, start, before, after, target, data.shape)
+    for k, place in enumerate(STARTS):
+        for name, numbers in attacked.items():
+            value, base = (part[k].item() for part in numbers)
+            yield Row(f"reading/{place}/{name}", seed, value, None, base)
+        for name, number in of_victim(reading, target, theta0, secret).items():
+            yield Row(f"reading/{place}/{name}", seed, number.item())
