@@ -30,8 +30,8 @@ def fenced(wanted):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with the notebook that is copied; registries are put back, and nothing is kept on disk."""
-    (tmp_path / "book").mkdir()
-    shutil.copy(ROOT / "book" / "one-attack.ipynb", tmp_path / "book")
+    (tmp_path / "experiments").mkdir()
+    shutil.copy(ROOT / "experiments" / "one-attack.ipynb", tmp_path / "experiments")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "scripts")
     monkeypatch.setattr(kept, "FOLDER", None)
@@ -44,7 +44,7 @@ def place(tmp_path, monkeypatch):
 
 def test_every_way_to_add_is_shown():
     shown = [heading for heading, kind, _ in FENCES if kind == "python"]
-    assert shown == ["A data set", "A rule for the coefficients", "A network", "An attack", "A chapter"]
+    assert shown == ["A data set", "A rule for the coefficients", "A network", "An attack", "An experiment"]
 
 
 @pytest.mark.parametrize("code", fenced("python"))
@@ -58,7 +58,7 @@ def test_the_grid_that_is_shown_can_be_run(code, place):
     from grid_plan import plan_of, read
 
     (place / "mine.yaml").write_text(code, encoding="utf-8")
-    assert len(plan_of(read("mine.yaml"), {}, ROOT / "book")["runs"]) == 10
+    assert len(plan_of(read("mine.yaml"), {}, ROOT / "experiments")["runs"]) == 10
 
 
 @pytest.mark.parametrize("code", fenced("bash"))

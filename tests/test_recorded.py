@@ -145,7 +145,7 @@ def computed_again(grid, tmp_path, **given):
     """The rows of one run of a recorded grid, with these parameters, computed now; and those that were recorded."""
     found = recorded.load(grid)
     parameters = found.about["grid"]["parameters"] | given | {"RESULTS": str(tmp_path / "results.json")}
-    chapter = ROOT / "book" / f"{found.about['grid']['chapter']}.ipynb"
+    chapter = ROOT / "experiments" / f"{found.about['grid']['chapter']}.ipynb"
     papermill.execute_notebook(chapter, tmp_path / "out.ipynb", parameters, progress_bar=False, execution_timeout=600)
     rows = [row for row in found.rows if all(row.get(name, "") == str(v) for name, v in given.items() if name in row)]
     rows = [row for row in rows if row["seed"] == str(given["SEED"])]
@@ -187,7 +187,8 @@ def two_runs(tmp_path, monkeypatch):
     (tmp_path / "span.npz").rename(tmp_path / "grids" / "span.npz")
     (tmp_path / "grids").rename(tmp_path / "two")
     monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(record, "plan_of", lambda *_: {"chapter": str(ROOT / "book/one-attack.ipynb"), "runs": runs})
+    plan = {"chapter": str(ROOT / "experiments/one-attack.ipynb"), "runs": runs}
+    monkeypatch.setattr(record, "plan_of", lambda *_: plan)
     monkeypatch.setattr(record, "finished", lambda plan, folder: {k: content for k in runs})
     return record, tmp_path
 
