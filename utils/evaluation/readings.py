@@ -109,13 +109,13 @@ def initial(reading, d, seed, device="cpu"):
 
 def trained(reading, secret, theta0):
     """What is Released after training from a network θ⁰: a stationary point, or where training stops."""
-    recipe = recipe_of(reading)
+    (x, y), recipe = secret, recipe_of(reading)
     if reading.victim == "stationary":
-        return victims.train(secret, recipe, start=theta0).released
-    begun = one_hidden.weights(theta0, reading.sharpness)
-    (x, y), steps = secret, (reading.trained, reading.victim, reading.rate)
-    theta = train(x, y, reading.decay, begun, *steps)
-    return Released(one_hidden.network(theta), secret.labels, recipe)
+        theta = one_hidden.weights(victims.train(secret, recipe, start=theta0).released.network, reading.sharpness)
+    else:
+        begun, steps = one_hidden.weights(theta0, reading.sharpness), (reading.trained, reading.victim, reading.rate)
+        theta = train(x, y, reading.decay, begun, *steps)
+    return Released(one_hidden.network(theta), y, recipe)
 
 
 def of_victim(reading, target, theta0, secret):
