@@ -75,11 +75,11 @@ def test_an_empty_drawing():
     with pytest.raises(InputError, match="DRAWING is empty"):
         CHAPTER["drawing"]("\n\n", (8, 8, 3))
     with pytest.raises(InputError, match="DRAWING is empty"):
-        NETWORK["drawings"]("\n\n", (8, 8, 3), 4, 0)
+        starts.drawings("\n\n", (8, 8, 3), 4, 0)
 
 
 def test_every_copy_of_the_drawing_shows_it():
-    drawn = NETWORK["drawings"]("#.\n.#", (8, 8, 3), 4, 0).reshape(4, 8, 8, 3)
+    drawn = starts.drawings("#.\n.#", (8, 8, 3), 4, 0).reshape(4, 8, 8, 3)
     assert torch.allclose((drawn[:, 0, 0] - drawn[:, 0, 7]).abs(), drawn.new_tensor(0.5))
     assert torch.equal(drawn[:, 0, 0], drawn[:, 7, 7]) and drawn.unique(dim=0).shape[0] == 4
 
