@@ -89,11 +89,3 @@ def test_every_public_function_has_a_docstring_and_a_place_on_the_page(path):
         owner, _, part = name.rpartition(".")
         holder = getattr(found, owner) if owner else found
         assert inspect.getdoc(getattr(holder, part)), name  # a method may inherit its own
-
-
-def test_the_picture_of_the_code_is_small_and_can_be_read_on_a_phone():
-    picture = (ROOT / "book" / "architecture.svg").read_text(encoding="utf-8")
-    width = int(re.search(r'viewBox="0 0 (\d+) \d+"', picture)[1])
-    assert len(picture.encode()) < 30_000 and width <= 640
-    assert min(map(int, re.findall(r'font-size="(\d+)"', picture))) >= 14
-    assert 'font-family="sans-serif"' in picture and re.search(r'<rect [^>]*rx="12" fill="#fff"', picture)
