@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from utils.kept import parsed
+
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "utils").rglob("*.py"))
 CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
@@ -78,6 +80,20 @@ def test_lines_of_cells_fit_on_a_page(path):
     for cell in json.loads(path.read_text())["cells"]:
         if cell["cell_type"] == "code":
             assert max(map(len, "".join(cell["source"]).splitlines()), default=0) <= 90, cell["source"]
+
+
+def definitions(path):
+    """The functions and classes of a notebook, without docstrings and comments."""
+    lines = [line for line in code_of(path).splitlines() if not line.startswith(("%", "!"))]
+    return [
+        ast.unparse(node) for node in parsed("\n".join(lines)).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    ]
+
+
+def test_no_definition_stands_in_two_notebooks():
+    found = [(text, path.stem) for path in CHAPTERS for text in definitions(path)]
+    where = {text: {stem for other, stem in found if other == text} for text, _ in found}
+    assert not {text: stems for text, stems in where.items() if len(stems) > 1}
 
 
 def code_of(path):
