@@ -62,10 +62,18 @@ def run(path, output, **given):
 
 def expanded(pattern):
     """The names that a pattern such as plant/noise|drawing/relative_distance stands for."""
-    return ["/".join(words) for words in itertools.product(*(part.split("|") for part in pattern.split("/")))]
+    return [
+        "/".join(words)
+        for words in itertools.product(*(part.split("|") for part in pattern.replace(" ", "").split("/")))
+    ]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def key_of(path):
+    """The name of a notebook with its folder, as in experiments/one-attack."""
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=key_of)
 def test_what_a_toy_run_writes_is_true_on_every_machine(path, tmp_path):
     results, small = tmp_path / "deep" / "results.json", {k: SMALL[k] for k in declared(path) if k in SMALL}
     pictures = write_toy_images(tmp_path / "toy.npz", TOY)
@@ -77,14 +85,14 @@ def test_what_a_toy_run_writes_is_true_on_every_machine(path, tmp_path):
     assert [file.name for file in results.parent.iterdir()] == ["results.json"]
     rows = {row["name"]: row for row in written["rows"]}
     assert len(rows) == len(written["rows"]) and all(row["seed"] == given["SEED"] for row in written["rows"])
-    wrong = [*unexpected(path.stem, rows), *broken(rows)]
-    assert not wrong + ([] if TOY else list(far_from_references(path.stem, rows)))
+    wrong = [*unexpected(key_of(path), rows), *broken(rows)]
+    assert not wrong + ([] if TOY else list(far_from_references(key_of(path), rows)))
 
 
-def unexpected(stem, rows):
+def unexpected(key, rows):
     """Names that are missing or new, and baselines that are, as sentences."""
     expected = {
-        kind: set(itertools.chain(*map(expanded, WRITTEN[stem].get(kind, [])))) for kind in ("alone", "paired", "may")
+        kind: set(itertools.chain(*map(expanded, WRITTEN[key].get(kind, [])))) for kind in ("alone", "paired", "may")
     }
     for name in expected["alone"] | expected["paired"]:
         if name not in rows:
@@ -94,9 +102,9 @@ def unexpected(stem, rows):
     yield from (f"{name} is new" for name in rows.keys() - set().union(*expected.values()))
 
 
-def far_from_references(stem, rows):
+def far_from_references(key, rows):
     """Numbers that are not those of the reference, which rounding does not move."""
-    for name, fields in REFERENCES.get(stem, {}).items():
+    for name, fields in REFERENCES.get(key, {}).items():
         for field, (value, tolerance) in fields.items():
             if not math.isclose(rows[name][field], value, rel_tol=tolerance):
                 yield f"{name}: the {field} is {rows[name][field]}, not {value}"
@@ -123,7 +131,7 @@ CHANGES = {"value": 0.5}, {"value": math.nan}, {"name": "plant/noise/other"}, {"
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 def test_a_wrong_number_is_noticed(changes):
-    names, chapter = expanded("plant/noise|photographs|drawing/relative_distance"), "01-linear-underdetermination"
+    names, chapter = expanded("plant/noise|photographs|drawing/relative_distance"), "book/01-linear-underdetermination"
     rows = {name: {"name": name, "value": 1e-25, "baseline": 1.8} for name in names}
     assert not [*unexpected(chapter, rows), *broken(rows)]
     row = {key: value for key, value in {**rows.pop(names[0]), **changes}.items() if value is not None}
