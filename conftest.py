@@ -34,7 +34,7 @@ if seed := os.environ.get("ROUNDING"):
     import rounding
 
     rounding.begin(seed)
-    startup = Path(FOLDER, "ipython", "profile_default", "startup", "rounding.py")  # a kernel runs it first
+    startup = Path(FOLDER, "ipython", "profile_default", "startup", "00-begin.py")  # a kernel runs it first
     startup.parent.mkdir(parents=True)
     startup.write_text(f"import sys; sys.path.append({str(REHEARSAL)!r}); import rounding; rounding.begin({seed})")
     os.environ["IPYTHONDIR"] = str(startup.parents[2])

@@ -1,12 +1,16 @@
 """The mode that imitates other processors moves what they round, by as much as they do, and nothing else."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from rehearsal.rounding import OtherRounding
 
 pytestmark = pytest.mark.skipif("ROUNDING" in os.environ, reason="the mode is on already")
+ROOT = Path(__file__).parent.parent
 SINGLE, DOUBLE = (torch.finfo(kind).eps for kind in (torch.float32, torch.float64))
 
 
@@ -59,3 +63,24 @@ def test_gradients_are_rounded_in_another_way_too(x):
         other = gradient()
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.allclose(first, gradient(), rtol=1e-10) and not torch.equal(first, gradient())
+
+
+KERNEL = """
+import sys
+sys.path.insert(0, ".")
+import conftest
+import nbformat, papermill
+code = "from torch.utils._python_dispatch import _get_current_dispatch_mode as mode; mode()"
+cell = nbformat.v4.new_code_cell(code, id="one")
+kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata={"kernelspec": kernel}), sys.argv[1])
+done = papermill.execute_notebook(sys.argv[1], sys.argv[1], progress_bar=False)
+print(done.cells[0].outputs[0]["data"]["text/plain"])
+"""
+
+
+@pytest.mark.chapters
+def test_a_rehearsal_reaches_the_kernels_of_notebooks(tmp_path):
+    environment, command = {**os.environ, "ROUNDING": "3"}, [sys.executable, "-c", KERNEL, str(tmp_path / "a.ipynb")]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "OtherRounding" in ended.stdout, ended.stderr
