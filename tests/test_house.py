@@ -2,7 +2,10 @@
 
 import ast
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,27 @@ def test_no_definition_stands_in_two_notebooks():
     found = [(text, path.stem) for path in CHAPTERS for text in definitions(path)]
     where = {text: {stem for other, stem in found if other == text} for text, _ in found}
     assert not {text: stems for text, stems in where.items() if len(stems) > 1}
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_imports_utils_first(path):
+    """What is loaded after utils waits as utils says."""
+    nodes = ast.parse(code_of(path)).body
+    first = next(node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)))
+    assert isinstance(first, ast.ImportFrom) and first.module.split(".")[0] == "utils"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch takes another OpenMP library here")
+@pytest.mark.parametrize("wanted, asleep", [({}, True), ({"OMP_WAIT_POLICY": "active"}, False)])
+def test_threads_wait_asleep_unless_the_environment_says_otherwise(wanted, asleep):
+    """The OpenMP libraries of torch and scikit-learn say how often a thread spins, when a chapter loads them."""
+    cell = next(path for path in CHAPTERS if path.stem == "11-what-the-weights-leak")
+    imports = "\n".join(line for line in code_of(cell).splitlines() if line.startswith(("from ", "import ")))
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    given |= wanted | {"OMP_DISPLAY_ENV": "verbose", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", imports], env=given, capture_output=True, text=True, check=True)
+    counts = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ended.stdout + ended.stderr)
+    assert counts and all((int(count) == 0) == asleep for count in counts)
 
 
 def code_of(path):
