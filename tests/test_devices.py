@@ -1,5 +1,8 @@
 """Where the arithmetic runs changes nothing but its speed, and what cannot be had is said in one sentence."""
 
+import resource
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from utils.attacks import decoreco, starts
 from utils.errors import InputError
 from utils.kernels import devices
 from utils.kernels.residual import Stationarity
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +102,44 @@ def test_a_machine_has_memory_and_a_container_may_have_less(monkeypatch):
     assert devices.room() == 1e6
     monkeypatch.setattr(Path, "read_text", lambda path: "max")
     assert devices.room() > 1e8
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (5e7, 5e7))
+    assert devices.room() == 5e7
 
 
-def test_a_memory_that_fills_on_the_way_is_told_in_one_sentence(released, monkeypatch):
+def test_a_memory_too_small_for_torch_is_named():
+    """As in a chapter's kernel, in which the import of utils comes first."""
+    command = [
+        "sh",
+        "-c",
+        f'ulimit -v 1500000; exec "{sys.executable}" -m IPython --no-banner -c "from utils import images"',
+    ]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    lines = (ended.stdout + ended.stderr).split("InputError: ")[1:]
+    assert len(lines) == 1 and lines[0].startswith("There is too little memory to load PyTorch"), ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+FULL = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    MemoryError("Unable to allocate 7.45 GiB for an array with shape (1000000000,) and data type float64"),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=lambda error: type(error).__name__)
+def test_a_memory_that_fills_on_the_way_is_told_in_one_sentence(released, monkeypatch, error):
     def full(*given):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        raise error
 
     monkeypatch.setattr(Stationarity, "__call__", full)
     with pytest.raises(InputError, match="^The memory is full: .* choose fewer CANDIDATES or IMAGES.$"):
+        attacked(released)
+
+
+def test_another_error_on_the_way_is_not_taken_for_a_full_memory(released, monkeypatch):
+    def broken(*given):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr(Stationarity, "__call__", broken)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         attacked(released)

@@ -11,10 +11,22 @@ training on two threads took 2.6 to 11 times as long as on one. Asleep it takes 
 as long again as with spinning. OpenMP reads the setting once, when torch is loaded: so a notebook imports utils first.
 """
 
+import builtins
 import os
 import warnings
+
+from utils.errors import InputError
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # torch.func imports a part of torch that warns about another one; the warning would print a path of the machine.
 warnings.filterwarnings("ignore", message=".*torch.jit.script.*", category=FutureWarning)
+
+if hasattr(builtins, "__IPYTHON__"):  # a notebook, which needs torch in any case
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        if "failed to map" not in str(error):
+            raise
+        needed = "its libraries take up to 4 GB of address space: raise the limit (ulimit -v), or end what else runs"
+        raise InputError(f"There is too little memory to load PyTorch ({error}); {needed}.") from error

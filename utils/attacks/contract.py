@@ -62,7 +62,9 @@ def tuned(x, network, rounded=False):
     try:
         with devices.tuned(x, network, rounded):
             yield
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):
+            raise
         raise InputError("The memory is full: end what else runs, or choose fewer CANDIDATES or IMAGES.") from error
 
 

@@ -66,12 +66,17 @@ def checked(function, tensors, tolerance=1e-2):
 
 
 def room(device="cpu"):
-    """The free memory of a GPU, or the whole memory of this machine or of the container that it lends us, in bytes."""
+    """The free memory of a GPU, or the whole memory of this machine, or of what it lends us, in bytes."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):  # no container, or one without a limit
         own = min(own, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with suppress(ImportError):  # no ulimit on Windows
+        import resource
+
+        limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+        own = min([own, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
     return own
 
 
