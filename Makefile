@@ -37,11 +37,14 @@ SNAKEMAKE_DATE := 2026-11-22
 SNAKEMAKE_ENV := .snakemake-env/$(if $(PROFILE),cluster,local)
 PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
 CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
+# A text as one word of the shell, whatever its characters.
+quoted = '$(subst ','\'',$(1))'
 # Folders of results carry a number that depends on every character of a path or of parameters: no two share one.
-number = $(firstword $(shell printf '%s' '$(1)' | cksum))
-KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(basename $(notdir $(DATASET)))-$(call number,$(DATASET)))
+number = $(firstword $(shell printf '%s' $(call quoted,$(1)) | cksum))
+plain = $(shell printf '%s' $(call quoted,$(basename $(notdir $(1)))) | LC_ALL=C tr -c 'A-Za-z0-9._-' _)
+KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(call plain,$(DATASET))-$(call number,$(DATASET)))
 ONE_SEED = $(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1)
-GIVEN := $(if $(filter photos,$(DATASET)),,DATASET=$(DATASET))
+GIVEN := $(if $(filter photos,$(DATASET)),,$(call quoted,DATASET=$(DATASET)))
 RUNS := _build/runs/$(KEY)
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2
@@ -64,7 +67,7 @@ book: runs
 
 # Every chapter, executed by papermill; again only if something that it depends on has other contents.
 runs: .venv/ready
-	@echo "Running the chapters on $(DATASET) …"
+	@printf 'Running the chapters on %s …\n' $(call quoted,$(DATASET))
 	@$(BIN)/python scripts/run_chapters.py $(CHAPTERS:%=book/%.ipynb) $(RUNS) $(GIVEN)
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(RUNS).

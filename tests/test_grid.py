@@ -258,7 +258,7 @@ def test_batch_is_the_grid_of_some_seeds(place):
     ended = subprocess.run(
         [*command, "PARAMETERS=A=1", "DATASET=cifar10"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    words = '--chapter 05-random-initialisation --seeds "3 4" DATASET=cifar10 SEEDS=1 A=1'
+    words = "--chapter 05-random-initialisation --seeds \"3 4\" 'DATASET=cifar10' SEEDS=1 A=1"
     assert f"scripts/grid.py {words}" in ended.stdout
 
 

@@ -146,3 +146,50 @@ def test_colab_has_what_the_chapters_import():
     named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in named} - {"utils", *sys.stdlib_module_names} <= set(PREINSTALLED)
+
+
+STUB = '#!/bin/sh\nprintf "<%s>" "$@" >> calls\necho >> calls\ncase "$*" in *"pip install"*) exit 1;; esac\n'
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with the Makefile and the contents of the book, and an environment whose Python only writes its calls.
+
+    Returns the folder, and a function that calls make in it.
+    """
+    for name in ("Makefile", "_toc.yml", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("book", "scripts", ".venv/bin", "_vendor"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "book" / "05-random-initialisation.ipynb").touch()
+    for name in ("vendor.py", "widgets.js"):
+        (tmp_path / "scripts" / name).touch()
+    for name in ("python", "papermill"):
+        (tmp_path / ".venv" / "bin" / name).write_text(STUB)
+        (tmp_path / ".venv" / "bin" / name).chmod(0o755)
+    (tmp_path / ".venv" / "ready").touch()
+
+    def make(*words, ready=True):
+        given = ["-o", ".venv/ready"] if ready else []
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        command = ["make", "--no-print-directory", *given, *words]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=60)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    return tmp_path, make
+
+
+def calls(folder):
+    """What the stub of Python was called with, a list of words for each call."""
+    lines = (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
+    return [re.findall("<(.*?)>", line) for line in lines]
+
+
+@pytest.mark.parametrize("dataset", ["it's.npz", 'a"b.npz', "a;b&c.npz", "a`b.npz", "(1)*.npz", "a%b.npz", "ä.npz"])
+def test_a_path_of_images_may_hold_any_character_but_a_space(checkout, dataset):
+    folder, make = checkout
+    status, printed, errors = make("runs", f"DATASET={dataset}")
+    assert (status, errors) == (0, "") and printed == f"Running the chapters on {dataset} …\n"
+    script, _, runs, given = calls(folder)[-1]
+    assert script == "scripts/run_chapters.py" and given == f"DATASET={dataset}"
+    assert re.fullmatch(r"_build/runs/[\w.-]+-\d+", runs)
