@@ -78,7 +78,7 @@ LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data && \
 
 # Pages into $(TO)/_build/html; warnings are errors. Again only if one has changed.
 html: TO := .
-html: .venv/ready
+html: .venv/ready _vendor
 	@$(LAY_OUT)
 	@key=$$(cd $(TO)/_build/source && find . -type f ! -name '*.pyc' | LC_ALL=C sort | xargs cksum | cksum); cd $(TO)/_build; \
 	if [ "$$key" = "$$(cat html.key 2> /dev/null)" ] && [ -e html/index.html ]; then echo "The pages: unchanged"; exit; fi; \
@@ -89,7 +89,7 @@ html: .venv/ready
 
 # The whole book on one page, and printed.
 pdf: TO := _build/pdf
-pdf: runs
+pdf: runs _vendor
 	@echo "Rendering the book on one page, and printing it: a few minutes …"
 	@$(LAY_OUT) && rm -rf $(TO)/_build/singlehtml
 	@cd $(TO)/_build && $(CURDIR)/$(BIN)/jupyter-book build -q --keep-going --builder singlehtml source --path-output .. \
@@ -201,6 +201,10 @@ endif
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@$(BIN)/python scripts/vendor.py _vendor
 	@cat requirements.lock pyproject.toml scripts/vendor.py scripts/widgets.js | cksum > .venv/ready
+
+# Set-up makes it; again if it was removed.
+_vendor: | .venv/ready
+	@$(BIN)/python scripts/vendor.py $@
 
 lock:
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group test pyproject.toml -o requirements.lock

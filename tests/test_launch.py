@@ -193,3 +193,14 @@ def test_a_path_of_images_may_hold_any_character_but_a_space(checkout, dataset):
     script, _, runs, given = calls(folder)[-1]
     assert script == "scripts/run_chapters.py" and given == f"DATASET={dataset}"
     assert re.fullmatch(r"_build/runs/[\w.-]+-\d+", runs)
+
+
+def test_what_was_vendored_comes_back_if_it_is_removed(checkout):
+    folder, make = checkout
+    make("html")
+    assert ["scripts/vendor.py", "_vendor"] not in calls(folder)
+    (folder / "_vendor").rmdir()
+    for target in ("html", "pdf"):
+        (folder / "calls").unlink()
+        make(target)
+        assert ["scripts/vendor.py", "_vendor"] in calls(folder)
