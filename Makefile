@@ -47,6 +47,8 @@ ONE_SEED = $(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1)
 GIVEN := $(if $(filter photos,$(DATASET)),,$(call quoted,DATASET=$(DATASET)))
 RUNS := _build/runs/$(KEY)
 BIN := .venv/bin
+# What a download that failed may need, below what its program says.
+OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
 PYTEST := OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
@@ -168,7 +170,7 @@ batch: .venv/ready $(SNAKEMAKE_ENV)/ready
 	@if [ "$$(cat $@ 2> /dev/null)" = "$(NEEDED) $(SNAKEMAKE_DATE)" ]; then touch $@; exit; fi; \
 	echo "Setting up Snakemake in $(@D) …"; $(BIN)/uv venv -q --clear --python $(BIN)/python $(@D) && \
 	$(BIN)/uv pip install -q --python $(@D)/bin/python --exclude-newer $(SNAKEMAKE_DATE) $(NEEDED) && \
-	echo "$(NEEDED) $(SNAKEMAKE_DATE)" > $@
+	echo "$(NEEDED) $(SNAKEMAKE_DATE)" > $@ || $(OFFLINE)
 
 lab: .venv/ready
 	@$(BIN)/python scripts/start_page.py _build/start.ipynb
@@ -189,16 +191,16 @@ setup:
 		{ echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 …"; exit 1; }
 	@echo "Setting up .venv with the versions of requirements.lock (PyTorch is large: a few minutes) …"
 	@$(PYTHON) -m venv .venv || { echo "Python's venv module is missing; on Debian: apt install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv==$(UV_VERSION) || $(OFFLINE)
 ifeq ($(TORCH),cpu)
 	@awk '/^[a-z]/ {skip = /^($(CUDA))/} !skip' requirements.lock > .venv/small.lock
-	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r .venv/small.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r .venv/small.lock || $(OFFLINE)
 	@$(BIN)/uv pip install -q --python $(BIN)/python --torch-backend cpu \
-		$$(sed -nE 's/^((torch|torchvision)==[0-9.]+).*/\1/p' requirements.lock)
+		$$(sed -nE 's/^((torch|torchvision)==[0-9.]+).*/\1/p' requirements.lock) || $(OFFLINE)
 else
-	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock || $(OFFLINE)
 endif
-	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e . || $(OFFLINE)
 	@$(BIN)/python scripts/vendor.py _vendor
 	@cat requirements.lock pyproject.toml scripts/vendor.py scripts/widgets.js | cksum > .venv/ready
 
@@ -207,7 +209,7 @@ _vendor: | .venv/ready
 	@$(BIN)/python scripts/vendor.py $@
 
 lock:
-	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group test pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group test pyproject.toml -o requirements.lock || $(OFFLINE)
 
 clean:
 	rm -rf _build

@@ -204,3 +204,11 @@ def test_what_was_vendored_comes_back_if_it_is_removed(checkout):
         (folder / "calls").unlink()
         make(target)
         assert ["scripts/vendor.py", "_vendor"] in calls(folder)
+
+
+def test_a_set_up_without_a_network_names_it(checkout):
+    folder, make = checkout
+    (folder / ".venv" / "ready").unlink()
+    status, printed, errors = make(f"PYTHON={folder}/.venv/bin/python", "runs", ready=False)
+    assert status == 2 and "without a network they cannot be" in printed.splitlines()[-1]
+    assert calls(folder)[-1][:4] == ["-m", "pip", "install", "-qq"]  # and nothing after it
