@@ -61,6 +61,19 @@ ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
 $(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
 endif
 
+# Whatever is asked for, but to clean up, writes into _build and runs in an environment that is whole.
+ifeq ($(filter clean distclean,$(MAKECMDGOALS)),)
+ifneq ($(shell mkdir -p _build 2> /dev/null && test -w _build && echo yes),yes)
+$(error $(CURDIR)/_build cannot be written: take a copy of this folder to a place where you may write)
+endif
+# Its Python is there, and if it was set up finds its packages; its programs are in the folder of their installation.
+WHOLE = { test -e $(BIN)/python || test ! -L $(BIN)/python; } && { test ! -e .venv/ready || { $(BIN)/python -c 'import uv' && \
+	test -x "$$(sed -n '1s/^\#!//p' $(BIN)/papermill)"; }; } && echo yes
+ifneq ($(shell { $(WHOLE); } 2> /dev/null),yes)
+$(error The Python of .venv is gone, or this folder was moved: make distclean, then the same again)
+endif
+endif
+
 .PHONY: book runs html pdf test rehearse lint check coverage install-check bench batch grid paper record lab outputs lock clean distclean
 
 book: runs

@@ -212,3 +212,32 @@ def test_a_set_up_without_a_network_names_it(checkout):
     status, printed, errors = make(f"PYTHON={folder}/.venv/bin/python", "runs", ready=False)
     assert status == 2 and "without a network they cannot be" in printed.splitlines()[-1]
     assert calls(folder)[-1][:4] == ["-m", "pip", "install", "-qq"]  # and nothing after it
+
+
+def test_a_folder_that_cannot_be_written_is_named(checkout):
+    """A file in the place of _build stands for a folder that is read-only, which root does not feel."""
+    folder, make = checkout
+    (folder / "_build").touch()
+    for target in ("runs", "lab", "lint"):
+        status, printed, errors = make(target)
+        assert status == 2 and not printed and not calls(folder)
+        assert re.fullmatch(rf"Makefile:\d+: \*\*\* {folder}/_build cannot be written: .*  Stop.\n", errors)
+    assert make("clean")[0] == 0 and make("runs")[0] == 0
+
+
+@pytest.mark.parametrize("gone", ["python", "python, before it was ready", "packages", "shebang"])
+def test_an_environment_that_is_no_longer_whole_ends_in_a_hint(checkout, gone):
+    folder, make = checkout
+    python, program = (folder / ".venv" / "bin" / name for name in ("python", "papermill"))
+    if "ready" in gone:
+        (folder / ".venv" / "ready").unlink()
+    if "python" in gone:
+        python.unlink()
+        python.symlink_to("/nowhere/python3.11")
+    elif gone == "packages":  # as of another version of Python
+        python.write_text("#!/bin/sh\nexit 1\n")
+    else:
+        program.write_text("#!/nowhere/.venv/bin/python\n")
+    status, printed, errors = make("runs")
+    assert status == 2 and not printed and "make distclean, then the same again" in errors and errors.count("\n") == 1
+    assert make("distclean")[0] == 0 and not (folder / ".venv").exists()
