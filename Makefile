@@ -7,8 +7,10 @@
 # make pdf      the whole book on one page, and as a PDF, where there is a Chromium
 # make lab      open the chapters in JupyterLab
 # make bench    the kernels beside plain versions       ONLY=step  some of them     RECORD=cpu  keep all in data/speed/
-# make grid     GRID=grids/example.yaml   every run of a grid, a table and a page; run again to resume
-# make record   GRID=grids/affine.yaml    what a finished grid gave, into data/results/, for the chapters
+# make grid     GRID=experiments/example.yaml   every run of a grid, a table and a page; run again to resume
+# make record   GRID=experiments/affine.yaml    what a finished grid gave, into data/results/, for the chapters
+# make verify   RECORD=small              compute a run of a record again (without RECORD: of each), and compare;
+#               RUNS=all for all its runs, DATASET=FILE.npz for CIFAR-10's images
 # make paper    the attacks at the papers' sizes, hours on two cores; run again to resume
 # make batch    CHAPTER=05-random-initialisation SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
@@ -21,15 +23,17 @@ DATASET ?= photos
 CHAPTER ?= 05-random-initialisation
 SEEDS ?= 0 1 2
 PARAMETERS ?=
-GRID ?= grids/example.yaml
+GRID ?= experiments/example.yaml
+DIRTY ?=
 PROFILE ?=
 TORCH ?=
 ONLY ?=
 RECORD ?=
 SETTINGS ?=
+RUNS ?=
 
 UV_VERSION := 0.13.8
-SNAKEMAKE := snakemake==9.27.1
+SNAKEMAKE := snakemake==9.27.1 pandas==3.1.1 pygments==2.21.0
 SNAKEMAKE_PLUGINS := snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-kubernetes==0.5.1 \
 	snakemake-storage-plugin-fs==1.1.3
 # What these depend on, as it was on this day.
@@ -45,8 +49,10 @@ plain = $(shell printf '%s' $(call quoted,$(basename $(notdir $(1)))) | LC_ALL=C
 KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(call plain,$(DATASET))-$(call number,$(DATASET)))
 ONE_SEED = $(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1)
 GIVEN := $(if $(filter photos,$(DATASET)),,$(call quoted,DATASET=$(DATASET)))
-RUNS := _build/runs/$(KEY)
+EXECUTED := _build/runs/$(KEY)
 BIN := .venv/bin
+comma := ,
+space := $(subst ,, )
 # What a download that failed may need, below what its program says.
 OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
 PYTEST := OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2
@@ -74,7 +80,7 @@ $(error The Python of .venv is gone, or this folder was moved: make distclean, t
 endif
 endif
 
-.PHONY: book runs html pdf test rehearse lint check coverage install-check bench batch grid paper record lab outputs lock clean distclean
+.PHONY: book runs html pdf test rehearse lint check coverage install-check bench batch grid paper record verify lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html
@@ -83,13 +89,13 @@ book: runs
 # Every chapter, executed by papermill; again only if something that it depends on has other contents.
 runs: .venv/ready
 	@printf 'Running the chapters on %s …\n' $(call quoted,$(DATASET))
-	@$(BIN)/python scripts/run_chapters.py $(CHAPTERS:%=book/%.ipynb) $(RUNS) $(GIVEN)
+	@$(BIN)/python -m workflow.chapters $(CHAPTERS:%=book/%.ipynb) $(EXECUTED) $(GIVEN)
 
-# What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(RUNS).
+# What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED).
 LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data && \
 	cp -R _config.yml _toc.yml book utils _vendor requirements.lock $(TO)/_build/source/ && \
 	cp data/quantities.yaml $(TO)/_build/source/data/ && \
-	cp $(CHAPTERS:%=$(RUNS)/%.ipynb) $(TO)/_build/source/book/
+	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
 
 # Pages into $(TO)/_build/html; warnings are errors. Again only if one has changed.
 html: TO := .
@@ -119,14 +125,14 @@ test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
 	@echo "3/5 every chapter gives its committed outputs"
 	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 $(CHAPTERS:%=book/%.ipynb)
 	@echo "4/5 the book with its committed outputs renders without a warning"
-	@mkdir -p _build/test && $(MAKE) --no-print-directory html RUNS=book TO=_build/test
+	@mkdir -p _build/test && $(MAKE) --no-print-directory html EXECUTED=book TO=_build/test
 	@echo "5/5 a reader opens every page, on a screen and on a phone"
 	@$(PYTEST) -rs tests/test_browser.py
 	@echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
 
 # The rendered pages in Chromium; on a machine that has none it says that the pages were not opened, and passes.
 browser: .venv/ready
-	@mkdir -p _build/test && $(MAKE) --no-print-directory html RUNS=book TO=_build/test
+	@mkdir -p _build/test && $(MAKE) --no-print-directory html EXECUTED=book TO=_build/test
 	@$(PYTEST) -rs tests/test_browser.py
 
 lint: .venv/ready
@@ -163,19 +169,26 @@ bench: .venv/ready
 	@$(BIN)/python benchmarks/report.py _build/bench.json $(NAMED)
 
 grid: .venv/ready $(SNAKEMAKE_ENV)/ready
-	@$(BIN)/python scripts/grid.py $(GRID) $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %)
+	@$(BIN)/python -m workflow.grid $(GRID) $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %)
 
 # The published attack alone takes hours on a CPU: it comes last.
 paper: .venv/ready $(SNAKEMAKE_ENV)/ready
-	@for grid in bilevel ours published; do \
-		$(BIN)/python scripts/grid.py grids/paper-$$grid.yaml $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %) || exit 1; done
+	@for grid in bilevel ours published; do $(BIN)/python -m workflow.grid experiments/paper-$$grid.yaml \
+		$(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %) || exit 1; done
 
-# Keeps what a finished grid gave in data/results/, where the chapters read it.
+# Keeps what a finished grid gave in data/results/, where the chapters read it; of code that is committed, or DIRTY=1.
 record: .venv/ready
-	@$(BIN)/python scripts/record.py $(GRID) $(GIVEN) $(PARAMETERS)
+	@$(BIN)/python -m workflow.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty)
 
+verify: .venv/ready .snakemake-env/local/ready
+	@$(BIN)/python -m workflow.verify $(RECORD) $(if $(filter all,$(RUNS)),--all) $(if $(GIVEN),--dataset $(call quoted,$(DATASET)))
+
+# The grid of some seeds of one notebook.
+BATCH = _build/batch-$(CHAPTER).yaml
 batch: .venv/ready $(SNAKEMAKE_ENV)/ready
-	@$(BIN)/python scripts/grid.py --chapter $(CHAPTER) --seeds "$(SEEDS)" $(GIVEN) $(ONE_SEED) $(PARAMETERS) $(PROFILE:%=--profile %)
+	$(if $(strip $(SEEDS)),,$(error SEEDS is empty: give some, as in SEEDS="0 1 2"))
+	@mkdir -p _build && echo "{experiment: $(CHAPTER), cross: {SEED: [$(subst $(space),$(comma),$(strip $(SEEDS)))]}}" > $(BATCH)
+	@$(BIN)/python -m workflow.grid $(BATCH) $(GIVEN) $(ONE_SEED) $(PARAMETERS) $(PROFILE:%=--profile %)
 
 # Snakemake has environments of its own, beside the book's: `cluster` has plugins that would make `local` slow.
 .snakemake-env/%/ready: NEEDED = $(SNAKEMAKE) $(if $(filter cluster,$*),$(SNAKEMAKE_PLUGINS))

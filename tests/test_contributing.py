@@ -13,6 +13,7 @@ from test_launch import TARGETS, targets
 from utils import kept
 from utils.evaluation import evaluate
 from utils.kernels import coefficients
+from workflow import plan
 
 ROOT = Path(__file__).parent.parent
 PARTS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M)[1:]
@@ -33,7 +34,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "experiments").mkdir()
     shutil.copy(ROOT / "experiments" / "one-attack.ipynb", tmp_path / "experiments")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setattr(plan, "ROOT", tmp_path)
     monkeypatch.setattr(kept, "FOLDER", None)
     for registry in (evaluate.ROWS, coefficients.RULES):
         for name in ("seen", "weighted"):  # are deleted in the end, for they are not there now
@@ -55,10 +56,8 @@ def test_what_is_shown_works(code, place):
 
 @pytest.mark.parametrize("code", fenced("yaml"))
 def test_the_grid_that_is_shown_can_be_run(code, place):
-    from grid_plan import plan_of, read
-
     (place / "mine.yaml").write_text(code, encoding="utf-8")
-    assert len(plan_of(read("mine.yaml"), {}, ROOT / "experiments")["runs"]) == 10
+    assert len(plan.plan_of(plan.read("mine.yaml"), {})["runs"]) == 10
 
 
 @pytest.mark.parametrize("code", fenced("bash"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.kept import parsed
+from utils.fingerprint import parsed
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "utils").rglob("*.py"))

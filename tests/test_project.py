@@ -1,10 +1,10 @@
 """The files at the top level agree with each other."""
 
-import ast
 import os
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -13,8 +13,10 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from test_workflow import processes, wait_until
 
 from utils import kept
+from workflow import chapters
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -62,57 +64,6 @@ def test_every_chapter_file_is_in_the_table_of_contents():
         assert f"book/{path.stem}" in contents
 
 
-FILES = {
-    "utils.constants": '"""Rates."""\nRATE = 0.1\n',
-    "utils.kernels": "from utils.kernels import affine\n",
-    "utils.kernels.affine": (
-        'from utils import constants\n\n\ndef energy(x):\n    """E."""\n    return constants.RATE * x\n'
-    ),
-    "utils.style": "import utils.kernels.affine\nWIDE = 3\n",
-}
-CODE = "def f():\n    from utils.kernels import affine as a\n    return a.energy(1)\n"
-CHANGES = {
-    "a comment": ("utils.constants", "0.1", "0.1  # per step", True),
-    "a docstring": ("utils.kernels.affine", "E.", "Energy.", True),
-    "a docstring less": ("utils.kernels.affine", '    """E."""\n', "", True),
-    "the layout": ("utils.kernels.affine", "constants.RATE * x", "(\n        constants.RATE * x\n    )", True),
-    "a file that is not imported": ("utils.style", "3", "4", True),
-    "a function": ("utils.kernels.affine", "* x", "/ x", False),
-    "a default": ("utils.kernels.affine", "energy(x)", "energy(x=1)", False),
-    "an import": ("utils.kernels", "affine", "affine as energies", False),
-    "a constant that is imported by what is imported": ("utils.constants", "0.1", "0.2", False),
-}
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_only_what_runs_changes_the_fingerprint(what, monkeypatch):
-    name, old, new, same = CHANGES[what]
-    fingerprints = []
-    for text in (FILES[name], FILES[name].replace(old, new)):
-        trees = {other: kept.parsed(code) for other, code in {**FILES, name: text}.items()}
-        monkeypatch.setattr(kept, "FILES", trees)
-        fingerprints.append(kept.fingerprint(CODE))
-    assert text != FILES[name] and (fingerprints[0] == fingerprints[1]) == same
-
-
-@pytest.mark.parametrize(
-    "code", ["import utils.style", "import utils.style as s", "from utils import style", "from utils.style import *"]
-)
-def test_every_way_to_import_counts(code, monkeypatch):
-    monkeypatch.setattr(kept, "FILES", {name: kept.parsed(text) for name, text in FILES.items()})
-    before = kept.fingerprint(code)
-    monkeypatch.setitem(kept.FILES, "utils.constants", kept.parsed("RATE = 0.2"))
-    assert kept.fingerprint(code) != before
-
-
-def test_no_file_imports_in_a_way_that_the_fingerprint_does_not_see():
-    for name, tree in kept.FILES.items():
-        for node in ast.walk(tree):
-            assert not getattr(node, "level", 0), name
-            assert getattr(node, "id", "") not in ("__import__", "import_module", "exec", "eval"), name
-            assert getattr(node, "attr", "") != "import_module", name
-
-
 def test_an_edited_function_is_called_again_and_one_with_a_new_comment_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "FOLDER", tmp_path / "cache")
     monkeypatch.setattr(kept, "SECONDS", 0.0)
@@ -127,10 +78,11 @@ def test_an_edited_function_is_called_again_and_one_with_a_new_comment_is_not(tm
     assert calls == [3, 3, 4]
 
 
-def test_a_fingerprint_needs_no_torch():
-    code = "import sys; from utils import kept; kept.fingerprint('from utils.notebook import figures'); "
-    ended = subprocess.run([sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], cwd=ROOT)
-    assert ended.returncode == 0
+def test_the_cache_can_be_left_aside():
+    code = "import sys; from utils import kept; sys.exit(kept.FOLDER is not None)"
+    for settings, status in (({"NO_CACHE": "1"}, 0), ({}, 1)):
+        environment = {name: value for name, value in os.environ.items() if name != "NO_CACHE"} | settings
+        assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment).returncode == status
 
 
 CHAPTERS = "01-a.ipynb", "table-1.ipynb"
@@ -138,11 +90,10 @@ CHAPTERS = "01-a.ipynb", "table-1.ipynb"
 
 @pytest.fixture
 def book(tmp_path):
-    """A repository of this project's script, a small utils and two chapters; a function that runs the script there."""
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(ROOT / "scripts" / "run_chapters.py", tmp_path / "scripts")
+    """A folder with the workflow, a small utils and two chapters; a function that runs chapters there."""
+    shutil.copytree(ROOT / "workflow", tmp_path / "workflow")
     (tmp_path / "utils").mkdir()
-    for name in ("__init__.py", "errors.py", "kept.py"):
+    for name in ("__init__.py", "errors.py", "fingerprint.py", "kept.py", "parameters.py"):
         shutil.copy(ROOT / "utils" / name, tmp_path / "utils")
     sums = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
     (tmp_path / "utils" / "sums.py").write_text(sums)
@@ -151,7 +102,7 @@ def book(tmp_path):
     write(tmp_path / "table-1.ipynb", "N = 3", "print(N)")
 
     def run(*arguments):
-        command = [sys.executable, "scripts/run_chapters.py", *arguments]
+        command = [sys.executable, "-m", "workflow.chapters", *arguments]
         settings = dict(env={**os.environ, "JOBS": "2"}, timeout=300)
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, **settings)
 
@@ -172,19 +123,21 @@ def replace(path, old, new):
 
 
 def ran(ended):
-    """The chapters that were executed, and those that were not."""
-    assert ended.returncode == 0, ended.stderr
-    lines = dict(line.split(": ") for line in ended.stdout.splitlines())
-    assert sorted(lines) == ["01-a", "table-1"]
-    return [stem for stem in sorted(lines) if lines[stem] != "unchanged"]
+    """The chapters that were executed, when all went well; each line says how many are left."""
+    assert (ended.returncode, ended.stderr) == (0, "")
+    first, *lines = ended.stdout.splitlines()
+    assert first.startswith(f"{2 - len(lines)} of 2 chapters are unchanged, {len(lines)} left")
+    assert [line.split("; ")[1][:6] for line in lines] == [f"{left} left" for left in reversed(range(len(lines)))]
+    return sorted(line.split(": ")[0] for line in lines)
 
 
 @pytest.mark.chapters
 def test_only_changed_chapters_run(book, tmp_path):
-    """By content, not by time; and a file of utils counts only for the chapters that import it."""
+    """By content, not by time; and a function of utils counts only for the chapters that reach it."""
     assert ran(book(*CHAPTERS, "out")) == ["01-a", "table-1"]
     sums, lock = tmp_path / "utils" / "sums.py", tmp_path / "requirements.lock"
     replace(sums, "2 * x", "(2 * x)  # twice")
+    replace(sums, "x / 2", "x / 3")  # which no chapter reaches
     for path in tmp_path.rglob("*.*"):
         path.touch()
     assert ran(book(*CHAPTERS, "out")) == []
@@ -203,14 +156,39 @@ def test_only_changed_chapters_run(book, tmp_path):
 @pytest.mark.chapters
 def test_parameters_and_data_count(book, tmp_path):
     (tmp_path / "a.npz").write_text("1")
-    given = "table-1.ipynb", "out,N=1/seed.ipynb", "N=1e-3", "DATASET=a.npz", "RESULTS=r.json"
-    assert book(*given).stdout.startswith("table-1: ") and "N = 0.001" in (tmp_path / given[1]).read_text()
-    assert "unchanged" not in book(*given).stdout  # there are no results
-    (tmp_path / "r.json").touch()
-    assert "unchanged" in book(*given).stdout
+    given = "table-1.ipynb", "out", "N=1e-3", "DATASET=a.npz"
+    assert "table-1: " in book(*given).stdout and "N = 0.001" in (tmp_path / "out" / "table-1.ipynb").read_text()
+    assert "table-1: " not in book(*given).stdout
     (tmp_path / "a.npz").write_text("2")
-    assert "unchanged" not in book(*given).stdout
-    assert "unchanged" not in book(*given, "N=2").stdout
+    assert "table-1: " in book(*given).stdout
+    assert "table-1: " in book(*given, "N=2").stdout
+
+
+def test_how_long_the_chapters_take_is_told_by_the_last_time():
+    assert chapters.left(["a", "b"], {"a": None, "b": None}, jobs=2) == "2 left"
+    assert chapters.left(["a", "b"], {"a": 100, "b": None, "c": 300}, jobs=1) == "2 left, about 5 min"  # b is average
+    assert chapters.left(["a"], {"a": 1}, jobs=2) == "1 left, about 1 min"
+
+
+@pytest.mark.parametrize("jobs", ["abc", "-1"])
+def test_jobs_must_be_a_number(jobs, monkeypatch, tmp_path):
+    monkeypatch.setenv("JOBS", jobs)
+    said = chapters.main([str(ROOT / "book" / "recorded.ipynb"), str(tmp_path)])
+    assert said == f"JOBS is {jobs!r}; it must be a whole number larger than 0."
+
+
+@pytest.mark.chapters
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_an_interrupt_ends_all_chapters_in_one_sentence_under_nohup_too(book, tmp_path):
+    write(tmp_path / "01-a.ipynb", "open('begun', 'w').close()", "import time\ntime.sleep(600)")
+    command = [sys.executable, "-m", "workflow.chapters", *CHAPTERS, "out"]
+    deaf = dict(preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))  # as a shell's background job is
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **deaf)
+    wait_until((tmp_path / "begun").exists)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 1 and said == "stopped; run the same command again, and it goes on.\n"
+    wait_until(lambda: not processes(tmp_path))
 
 
 @pytest.mark.chapters
@@ -218,7 +196,8 @@ def test_one_failing_chapter_says_why_and_stops_no_other(book, tmp_path):
     write(tmp_path / "01-a.ipynb", "from utils.errors import InputError\nraise InputError('Give more images.')")
     ended = book(*CHAPTERS, "out")
     assert ended.returncode != 0 and "table-1: " in ended.stdout
-    assert "01-a stopped. InputError: Give more images." in ended.stderr and "Traceback" not in ended.stderr
+    assert ended.stderr.startswith("01-a stopped. InputError: Give more images. The notebook up to there is ")
+    assert ended.stderr.count("\n") == 1
     assert not (tmp_path / "out" / "01-a.ipynb").exists()
 
 
@@ -228,27 +207,6 @@ def test_an_executed_chapter_holds_no_trace_of_time_or_place(book, tmp_path):
     for path in (tmp_path / "out").glob("*.ipynb"):
         text = path.read_text()
         assert '"papermill"' not in text and 'execution"' not in text and str(tmp_path) not in text
-
-
-@pytest.mark.parametrize("deaths, said", [(2, None), (3, "before replying")])
-def test_a_kernel_that_finds_its_port_taken_is_begun_again(deaths, said, monkeypatch):
-    import papermill
-
-    script = runpy.run_path(str(ROOT / "scripts" / "run_chapters.py"))
-    answers = iter([RuntimeError("Kernel died before replying to kernel_info")] * deaths + ["done"])
-
-    def execute(*paths, **settings):
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(papermill, "execute_notebook", execute)
-    if said:
-        with pytest.raises(RuntimeError, match=said):
-            script["execute"]("a.ipynb", "b.ipynb")
-    else:
-        assert script["execute"]("a.ipynb", "b.ipynb") == "done"
 
 
 @pytest.mark.parametrize("one, other", [("a/b.npz", "a_b.npz"), ("a/b.npz", "c/b.npz"), ("x.npz", "photos")])

@@ -1,6 +1,5 @@
 """Nothing is computed twice: results of slow calls are kept on disk, under all that they depend on. Loads no torch."""
 
-import ast
 import contextlib
 import functools
 import hashlib
@@ -10,43 +9,21 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-FOLDER = None if os.environ.get("CACHE") == "no" else ROOT / "_build" / "cache"  # None: keep nothing
+from utils import fingerprint
+
+FOLDER = None if "NO_CACHE" in os.environ else fingerprint.ROOT / "_build" / "cache"  # None: keep nothing
 SECONDS = 0.5  # a call that is faster is made again
-
-
-def parsed(code):
-    """The syntax tree of a text of Python without docstrings; comments and layout are not in it."""
-    tree = ast.parse(code)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            del node.body[0]
-    return tree
-
-
-PATHS = {path: path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "utils").rglob("*.py")}
-FILES = {".".join(name).removesuffix(".__init__"): parsed(path.read_bytes()) for path, name in PATHS.items()}
-
-
-def fingerprint(code):
-    """SHA-256 of a text of Python and of all files of `utils` behind its imports, as this process found them."""
-    trees, known = [parsed(code)], dict(FILES)
-    for node in (node for tree in trees for node in ast.walk(tree)):  # trees are added on the way
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            base = getattr(node, "module", "")
-            names = [base, *(f"{base}.{alias.name}".strip(".") for alias in node.names)]
-            trees += [known.pop(name) for name in names if name in known]
-    return hashlib.sha256("\n".join(map(ast.dump, trees)).encode()).hexdigest()
 
 
 def kept(function):
     """Keep what a slow function returns: its next call with equal arguments reads it from disk.
 
-    Equal means equal contents: of tensors, numbers, texts and tuples of them, on the same type of device, for the same
-    code of its file and of all that this imports from `utils`; not `progress`. A call given a function is always made.
-    What cannot be read, or is of another type than the function says that it returns, is computed anew.
+    Equal means equal contents: of tensors, numbers, texts and tuples of them, on the same type of device and number of
+    threads, for the same code of its file and of what this reaches in `utils`; not `progress`. A call given a function
+    is always made. What cannot be read, or is of another type than the function says that it returns, is computed anew.
     """
-    code, signature = fingerprint(Path(inspect.getfile(function)).read_bytes()), inspect.signature(function)
+    code = fingerprint.here().fingerprint(fingerprint.parsed(Path(inspect.getfile(function)).read_bytes()))
+    signature = inspect.signature(function)
     returns = object if signature.return_annotation is signature.empty else signature.return_annotation
 
     @functools.wraps(function)
@@ -58,7 +35,7 @@ def kept(function):
         given = {**bound.arguments, "progress": None}
         if FOLDER is None or any(map(callable, given.values())):
             return function(*arguments, **named)
-        key = described((code, version("torch"), given))
+        key = described((code, version("torch"), os.environ.get("OMP_NUM_THREADS"), given))
         path = FOLDER / f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}.npz"
         with contextlib.suppress(Exception):  # nothing was kept, or it cannot be read
             if isinstance(found := entries.unpacked(path, path.stem), returns):
