@@ -307,7 +307,7 @@ def test_what_reconstructions_show_and_what_baselines_do(data, victim):
     assert all(len(baseline(trial)) in (1, 10) for baseline in evaluate.BASELINES.values())
     assert evaluate.best_baseline(trial, evaluate.published, evaluate.good) >= 0
     assert evaluate.best_baseline(trial._replace(start=truth), evaluate.published, evaluate.good) == 10
-    rows = evaluate.rows(trial._replace(again=trial.attack))
+    rows = evaluate.rows(trial._replace(again=found.attack))
     expected = ["good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds", "detector_auc"]
     expected += ["leak_auc", "leak_auc_low", "above", "alike"]
     assert {row.name for row in rows} == {f"decoreco/signed/random/{quantity}" for quantity in expected}

@@ -134,6 +134,7 @@ PREINSTALLED = [
     "torch",
     "torchvision",
     "tqdm",
+    "yaml",
 ]
 
 
@@ -190,8 +191,8 @@ def test_a_path_of_images_may_hold_any_character_but_a_space(checkout, dataset):
     folder, make = checkout
     status, printed, errors = make("runs", f"DATASET={dataset}")
     assert (status, errors) == (0, "") and printed == f"Running the chapters on {dataset} …\n"
-    script, _, runs, given = calls(folder)[-1]
-    assert script == "scripts/run_chapters.py" and given == f"DATASET={dataset}"
+    _, module, _, runs, given = calls(folder)[-1]
+    assert module == "workflow.chapters" and given == f"DATASET={dataset}"
     assert re.fullmatch(r"_build/runs/[\w.-]+-\d+", runs)
 
 

@@ -286,7 +286,7 @@ def wait_until(condition):
 def test_a_grid_that_is_killed_goes_on_and_computes_nothing_twice(tmp_path):
     place = repository(tmp_path / "place")
     (place / "g.yaml").write_text("experiment: tiny\ncross: {SEED: [0, 1, 2]}\n")
-    first = start(place, "grid", "g.yaml")
+    first = start(place, "grid", "g.yaml", jobs="3")
     wait_until(lambda: noted(place, "begin") == [0, 1, 2] and (place / "_build/grids/g/runs/SEED=0.json").exists())
     status, _, said = drive(place, "grid", "g.yaml")
     assert (status, said) == (
@@ -296,7 +296,7 @@ def test_a_grid_that_is_killed_goes_on_and_computes_nothing_twice(tmp_path):
     first.kill()
     first.communicate()
     wait_until(lambda: not processes(place))
-    second = start(place, "grid", "g.yaml")
+    second = start(place, "grid", "g.yaml", jobs="3")
     wait_until(lambda: noted(place, "begin") == [0, 1, 1, 2, 2])
     second.send_signal(signal.SIGINT)
     _, said = second.communicate(timeout=600)
@@ -554,8 +554,8 @@ def made_by(*words):
 def test_make_hands_on_what_it_is_given():
     printed = made_by("batch", "SEEDS=3 4", "PARAMETERS=A=1", "DATASET=cifar10")
     assert "{experiment: 05-random-initialisation, cross: {SEED: [3,4]}}" in printed
-    assert "workflow.grid _build/batch-05-random-initialisation.yaml DATASET=cifar10 SEEDS=1 A=1" in printed
+    assert "workflow.grid _build/batch-05-random-initialisation.yaml 'DATASET=cifar10' SEEDS=1 A=1" in printed
     assert 'SEEDS is empty: give some, as in SEEDS="0 1 2"' in made_by("batch", "SEEDS= ")
     printed = made_by("verify", "RECORD=affine", "RUNS=all", "DATASET=x.npz")
-    assert "workflow.verify affine --all --dataset x.npz" in printed
+    assert "workflow.verify affine --all --dataset 'x.npz'" in printed
     assert made_by("record", "GRID=a.yaml", "DIRTY=1").split()[-2:] == ["a.yaml", "--dirty"]
