@@ -50,7 +50,6 @@ RELATIONS = [
     ),
     (r"bilevel/.*/nearest_start_l2", "the start is itself", lambda r, of: r.baseline == 0),
     (r"bilevel/.*/ground_truth/.*nearest_training_l2", "begins there", lambda r, of: r.baseline == 0),
-    (r"bilevel/.*/ground_truth/(from_weights/|known_theta0/)?moved", "stays", lambda r, of: r.value <= 1e-6),
     (r".*/ground_truth/.*leak_auc", "the truth at the start", lambda r, of: r.baseline == 1),
     (r"(.*)/outer_converged", "by its threshold", lambda r, of: r.value == (of("{0}/relative_distance") <= 1e-6)),
     (r".*/inner_gradient_norm", "the inner problem is solved", lambda r, of: r.value <= 1e-8),

@@ -39,7 +39,7 @@ def test_an_experiment_reads_no_record_and_judges_nothing(path):
 
 
 WRONG = [
-    ("book/07-partition-initialisation", {"SEEED": 1}, "There is no parameter SEEED; this notebook has DATASET, SEED,"),
+    ("book/07-partition-initialisation", {"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED,"),
     ("book/07-partition-initialisation", {"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz"),
     ("book/04-decoreco-solver", {"WEIGHTS": "/nowhere.pth"}, "There is no file /nowhere.pth"),
     ("book/appendix-solver", {"IMAGES": 20, "LEARNING_RATE": 1e4}, "LEARNING_RATE 10000 is too large: by step 1"),

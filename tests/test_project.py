@@ -92,9 +92,9 @@ CHAPTERS = "01-a.ipynb", "table-1.ipynb"
 def book(tmp_path):
     """A folder with the workflow, a small utils and two chapters; a function that runs chapters there."""
     shutil.copytree(ROOT / "workflow", tmp_path / "workflow")
-    (tmp_path / "utils").mkdir()
-    for name in ("__init__.py", "errors.py", "fingerprint.py", "kept.py", "parameters.py"):
-        shutil.copy(ROOT / "utils" / name, tmp_path / "utils")
+    (tmp_path / "utils" / "notebook").mkdir(parents=True)
+    for name in ("__init__", "errors", "choices", "fingerprint", "kept", "notebook/__init__", "notebook/parameters"):
+        shutil.copy(ROOT / "utils" / f"{name}.py", tmp_path / "utils" / f"{name}.py")
     sums = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
     (tmp_path / "utils" / "sums.py").write_text(sums)
     (tmp_path / "requirements.lock").write_text("x==1\n")
