@@ -546,8 +546,9 @@ def test_verifying_computes_a_run_again(copy):
 def made_by(*words):
     """What make would call for a command line."""
     there = [".venv/ready", ".snakemake-env/local/ready"]
-    command = ["make", "-n", *(word for path in there for word in ("-o", path)), *words]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = ["make", "-n", "--no-print-directory", *(word for path in there for word in ("-o", path)), *words]
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=own)  # not those of an outer make
     return ended.stdout if ended.returncode == 0 else ended.stderr
 
 
