@@ -155,7 +155,7 @@ install-check: .venv/ready
 	@PATH="$(CURDIR)/_build/install/bin:$$PATH" sh postBuild
 	@for python in 3.12 3.13 3.14; do $(BIN)/uv pip install -q --dry-run --python-version $$python --only-binary :all: \
 		--target _build/install/newer -r requirements.lock || exit 1; done
-	@cd _build/install && bin/python -c 'import jupyter_book, torch, torchvision; from utils import figures, images; images.load("photos")'
+	@cd _build/install && bin/python -c 'from utils import images; from utils.notebook import figures; import jupyter_book, torchvision; images.load("photos")'
 	@rm -rf _build/install
 	@echo "The environment of environment.yml installs, and the book's code runs in it."
 
