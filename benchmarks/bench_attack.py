@@ -62,7 +62,7 @@ def test_bilevel(version, name, measure):
     if version == "ours":
         measure(function, "bilevel", version, size, "float64", note=f"{steps} outer steps to 1e-12")
         return
-    y, target = released.labels, networks.vector(released.network)
+    y, target = released.labels, networks.flatten(released.network)
     plain, theta = Plain(x, y, released.network), affine.solve(x, y, WEIGHT_DECAY).weights
     note = f"extrapolated: {steps} hypergradients at given weights, as many as ours takes steps; without training"
     measure(partial(plain.by_cg, theta, target), "bilevel", version, size, "float64", scale=steps, note=note)

@@ -18,7 +18,7 @@ M = 100  # images
 def affine_versions():
     """{name: function} at θ(x): one hypergradient from x and θ alone, and what takes most of it."""
     released, x = problem(networks.affine(WEIGHT_DECAY))
-    target, y = networks.vector(released.network), released.labels
+    target, y = networks.flatten(released.network), released.labels
     theta, plain = affine.solve(x, y, WEIGHT_DECAY).weights, Plain(x, y, released.network)
 
     def ours():

@@ -25,7 +25,7 @@ def test_derivatives_are_those_of_autograd(small):
 @pytest.mark.parametrize("kind", ["zero", "uniform", "standard"])
 def test_training_is_stationary_from_every_start(photos, weight_decay, kind):
     x, y = photos[0].secret
-    start = None if kind == "zero" else networks.vector(networks.initial(networks.affine(MU, kind), x.shape[1], 1))
+    start = None if kind == "zero" else networks.flatten(networks.initial(networks.affine(MU, kind), x.shape[1], 1))
     solved = affine.solve(x, y, weight_decay, start)
     gradient = affine.energy_gradient(x, y, solved.weights, weight_decay).norm()
     assert gradient <= 2e-12 and solved.gradient_norm <= 1e-12

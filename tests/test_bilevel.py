@@ -44,7 +44,7 @@ def test_hypergradient_is_the_derivative(problem, inverse):
 
 def test_hypergradient_equals_differentiating_through_training(problem):
     x, released, _ = problem
-    x, target = x.clone().requires_grad_(), networks.vector(released.network)
+    x, target = x.clone().requires_grad_(), networks.flatten(released.network)
     theta = torch.zeros(31, dtype=torch.float64)
     gram_norm = torch.linalg.eigvalsh(x.detach() @ x.detach().T + 1)[-1] / (4 * 12) + MU
     for _ in range(20_000):  # plain gradient descent; every step stays in the graph
@@ -104,7 +104,7 @@ def test_several_starts_in_one_call(problem):
 
 def test_gradient_norm_majorises_the_distance(problem):
     x, released, _ = problem
-    target, pairs = networks.vector(released.network), []
+    target, pairs = networks.flatten(released.network), []
 
     def watch(x, loss):
         pairs.append((loss, affine.energy_gradient(x, released.labels, target, MU).square().sum() / (2 * MU**2)))
@@ -147,7 +147,7 @@ def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
 
     plain, found = solvers.lbfgs(objective, x.flatten(), iterations=10), bilevel.attack(released, x, iterations=10)
     assert (plain.x.view(x.shape) - found.images).norm() <= 1e-9 * plain.x.norm()
-    scale = networks.vector(released.network).square().sum() / 2
+    scale = networks.flatten(released.network).square().sum() / 2
     assert found.loss * scale == pytest.approx(plain.value.item(), rel=1e-6)
 
 

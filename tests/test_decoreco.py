@@ -291,7 +291,7 @@ def test_many_classes(toy_npz):
 
 
 def test_the_published_evaluation_finds_the_truth_and_the_adversarys_does_not_see_it(data, victim):
-    truth = data.secret.images - victim.mean
+    truth = victim.seen(data.secret.images)
     trial = trial_of(data, victim, truth, iterations=1)
     matches = evaluate.published(trial, truth)
     assert (matches.ssim > 0.6).all()
@@ -300,7 +300,7 @@ def test_the_published_evaluation_finds_the_truth_and_the_adversarys_does_not_se
 
 
 def test_what_reconstructions_show_and_what_baselines_do(data, victim):
-    truth, basis = data.secret.images - victim.mean, networks.span(victim.released.network)
+    truth, basis = victim.seen(data.secret.images), networks.span(victim.released.network)
     trial = trial_of(data, victim, starts.normal(10, 192, 1.0, 0), basis, iterations=1)
     found = trial._replace(attack=trial.attack._replace(images=torch.cat([truth, trial.start * 0])))
     assert (evaluate.likeness(found).amax(1) > 0.5).tolist() == [True] * 10 + [False] * 10

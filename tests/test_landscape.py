@@ -278,7 +278,7 @@ def lowest_curvature(gradient, x):
 def test_critical_points_above_zero_are_saddles(seed):
     drawn = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     released = victims.train(images.Part(drawn + 0.3, LABELS), networks.affine(DECAY)._replace(centred=False)).released
-    theta = networks.vector(released.network)
+    theta = networks.flatten(released.network)
     w, b = theta[:3], theta[3].item()
 
     def stationary(k):  # the bias's equation, with the c of the proof

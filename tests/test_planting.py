@@ -18,7 +18,7 @@ plant = CHAPTER["plant"]
 @pytest.mark.parametrize("what", ["noise", "photographs", "drawing"])
 def test_planted_images_train_to_the_same_weights(photos, what):
     data, network = photos
-    target = networks.vector(network)
+    target = networks.flatten(network)
     wish = {
         "noise": starts.random(100, 3072, 3),
         "photographs": starts.partition(data.known, 100),
@@ -34,7 +34,7 @@ def test_planted_images_train_to_the_same_weights(photos, what):
 
 def test_searching_the_logits_brings_the_set_nearer(photos):
     data, network = photos
-    y, theta, wish = data.secret.labels, networks.vector(network), starts.partition(data.known, 100)
+    y, theta, wish = data.secret.labels, networks.flatten(network), starts.partition(data.known, 100)
     z = CHAPTER["feasible_logits"](affine.logits(wish, theta), y, theta)
     plain = CHAPTER["project_onto_solutions"](wish, z, y, theta)
     assert plant(wish, y, theta).change < 0.9 * (plain - wish).square().mean().sqrt()
@@ -42,7 +42,7 @@ def test_searching_the_logits_brings_the_set_nearer(photos):
 
 def test_the_secret_images_are_planted_unchanged(photos):
     data, network = photos
-    assert plant(*data.secret, networks.vector(network)).change < 1e-9
+    assert plant(*data.secret, networks.flatten(network)).change < 1e-9
 
 
 def test_distance_in_closed_form(small):

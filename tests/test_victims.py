@@ -105,8 +105,8 @@ def test_names_of_recipes_and_labels_are_checked(small):
 
 
 def test_starts_are_what_their_names_say():
-    uniform = networks.vector(networks.initial(networks.affine(MU, "uniform"), 999, 0))
-    standard = networks.vector(networks.initial(networks.affine(MU, "standard"), 999, 0))
+    uniform = networks.flatten(networks.initial(networks.affine(MU, "uniform"), 999, 0))
+    standard = networks.flatten(networks.initial(networks.affine(MU, "standard"), 999, 0))
     assert uniform.min() >= 0 and uniform.max() <= 1 and torch.allclose(standard, (2 * uniform - 1) / 999**0.5)
     first, second = networks.initial(networks.perceptron("signed", 500), 400, 0)
     assert first.weight.std() == pytest.approx(1e-4, rel=0.02) and first.bias.std() == pytest.approx(1e-4, rel=0.1)

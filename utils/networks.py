@@ -8,11 +8,10 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from utils.errors import choose
-from utils.kernels.affine import weights as vector
 from utils.kernels.layers import Layer, change, flatten, forward, joint, parted, square_norm
 from utils.kernels.similarity import l2
 
-__all__ = ["Layer", "change", "flatten", "forward", "joint", "parted", "square_norm", "vector"]
+__all__ = ["Layer", "change", "flatten", "forward", "joint", "parted", "square_norm"]
 
 
 class Recipe(NamedTuple):

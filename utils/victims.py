@@ -31,6 +31,14 @@ class Victim(NamedTuple):
     gradient_norm: float  # ‖∇_θ E‖ at the end
     accuracy: float  # on the training images
 
+    def seen(self, images):
+        """Images (…, d) as the network saw them: without the mean."""
+        return images - self.mean
+
+    def shown(self, images):
+        """What the network saw as images again: the opposite of `seen`."""
+        return images + self.mean
+
 
 @kept
 def train(secret, recipe, seed=0, start=None) -> Victim:
@@ -97,7 +105,7 @@ def accuracy(z, labels):
 def stationarity(victim, secret) -> Stationary:
     """How stationary a ReLU network with one output is for its training images, as `relative_gradients` says."""
     network, labels, recipe = victim.released
-    return relative_gradients(network, secret.images - victim.mean, labels, LOSSES[recipe.loss], recipe.weight_decay)
+    return relative_gradients(network, victim.seen(secret.images), labels, LOSSES[recipe.loss], recipe.weight_decay)
 
 
 def check(recipe, secret, smooth):

@@ -24,7 +24,7 @@ Matches = namedtuple("Matches", "ssim pictures")
 
 def secret(trial):
     """The training images as the victim saw them (m, d)."""
-    return trial.data.secret.images - trial.victim.mean
+    return trial.victim.seen(trial.data.secret.images)
 
 
 def leaked(candidates, data, mean=0.0):
@@ -89,7 +89,7 @@ def compare(trial, candidates, picture):
 
 def published(trial, candidates=None):
     """Compare as Haim et al. do, with the truth at hand: add the training mean, stretch every picture to [0, 1]."""
-    return compare(trial, candidates, lambda x: stretch(x + trial.victim.mean))
+    return compare(trial, candidates, lambda x: stretch(trial.victim.shown(x)))
 
 
 def adversary(trial, candidates=None):
@@ -104,7 +104,7 @@ def known_mean(trial):
 
 def pictures(trial, rows):
     """Some reconstructions as the sources show them: with the training mean, stretched to [0, 1]."""
-    return stretch(trial.attack.images[rows] + trial.victim.mean)
+    return stretch(trial.victim.shown(trial.attack.images[rows]))
 
 
 # What can be handed in without any attack: as many known photographs as there are candidates, without a mean if the

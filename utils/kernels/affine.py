@@ -10,7 +10,7 @@ from collections import namedtuple
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from utils.kernels.layers import joint, parted
+from utils.kernels.layers import flatten, parted
 from utils.kernels.losses import curvatures
 
 # A stationary point θ of E (…, d+1), z = X̄θ (…, m), X̄X̄ᵀ (…, m, m), ‖∇_θ E‖ (…), the Newton steps, and (…) booleans.
@@ -57,7 +57,7 @@ def majoriser(x, y, theta, weight_decay):
 
 def weights(network, sharpness=None):
     """The weights of an affine network as θ (…, d+1), the bias last; it has no activation to be sharp."""
-    return joint(network[0])[..., 0, :]
+    return flatten(network)
 
 
 def network(theta):

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from utils.kernels.coefficients import Margin, best
 from utils.kernels.layers import flatten, forward, pullback
-from utils.kernels.residual import Stationarity
+from utils.kernels.margin import smallest_residual
 
 
 class KKTSet(NamedTuple):
@@ -74,8 +73,7 @@ def conditions(kkt):
 
 def best_multipliers(kkt):
     """The set with the λ ≥ 0 that make its residual smallest."""
-    h, b = Stationarity(kkt.network, Margin(kkt.signs)).quadratic(kkt.points)  # for λ/n
-    return kkt._replace(multipliers=best(h, b, 0.0, ridge=1e-13) / len(kkt.points))
+    return kkt._replace(multipliers=smallest_residual(kkt.network, kkt.points, (kkt.signs + 1) / 2)[1])
 
 
 # ---- Cells ----

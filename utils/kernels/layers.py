@@ -14,8 +14,8 @@ Layer = namedtuple("Layer", "weight bias")
 
 
 def joint(layer):
-    """[W b], the bias as a last column: (…, n_l, n_{l−1} + 1)."""
-    return torch.cat([layer.weight, layer.bias[..., None]], -1)
+    """[W b], the bias as a last column, if there is one: (…, n_l, n_{l−1} + 1) or (…, n_l, n_{l−1})."""
+    return layer.weight if layer.bias is None else torch.cat([layer.weight, layer.bias[..., None]], -1)
 
 
 def parted(rows):
@@ -29,19 +29,22 @@ def change(network, function):
 
 
 def flatten(network):
-    """All weights θ as one vector."""
-    return torch.cat([p.flatten() for layer in network for p in layer if p is not None])
+    """θ: the rows [W b] of one layer after the other, as one vector (…, n). All vectors of weights have this order."""
+    return torch.cat([joint(layer).flatten(-2) for layer in network], -1)
+
+
+def unflatten(theta, like):
+    """The network with the shapes of `like` whose weights are the entries of θ (…, n), as views."""
+    rows = [layer.weight.shape[-1] + (layer.bias is not None) for layer in like]
+    outputs = [layer.weight.shape[-2] for layer in like]
+    parts = theta.split([r * n for r, n in zip(rows, outputs)], -1)
+    joints = [part.unflatten(-1, (n, r)) for part, n, r in zip(parts, outputs, rows)]
+    return tuple(Layer(part, None) if layer.bias is None else parted(part) for part, layer in zip(joints, like))
 
 
 def square_norm(network):
     """‖θ‖²."""
     return flatten(network).square().sum()
-
-
-def unflatten(theta, like):
-    """The network with the shapes of `like` whose weights are the entries of a vector, as views."""
-    parts = iter(theta.split([p.numel() for layer in like for p in layer if p is not None]))
-    return change(like, lambda p: next(parts).view(p.shape))
 
 
 def forward(network, x):

@@ -71,7 +71,7 @@ def network(theta):
 
 
 def pack(theta):
-    """Weights as one vector: (…, n)."""
+    """Weights as one vector (…, n), in the order of `layers.flatten`."""
     leading = torch.broadcast_shapes(theta.first.shape[:-2], theta.second.shape[:-1])
     return torch.cat([part.expand(*leading, -1) for part in (theta.first.flatten(-2), theta.second)], -1)
 
