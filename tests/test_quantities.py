@@ -153,3 +153,10 @@ def test_nothing_is_defined_twice():
     for name in ("kinds", "placeholders"):
         keys = [key.value for key, _ in sections[name].value]
         assert len(keys) == len(set(keys)), name
+
+
+def test_how_a_quantity_repeats_is_said_beforehand():
+    assert quantities.find("certificate/needed").repeats == "exactly"
+    assert quantities.find("landscape/bilevel/0.25/1/distance_to_noise").repeats == "within the spread"
+    with pytest.raises(InputError, match="repeats of a is 'sometimes'"):
+        quantities.quantity({"name": "a", "kind": "k", "meaning": "m", "repeats": "sometimes"}, {"k": None})

@@ -127,6 +127,13 @@ def test_the_numbers_are_printed_if_the_disk_is_full_at_the_end(tmp_path, monkey
         report.save_file("PICTURES", "p.npz", b"")
 
 
+def test_numbers_that_the_registry_refuses_are_printed_and_not_written(tmp_path, capsys):
+    run = report.Run({"RESULTS": str(tmp_path / "results.json")}, torch.device("cpu"), 0.0)
+    with pytest.raises(report.InputError, match="its kind, norm, is in .*The numbers are printed above"):
+        report.save(run, [report.Row("collapse/decay/gradient_norm", 0, -1.0)], "")
+    assert json.loads(capsys.readouterr().out)["rows"][0]["value"] == -1 and not list(tmp_path.iterdir())
+
+
 DECLARED = {"DATASET": "photos", "SEED": 0, "IMAGES": 100, "WEIGHT_DECAY": 1e-2, "SHARPNESS": 10.0, "RULE": "signed"}
 DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
 

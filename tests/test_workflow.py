@@ -453,14 +453,14 @@ def rows_of(values, name="a/b", **more):
     ],
 )
 def test_a_number_is_equal_or_within_the_spread_of_its_quantity(how, again, equal, holds, monkeypatch):
-    monkeypatch.setattr(verify, "how", lambda name: how)
+    monkeypatch.setattr(verify, "repeats", lambda name: how)
     rows = rows_of([1, 2, 3.5], WIDTH="8") + rows_of([100, 200], WIDTH="16") + rows_of([2], name="c", WIDTH="8")
     (number,) = verify.compare(rows, {"SEED": 1, "WIDTH": 8}, [{"name": "a/b", "seed": 1, "value": again}])
     assert (number.equal, number.holds) == (equal, holds)
 
 
 def test_one_seed_has_the_spread_of_a_tenth_and_names_must_stay(monkeypatch):
-    monkeypatch.setattr(verify, "how", lambda name: "within the spread")
+    monkeypatch.setattr(verify, "repeats", lambda name: "within the spread")
     rows = rows_of([10], baseline="2")
     for again, holds in ((10.9, True), (11.1, False)):
         content = [{"name": "a/b", "seed": 0, "value": again, "baseline": 2.0}]

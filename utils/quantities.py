@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import yaml
 
-from utils.errors import InputError
+from utils.errors import InputError, choose
 
 FILE = Path(__file__).parent.parent / "data" / "quantities.yaml"
+REPEATS = "exactly", "within the spread"
 ROUNDING = 1e-6  # how far beyond a bound a number may be, as a cosine in single precision
 
 
@@ -46,6 +47,7 @@ class Quantity(NamedTuple):
     meaning: str
     baseline: str = ""  # what the baseline is; empty: there is none
     most: str = ""  # the parameter that bounds number and baseline; empty: none does
+    repeats: str = "within the spread"  # of its record, for a run that is computed again; or "exactly", up to rounding
 
 
 class Placeholder(NamedTuple):
@@ -106,6 +108,7 @@ def quantity(fields, kinds):
     found = entry(Quantity, fields)
     if found.kind not in kinds:
         raise InputError(f"{found.name} is of the kind {found.kind!r}, but it must be one of {', '.join(kinds)}.")
+    choose(f"repeats of {found.name}", found.repeats, REPEATS)
     return found._replace(kind=kinds[found.kind])
 
 

@@ -1,9 +1,10 @@
 """Compute runs of the records again, and compare every number: `python -m workflow.verify [RECORD] [--all]`.
 
 One run of each record, or --all, with the threads that were recorded, by today's code, and nothing from the cache. A
-number is *equal* if it differs by at most a billionth of itself, or by rounding. A quantity that is chaotic may also
-lie *within the spread* of its record: its range over the seeds for the same parameters, widened on both sides by its
-width, and by at least a tenth of its largest number. --dataset FILE.npz holds CIFAR-10's images, for those in need.
+number is *equal* if it differs by at most a billionth of itself, or by rounding. Unless data/quantities.yaml says that
+it repeats exactly, it may also lie *within the spread* of its record: its range over the seeds for the same parameters,
+widened on both sides by its width, and by at least a tenth of its largest number. --dataset FILE.npz holds CIFAR-10's
+images, for those in need.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import shutil
 from collections import namedtuple
 from urllib.parse import quote
 
+from utils import quantities
 from utils.errors import InputError, choose
 from workflow import commits, grid, plan
 from workflow.record import RESULTS
@@ -26,16 +28,17 @@ HEADER = "record", "run", "numbers", "equal", "in the spread", "outside", "code"
 Number = namedtuple("Number", "name recorded again low high equal holds")  # nan where there is none
 
 
-def how(name):
-    """Whether a quantity repeats "exactly" or "within the spread", as the registry of quantities states beforehand."""
-    return "within the spread"
+def repeats(name):
+    """Whether a quantity repeats "exactly" or "within the spread", as data/quantities.yaml states beforehand."""
+    found = quantities.load().names.get(quantities.general(name.removesuffix(" (baseline)")))
+    return found.repeats if found else "exactly"
 
 
 def number(name, recorded, again, seeds):
     """A number beside the recorded one, given those of all its seeds."""
     equal = math.isclose(recorded, again, rel_tol=EQUAL, abs_tol=ROUNDING)
     low = high = recorded
-    if seeds and how(name.removesuffix(" (baseline)")) == "within the spread":
+    if seeds and repeats(name) == "within the spread":
         width = max(max(seeds) - min(seeds), max(map(abs, seeds)) / 10)
         low, high = min(seeds) - width, max(seeds) + width
     return Number(name, recorded, again, low, high, equal, equal or low <= again <= high)

@@ -28,7 +28,8 @@ def names(registry):
         for one in topic.quantities:
             bounds = one.kind.bounds.replace("∞)", f"`{one.most}`]") if one.most else one.kind.bounds
             baseline = f" Baseline: {one.baseline}." * bool(one.baseline)
-            yield from (f"- `{one.name}`\\", f"  *{one.kind.name}* in {bounds}. {one.meaning}{baseline}")
+            exactly = " Repeats exactly." * (one.repeats == "exactly")
+            yield from (f"- `{one.name}`\\", f"  *{one.kind.name}* in {bounds}. {one.meaning}{baseline}{exactly}")
         yield ""
 
 

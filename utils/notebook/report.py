@@ -86,14 +86,9 @@ def save_file(name, path, contents):
 def save(run, rows, sha256):
     """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty.
 
-    If the file cannot be written after hours of work, the numbers are printed, and InputError says so.
-    Raises InputError, with or without RESULTS, unless every row is as `quantities` has it.
+    Raises InputError, with or without RESULTS, unless every row is as `quantities` has it. Whatever stops the file
+    after hours of work, the numbers are printed then.
     """
-    for row in rows:
-        quantities.check(row.name, row.value, row.baseline, run.parameters)
-    path = run.parameters["RESULTS"]
-    if not path:
-        return
     provenance = {
         "versions": {"python": platform.python_version()} | {n: version(n) for n in ("torch", "numpy", "scipy")},
         "device": str(run.device),
@@ -102,12 +97,16 @@ def save(run, rows, sha256):
     }
     listed = [{key: value for key, value in row._asdict().items() if value is not None} for row in rows]
     content = {"parameters": run.parameters, "provenance": provenance, "rows": listed}
-    text = json.dumps(content, indent=1, allow_nan=False)
+    text, path = json.dumps(content, indent=1), run.parameters["RESULTS"]
     try:
-        save_file("RESULTS", path, text.encode())
+        for row in rows:
+            quantities.check(row.name, row.value, row.baseline, run.parameters)
+        if path:
+            save_file("RESULTS", path, text.encode())
     except InputError as error:
-        print(text)
-        raise InputError(f"{error} The numbers are printed above.") from error
+        if path:
+            print(text)
+        raise InputError(f"{error} The numbers are printed above." if path else str(error)) from error
 
 
 def typeset(text):
