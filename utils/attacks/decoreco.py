@@ -46,7 +46,7 @@ class State(NamedTuple):
     best: list  # x and λ with the smallest loss so far, among those with the last α
     least: torch.Tensor  # that loss (…)
     history: torch.Tensor  # the loss of every step so far (step, …)
-    memory: list | None = None  # the optimiser's, two tensors for x and two for λ; zeros at first
+    memory: list  # the optimiser's, two tensors for x and two for λ; zeros at first
 
 
 class Settings(NamedTuple):
@@ -145,8 +145,7 @@ def attack(
         settings = settings._replace(learning_rate=settings.learning_rate * pixels_per_axis**0.5)
     objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis)
     begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
-    infinite = torch.full(x.shape[:-2], math.inf).to(x)
-    state = state or State(0, x, begin, [x, begin], infinite, infinite[None][:0])
+    state = state or initial(x, begin)
     with tuned(x, objective.stationarity.network, rounded=True):
         state, stopped = minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress)
     x, found = state.best if until is None or state.least.isfinite().all() else state[1:3]
@@ -156,37 +155,64 @@ def attack(
     return Attack(objective.pixels(x).to(start), found, None, parts.total, history, stopped, parts, seconds)
 
 
+def initial(x, coefficients):
+    """The State of an attack that begins at candidates x and λ."""
+    least = torch.full(x.shape[:-2], math.inf).to(x)
+    memory = [[torch.zeros_like(part), torch.zeros_like(part)] for part in (x, coefficients)]
+    return State(0, x, coefficients, [x, coefficients], least, least[None][:0], memory)
+
+
 def minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress):
     """Run the optimiser from a State, to its end or `until` a step: the new State, and why it stopped."""
-    begin, x, coefficients, smallest, least, history, memory = state
-    memory = [[part.clone() for part in parts] for parts in memory or [[torch.zeros_like(p)] * 2 for p in state[1:3]]]
-    history, end = [*history], iterations if until is None else min(until, iterations)
-    evaluate, (move, schedule) = devices.compiled(objective), STEPS[optimiser]
+    evaluate, history = devices.compiled(objective), [*state.history]
     alphas = torch.tensor([settings.alpha(k, iterations) for k in range(iterations + 1)], dtype=torch.float64)
-    sharpness, arrived = alphas.to(x), (alphas == settings.sharpness).tolist()
-    for k in bar(end - begin, "DecoReco attack", progress):
-        k += begin
-        objective.stationarity.sharpness = sharpness[k]
-        if k == end < iterations:
+    sharpness, arrived = alphas.to(state.x), (alphas == settings.sharpness).tolist()
+    state = state._replace(memory=[[part.clone() for part in parts] for parts in state.memory])  # steps change it
+    end = iterations if until is None else min(until, iterations)
+    for _ in bar(end - state.step, "DecoReco attack", progress):
+        objective.stationarity.sharpness = sharpness[state.step]
+        if state.step == end < iterations:
             break
         if optimiser == "projection":
-            coefficients = objective.best_coefficients(x.nan_to_num().clamp(-1e3, 1e3))  # x may have diverged
-        parts, *gradients = evaluate(x, coefficients)
+            state = projected(objective, state)
+        parts, *gradients = evaluate(state.x, state.coefficients)
         history.append(parts.total)
-        better = (history[-1] < least) & (least > tolerance)  # what has converged stays
-        better &= arrived[k]  # other losses cannot be compared
-        least = torch.where(better, history[-1], least)
-        masks = better[..., None, None], better[..., None]
-        smallest = [torch.where(*triple) for triple in zip(masks, (x, coefficients), smallest)]
-        looks = k % devices.LOOK[x.device.type] == 0
-        if k == iterations or looks and ((least <= tolerance).all() or not history[-1].isfinite().any()):
+        if arrived[state.step]:  # losses of another α cannot be compared
+            state = noted(state, parts.total, tolerance)
+        if state.step == iterations or terminated(state, parts.total, tolerance):
             break
-        rates = (schedule(k, iterations) * rate for rate in settings[:2])
-        x, coefficients = map(move, (x, coefficients), gradients, memory, rates)
-    stopped = words("iterations", converged=least <= tolerance, diverged=~history[-1].isfinite())
+        state = stepped(state, gradients, optimiser, settings, iterations)
+    stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1].isfinite())
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Choose a smaller LEARNING_RATE.")
-    return State(k, x, coefficients, smallest, least, torch.stack(history), memory), stopped
+    return state._replace(history=torch.stack(history)), stopped
+
+
+def projected(objective, state):
+    """The State with the best λ for its candidates, which may have diverged."""
+    return state._replace(coefficients=objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3)))
+
+
+def noted(state, loss, tolerance):
+    """The State with the smallest loss (…) so far and where it was; what has converged stays."""
+    better = (loss < state.least) & (state.least > tolerance)
+    masks = better[..., None, None], better[..., None]
+    best = [torch.where(*triple) for triple in zip(masks, state[1:3], state.best)]
+    return state._replace(best=best, least=torch.where(better, loss, state.least))
+
+
+def terminated(state, loss, tolerance):
+    """Whether all attacks have converged or diverged; a GPU is asked now and then only, since it has to wait."""
+    looks = state.step % devices.LOOK[state.x.device.type] == 0
+    return looks and bool((state.least <= tolerance).all() or not loss.isfinite().any())
+
+
+def stepped(state, gradients, optimiser, settings, iterations):
+    """The State after a step of the optimiser along the gradients in x and λ."""
+    move, schedule = STEPS[optimiser]
+    rates = (schedule(state.step, iterations) * rate for rate in settings[:2])
+    x, coefficients = map(move, state[1:3], gradients, state.memory, rates)
+    return state._replace(step=state.step + 1, x=x, coefficients=coefficients)
 
 
 def draw(rule, x, seed):
