@@ -1,6 +1,8 @@
 """The words that stand for a choice: data sets, rules, starts and so on. Loads no torch, so that grids are fast."""
 
 RULES = ("signed", "margin", "multiclass", "tied")
+STARTS = ("random", "untuned", "ground_truth", "partition")  # of an attack
+BEGUN = ("torch", "pretrained")  # of a training whose start is known
 DATASETS = ("photos", "cifar10", "cifar10-subset")  # beside the path of an .npz file
 CHOICES = {
     "DEVICE": ("auto", "cpu", "cuda"),
@@ -8,7 +10,12 @@ CHOICES = {
     "RULE": RULES,
     "ATTACK": ("affine", "one_hidden", *RULES),
     "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
-    "START": ("random", "untuned", "ground_truth", "partition"),
+    "START": STARTS,
     "SPACE": ("span", "pixels"),
     **dict.fromkeys(("RESTART", "UNMIX", "MEASURE"), ("yes", "no")),
 }
+
+
+def allowed(name, default, value):
+    """What a parameter with this default may be; if it is no choice, the value that it has."""
+    return BEGUN if name == "START" and default in BEGUN else CHOICES.get(name, (value,))

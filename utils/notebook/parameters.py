@@ -3,7 +3,7 @@
 import ast
 import contextlib
 
-from utils.choices import CHOICES
+from utils.choices import allowed
 from utils.errors import InputError, choose
 
 FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
@@ -42,7 +42,7 @@ def check_parameters(declared, given):
         if type(value) is not type(default) and (type(default), type(value)) != (float, int):
             kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
             raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
-        choose(name, value, CHOICES.get(name, [value]))
+        choose(name, value, allowed(name, default, value))
         if type(value) in (int, float) and not (0 < value < MOST or name in FROM_ZERO and value == 0):
             least = "0 or larger" if name in FROM_ZERO else "larger than 0"
             raise InputError(f"{name} is {value!r}; it must be {least}{'' if value < MOST else ', and less than 2⁶³'}.")

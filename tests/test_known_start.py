@@ -1,0 +1,105 @@
+"""A known start: α, what is taken away, and what comes back of networks that torch itself has trained."""
+
+import pytest
+import torch
+
+from utils import images, ordinary
+from utils.attacks import known_start, unmixing
+from utils.errors import InputError
+from utils.evaluation import recovery
+from utils.networks import Layer, change
+
+M, NEURONS, EPOCHS = 20, 60, 40
+
+
+@pytest.fixture(scope="module")
+def data():
+    return images.split(images.load("photos"), M, 100, 1, held_out=M)
+
+
+@pytest.fixture(scope="module")
+def trained(data):
+    return {
+        name: ordinary.train(data.secret, None, data.shape, name, (NEURONS, 30), EPOCHS)
+        for name in ("sgd", "sgd_decay", "sgd_flips", "adam")
+    }
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.93, 0.2, 0.0])
+def test_the_factor_of_the_start_is_found_exactly(alpha):
+    start = drawn(40, 90)
+    weight = drawn(40, 7, seed=1) @ drawn(7, 90, seed=2) / 20 + alpha * start
+    assert known_start.shrinkage(weight, start, 20) == pytest.approx(alpha, abs=1e-9)
+
+
+def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
+    """Torch's own float32 training, with the α that weight decay leaves after so many steps."""
+    for name in ("sgd", "sgd_decay"):
+        changed, alpha = known_start.trained_part(trained[name].released, trained[name].start)
+        basis = torch.linalg.qr((data.secret.images - trained[name].mean).mT)[0]
+        added = changed.network[0].weight
+        assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm(), name
+    assert 0.5 < alpha < 1
+    assert known_start.trained_part(trained["sgd"].released, trained["sgd"].start)[1] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
+    victim, parts = trained["sgd"], (data.secret, data.held_out)
+    found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
+    ours, theirs = (recovery.recovered(part.images - victim.mean, found.images) for part in parts)
+    assert found.count == M and ours.some >= M // 2 and theirs.some <= M // 4
+    assert unmixing.attempt(victim.released, data.shape, M).count is None  # without the start
+
+
+def test_weight_decay_that_is_ignored_hides_the_count(trained, data):
+    released, start = trained["sgd_decay"][:2]
+    assert known_start.attempt(released, start, data.shape, M)[0].count == M
+    assert known_start.attempt(released, start, data.shape, M, alpha=1.0)[0].count != M
+
+
+def test_mirror_images_are_counted_too(trained, data):
+    victim = trained["sgd_flips"]
+    changed, _ = known_start.trained_part(victim.released, victim.start)
+    both = torch.cat([data.secret.images, ordinary.mirrored(data.secret.images, data.shape)]) - victim.mean
+    basis, added = torch.linalg.qr(both.mT)[0], changed.network[0].weight
+    assert victim.versions == 2 * M and (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
+
+
+def test_training_begins_at_the_start_that_is_released(data):
+    victim = ordinary.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3)
+    again = ordinary.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3)
+    other = ordinary.train(data.secret, None, data.shape, "sgd", (NEURONS, 30), 3)
+    assert all(map(torch.equal, victim.start[0], again.start[0]))
+    assert not torch.equal(victim.start[0].weight, other.start[0].weight)
+    assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
+
+
+def test_wrong_starts_are_refused_in_one_sentence(trained):
+    released, start = trained["sgd"][:2]
+    wide = (Layer(drawn(NEURONS, 5), drawn(NEURONS)), *start[1:])
+    for wrong, sentence in (
+        (wide, "The start has a layer of .60, 5. where the network has .60, 3072.: give its own"),
+        (start[:2], "The start has 2 layers and the network 3"),
+        (released.network, "The first layer is that of its start"),
+        (change(start, lambda p: p * torch.nan), "values that are NaN or infinite"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            known_start.trained_part(released, wrong)
+
+
+def test_a_start_that_is_not_the_start_leaves_no_gap(trained, data):
+    other = ordinary.layers_of(ordinary.perceptron(3072, (NEURONS, 30), 99))
+    found, _ = known_start.attempt(trained["sgd"].released, other, data.shape, None)
+    assert found.count is None and found.images is None and "no gap" in found.refusals[0]
+
+
+def test_an_unknown_trainer_and_a_training_that_diverges_are_told(data):
+    with pytest.raises(InputError, match="TRAINER is 'lion'"):
+        ordinary.train(data.secret, None, data.shape, "lion", (8,), 1)
+    far = data.secret._replace(images=data.secret.images * 1e30)
+    with pytest.raises(InputError, match="TRAINER='sgd' diverged"):
+        ordinary.train(far, None, data.shape, "sgd", (8,), 2)

@@ -1,0 +1,68 @@
+"""A known start: what training added to the first layer is what the images wrote there, whatever was there before.
+
+A step of gradient descent adds combinations of training images to the rows of W₁, and weight decay shrinks all of them
+by one factor. So W₁ = BX + αW₁⁰ for training images X, the start W₁⁰ and a number α, one without decay. An attacker who
+knows the start, because the network was fine-tuned from public weights or its seed is published, takes αW₁⁰ away and
+attacks the rest as if training had begun at zero. The biases are b₁ = B1 + αb₁⁰.
+"""
+
+import torch
+
+from utils.attacks import unmixing
+from utils.errors import InputError
+from utils.networks import Layer, change
+
+ROUNDS = 60  # of alternating least squares, at most
+SETTLED = 1e-12  # change of α at which they end
+
+
+def check(network, start):
+    """Raise InputError unless a start is a network of the same shape, with other and finite weights."""
+    for ours, theirs in zip(network, start, strict=False):
+        shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
+        if shapes[0] != shapes[1] or (ours.bias is None) != (theirs.bias is None):
+            raise InputError(f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own.")
+    if len(network) != len(start):
+        raise InputError(f"The start has {len(start)} layers and the network {len(network)}: give its own start.")
+    first, begun = network[0].weight, start[0].weight
+    if not (first.isfinite().all() and begun.isfinite().all()):
+        raise InputError("The network or its start holds values that are NaN or infinite: give weights as they were.")
+    if torch.equal(first, begun.to(first)):
+        raise InputError("The first layer is that of its start: nothing was trained there, or the start is no start.")
+
+
+def shrinkage(weight, start, rank):
+    """α for which W₁ − αW₁⁰ (h, d) is nearest to a matrix of a `rank`, by alternating least squares.
+
+    Given the rows' leading directions Q of W₁ − αW₁⁰, α is the regression of W₁ on W₁⁰ outside of Q. The rank may be
+    too large, not too small.
+    """
+    alpha = ((weight * start).sum() / start.square().sum()).item()
+    for _ in range(ROUNDS):
+        rest = weight - alpha * start
+        vectors = torch.linalg.eigh(rest @ rest.mT)[1][:, :-rank]  # of the trailing left directions, (h, h − rank)
+        ours, theirs = vectors.mT @ weight, vectors.mT @ start
+        before, alpha = alpha, ((ours * theirs).sum() / theirs.square().sum()).item()
+        if abs(alpha - before) <= SETTLED:
+            break
+    return alpha
+
+
+def trained_part(released, start, alpha=None):
+    """The Released network with (W₁ − αW₁⁰, b₁ − αb₁⁰) as its first layer, and α; InputError as `check` says.
+
+    α is estimated unless it is given, such as 1 for a training without weight decay.
+    """
+    check(released.network, start)
+    (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
+    if alpha is None:
+        alpha = shrinkage(first.weight, begun.weight, min(first.weight.shape) // 2)
+    bias = None if first.bias is None else first.bias - alpha * begun.bias
+    first = Layer(first.weight - alpha * begun.weight, bias)
+    return released._replace(network=(first, *released.network[1:])), alpha
+
+
+def attempt(released, start, shape, count, seed=0, alpha=None):
+    """Unmix what training added to a known start: the Attempt of `unmixing`, and α."""
+    changed, alpha = trained_part(released, start, alpha)
+    return unmixing.attempt(changed, shape, count, seed), alpha

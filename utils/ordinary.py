@@ -1,0 +1,103 @@
+"""Ordinary training, as a practitioner writes it: torch's own layers, start and optimisers, in shuffled mini-batches.
+
+Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean per colour, the start is torch's default
+or a network that was trained on other images, and training ends after a number of epochs. `victims` trains to a
+stationary point instead, and `trainers` in many settings from small starts.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from utils import networks
+from utils.attacks.contract import Released
+from utils.errors import InputError, choose
+
+BATCHES = 5  # in an epoch, whatever the number of images
+OPTIMISERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    "sgd_decay": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=5e-4),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2),
+}
+TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance each time that it is seen
+    "sgd": ("sgd", False),
+    "sgd_decay": ("sgd_decay", False),
+    "sgd_flips": ("sgd", True),
+    "adam": ("adam", False),
+    "adamw": ("adamw", False),
+    "adam_flips": ("adam", True),
+}
+
+
+class Trained(NamedTuple):
+    """A network as its trainer gives it away, the start that others know as well, and what the evaluator knows."""
+
+    released: Released
+    start: tuple  # of Layers, θ⁰
+    mean: torch.Tensor  # (d,), one number per colour, was subtracted from the images
+    versions: int  # how many pictures the network saw, mirror images included
+    loss: float  # of the training images, at the end
+
+
+def perceptron(inputs, hidden, seed):
+    """A ReLU network with hidden layers of these widths and one output, from torch's default start."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        widths, layers = (inputs, *hidden), []
+        for pair in zip(widths, widths[1:]):
+            layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
+        return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
+
+
+def fit(net, part, mean, shape, trainer, epochs, seed):
+    """Train a module in place on a Part's images minus a mean (d,) by one of TRAINERS: its loss at the end."""
+    x, y = (part.images - mean).float(), part.labels.float()
+    optimiser, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
+    optimiser, chance = OPTIMISERS[optimiser](net.parameters()), torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=chance).chunk(BATCHES):
+            seen = x[rows]
+            if flips:
+                heads = torch.rand(len(rows), generator=chance).to(x.device) < 0.5
+                seen = torch.where(heads[:, None], mirrored(seen, shape), seen)
+            optimiser.zero_grad()
+            binary_cross_entropy_with_logits(net(seen)[:, 0], y[rows]).backward()
+            optimiser.step()
+    loss = binary_cross_entropy_with_logits(net(x)[:, 0], y).item()
+    if not loss < float("inf"):
+        raise InputError(f"Training by TRAINER={trainer!r} diverged: its loss is {loss}. Take another SEED.")
+    return loss
+
+
+def mirrored(x, shape):
+    """Images (n, d) of a shape (H, W, C), left and right exchanged."""
+    return x.view(-1, *shape).flip(2).flatten(1)
+
+
+def layers_of(net):
+    """A module's fully connected layers, as a network in double precision."""
+    linear = [layer for layer in net if isinstance(layer, torch.nn.Linear)]
+    return tuple(networks.Layer(*(p.detach().double().clone() for p in (l.weight, l.bias))) for l in linear)
+
+
+def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0):
+    """Train on a Part from torch's start, or first on the Part `others` if there is one: Trained.
+
+    `others` are public images: they give the network that is fine-tuned, by plain SGD for a third of the epochs.
+    """
+    device, mean = secret.images.device, colour_mean(secret if others is None else others, shape)
+    net = perceptron(secret.images.shape[1], hidden, seed).to(device)
+    if others is not None:
+        fit(net, others, mean, shape, "sgd", epochs // 3, seed + 1)
+    start = layers_of(net)
+    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2)
+    recipe = networks.perceptron("margin", *hidden)._replace(start="standard", biases=True)
+    released = Released(layers_of(net), secret.labels, recipe._replace(centred=False))
+    return Trained(released, start, mean, len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
+
+
+def colour_mean(part, shape):
+    """The mean of every colour over a Part's images and pixels, as an image (d,)."""
+    return part.images.view(-1, *shape).mean((0, 1, 2)).expand(shape).flatten()
