@@ -2,7 +2,8 @@
 
 What differs between processors is the order of additions and the last bit of elementary functions. A sum of k terms may
 so move by a few units of rounding of the sum of their sizes, a function by one of its value, and a factorisation by as
-much as if the matrix had been changed by its last bits. Whole numbers stay: counts are exact everywhere.
+much as if the matrix had been changed by its last bits. Whole numbers stay: counts are exact everywhere. Equal results
+move equally, as on any one processor: the same call gives the same numbers.
 """
 
 import torch
@@ -26,11 +27,11 @@ def is_real(value):
 
 
 class OtherRounding(TorchDispatchMode):
-    """Under this mode every result is rounded in another way, drawn from `seed`."""
+    """Under this mode every result is rounded in another way, which `seed` chooses."""
 
     def __init__(self, seed):
         super().__init__()
-        self.generator = torch.Generator().manual_seed(seed)
+        self.seed = seed
 
     def __torch_dispatch__(self, function, types, given=(), named=None):
         named, kind = named or {}, KINDS.get(function._schema.name.split("::")[1].rstrip("_"))
@@ -49,10 +50,15 @@ class OtherRounding(TorchDispatchMode):
         """Move results by at most UNITS of rounding of `sizes`, unless they are whole numbers."""
         for result, size in zip(*([part] if isinstance(part, torch.Tensor) else part for part in (results, sizes))):
             if is_real(result) and result.numel():
-                draw = torch.rand(result.shape, generator=self.generator, dtype=result.dtype) * 2 - 1
-                step = UNITS * torch.finfo(result.dtype).eps * draw * size.abs()
+                step = UNITS * torch.finfo(result.dtype).eps * drawn(result, self.seed) * size.abs()
                 result.copy_(torch.where(result == result.round(), result, result + step))
         return results
+
+
+def drawn(result, seed):
+    """A number in [−1, 1) for each entry, which its bits and the seed decide: the highest bits of a product of both."""
+    bits = result.double().view(torch.int64) + seed
+    return (bits * -7046029254386353131 >> 40).to(result.dtype) / 2**23  # an odd number near 2⁶⁴/φ, as hashes take
 
 
 def begin(seed):
