@@ -1,4 +1,4 @@
-"""Chapter 13: the counts by hand, the record, and the rounding of factors."""
+"""What a step costs, counted by hand and by torch; the rounding of factors, and the record that chapter 13 reads."""
 
 import json
 import math
@@ -7,63 +7,46 @@ import pytest
 import torch
 
 from conftest import chapter_functions
-from utils import images
+from utils import images, networks
 from utils.errors import InputError
+from utils.kernels import cost
 from utils.kernels.coefficients import Signed
-from utils.kernels.residual import Stationarity
+from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
 
 TINY = (3, 2, 1)
-ROW = {
-    "kernel": "step",
-    "version": "plain",
-    "size": {"candidates": 2},
-    "dtype": "float32",
-    "seconds": 0.5,
-    "flops": 2e9,
-}
-ABOUT = {"device": "cpu", "processor": "any", "cores": 2, "threads": 2}
-RECORD = {"command": "make bench RECORD=cpu", "about": ABOUT, "limits": {"float32": 8.0}, "rows": [ROW]}
+SHARES = {"cheaper": cheaper_share, "gram": gram_share, "direct": direct_share}
+ROW = {"kernel": "step", "version": "plain", "size": {"candidates": 2}, "dtype": "float32", "seconds": 0.5}
+ABOUT = {"processor": "any", "cores": 2, "threads": 2}
+RECORD = {"about": ABOUT, "limits": {"float32": 8.0}, "rows": [ROW]}
+
+
+def test_operations_and_bytes_of_a_network_small_enough_to_count():
+    assert cost.operations(2, TINY) == (48 + 72) + (32 + 24)
+    assert cost.operations(2, TINY, "gram") == (48 + 80) + (32 + 48)
+    assert cost.operations(2, TINY, "direct") == 176
+    assert cost.least_bytes(2, TINY) == 4 * (6 + 2 + 2 + 12 + 4)
+    assert cost.least_bytes(2, TINY, 8) == 2 * cost.least_bytes(2, TINY)
+    assert cost.roofline(176, 104, 100, 26) == 4
+    assert cost.roofline(176, 104, 10, 26) == pytest.approx(17.6)
+
+
+@pytest.mark.parametrize("widths", [TINY, (30, 20, 1), (30, 8, 9, 1), (12, 5, 6, 7, 1)])
+def test_both_versions_of_a_step_agree_and_torch_counts_what_the_formulas_count(widths):
+    network = networks.initial(networks.perceptron("signed", *widths[1:-1]), widths[0], 0)
+    generator = torch.Generator().manual_seed(0)
+    given = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((4, widths[0]), (4,)))
+    network, *given = networks.change(network, torch.Tensor.double), *given
+    value, *gradients = cost.plain_step(network, *given, 30.0)
+    assert cost.counted(cost.plain_step, network, *given, 30.0) == cost.plain_operations(4, widths)
+    for form, share in SHARES.items():
+        step = Stationarity(network, Signed(), 30.0, share)
+        assert cost.counted(step, *given) == cost.operations(4, widths, form)
+        torch.testing.assert_close([step(*given).value, *step(*given)[2:]], [value, *gradients])
 
 
 @pytest.fixture(scope="module")
 def chapter():
     return chapter_functions("13-speed")
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Where the chapter looks for records."""
-    monkeypatch.setattr(images, "DATA", tmp_path)
-    (tmp_path / "speed").mkdir()
-    return tmp_path / "speed"
-
-
-def test_operations_and_bytes_of_a_network_small_enough_to_count(chapter):
-    assert chapter["operations"](2, TINY) == (48 + 72) + (32 + 24)
-    assert chapter["operations"](2, TINY, chapter["gram_form"]) == (48 + 80) + (32 + 48)
-    assert chapter["operations"](2, TINY, chapter["direct_form"]) == 176
-    assert chapter["least_bytes"](2, TINY) == 4 * (6 + 2 + 2 + 12 + 4)
-    assert chapter["least_bytes"](2, TINY, 8) == 2 * chapter["least_bytes"](2, TINY)
-
-
-@pytest.mark.parametrize("widths", [TINY, (30, 20, 1), (30, 8, 9, 1), (12, 5, 6, 7, 1)])
-def test_torch_counts_what_the_formulas_count(chapter, widths):
-    problem, counted = chapter["problem"](4, widths), chapter["counted"]
-    assert counted(Stationarity(problem[0], Signed(), 30.0), *problem[1:]) == chapter["operations"](4, widths)
-    assert counted(chapter["plain_step"], *problem, 30.0) == chapter["plain_operations"](4, widths)
-
-
-def test_the_roofline_is_the_larger_of_two_times(chapter):
-    assert chapter["roofline"](176, 104, 100, 26) == 4
-    assert chapter["roofline"](176, 104, 10, 26) == pytest.approx(17.6)
-
-
-def test_both_versions_of_a_step_agree(chapter):
-    network, x, coefficients = chapter["problem"](5, (12, 8, 7, 1), torch.float64)
-    ours = Stationarity(network, Signed(), 30.0)(x, coefficients)
-    value, *gradients = chapter["plain_step"](network, x, coefficients, 30.0)
-    torch.testing.assert_close(ours.value, value)
-    torch.testing.assert_close(list(ours[2:]), gradients)
 
 
 @pytest.mark.parametrize("bits", [7, 10])
@@ -95,14 +78,22 @@ def test_every_product_of_matrices_is_rounded_and_nothing_else(chapter):
         assert torch.equal(a.double() @ b.double(), a.double().bmm(b.double()))  # double precision is left alone
 
 
-def test_a_record_is_read_by_kernel_version_precision_and_size(chapter, folder):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where the chapter looks for records."""
+    monkeypatch.setattr(images, "DATA", tmp_path)
+    (tmp_path / "speed").mkdir()
+    return tmp_path / "speed"
+
+
+def test_a_record_is_read_by_kernel_version_size_and_precision(chapter, folder):
     (folder / "cpu.json").write_text(json.dumps(RECORD))
-    record = chapter["speed"]("cpu")
-    assert chapter["took"](record, "step", "plain", candidates=2) == 0.5
-    assert chapter["took"](record, "step", "plain", "float64", candidates=2) is None
-    assert chapter["took"](None, "step", "plain", candidates=2) is None
-    assert chapter["reached"](record, "plain", 2) == 0.5
-    assert chapter["reached"](record, "plain", 2, "float64") is chapter["reached"](None, "plain", 2) is None
+    machine, limits, chapter["timed"] = chapter["speed"]("cpu")
+    assert machine == ["any", 2, 2] and limits == {"float32": 8e9}
+    assert chapter["row"]("step", "plain", candidates=2) == ROW
+    assert chapter["took"]("step", "plain", candidates=2) == 0.5
+    with pytest.raises(InputError, match="has no step of plain, float64.*make bench RECORD=cpu"):
+        chapter["row"]("step", "plain", "float64", candidates=2)
 
 
 DAMAGED = {
@@ -125,8 +116,3 @@ def test_a_missing_or_damaged_record_is_said_in_one_sentence(chapter, folder, wh
         (folder / "cpu.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match="cannot be read: take it from the repository again, or write it with"):
         chapter["speed"]("cpu")
-
-
-def test_times_are_told_in_their_own_unit(chapter):
-    told = [chapter["long"](seconds) for seconds in (None, 0.0123, 1.5, 90, 7200)]
-    assert told == ["–", "12.3 ms", "1.5 s", "1.5 min", "2 h"]
