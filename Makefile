@@ -160,13 +160,13 @@ install-check: .venv/ready
 	@echo "The environment of environment.yml installs, and the book's code runs in it."
 
 # ONLY is an expression of pytest's -k; RECORD the name of a file in data/speed/, which takes a whole run.
-bench: NAMED = $(if $(RECORD),--record "$(RECORD)")
+WORD = $(shell printf '%s' $(call quoted,$(RECORD)) | grep -xE '[a-z0-9]+(-[a-z0-9]+)*')
 bench: .venv/ready
-	@$(BIN)/python benchmarks/report.py $(NAMED)
-	@mkdir -p _build && $(BIN)/pytest -q benchmarks -o python_files='bench_*.py' \
-		$(if $(ONLY),-k "limits or ($(ONLY))") --benchmark-json=_build/bench.json \
-		--benchmark-storage=file://_build/benchmarks --benchmark-quiet
-	@$(BIN)/python benchmarks/report.py _build/bench.json $(NAMED)
+	$(if $(and $(RECORD),$(ONLY)),$(error Only a whole run is recorded: leave ONLY away))
+	$(if $(RECORD),$(if $(filter $(WORD),$(RECORD)),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as cpu)))
+	@mkdir -p _build && $(BIN)/pytest -q benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; \
+		status=$$?; if [ $$status = 5 ]; then echo "No benchmark has such a name: see $(BIN)/pytest benchmarks --collect-only -q"; fi; exit $$status
+	$(if $(RECORD),@$(BIN)/python benchmarks/record.py _build/bench.json data/speed/$(RECORD).json)
 
 grid: .venv/ready $(SNAKEMAKE_ENV)/ready
 	@$(BIN)/python -m workflow.grid $(GRID) $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %)

@@ -1,104 +1,104 @@
-"""One evaluation of the residual of stationarity R and of its gradients, which is a step of the second attack."""
+"""One evaluation of the residual of stationarity R and of its gradients, a step of an attack; and what bounds it."""
 
 import os
-import warnings
+from functools import cache, partial
 
 import pytest
 import torch
-from problems import (
-    DEVICE,
-    DTYPES,
-    PUBLISHED,
-    TOLERANCES,
-    agree,
-    counted,
-    halfway,
-    our_step,
-    plain_step,
-    products,
-    step_bytes,
-    untrained,
-)
+from problems import DEVICE, PUBLISHED, agree, normal, regression
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from utils import networks
 from utils.attacks import decoreco
-from utils.kernels import devices
 from utils.kernels.coefficients import Signed
+from utils.kernels.cost import counted, least_bytes, plain_step
+from utils.kernels.residual import Stationarity
 
-LAYERS = {  # one variable at a time, the others 500 neurons, two hidden layers, one set: hidden layers, sets
-    **{("width", width): ((width, width), 1) for width in (250, 500, 1000, 2000)},
-    **{("depth", depth): ((500,) * depth, 1) for depth in (1, 2, 3)},
-    **{("restarts", restarts): ((500, 500), restarts) for restarts in (1, 4, 16)},
-}
+TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-12}  # of gradients that are differences of large sums
+PRODUCTS = "mm", "bmm", "addmm", "baddbmm"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+class Recorded(TorchDispatchMode):
+    """Notes the matrix products that are done meanwhile, with random matrices of the same shapes and order."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation.overloadpacket.__name__.removesuffix("_") in PRODUCTS:
+            like = [torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).uniform_() for a in args]
+            self.products.append(partial(operation, *like))
+        return operation(*args, **(kwargs or {}))
+
+
+def products(function):
+    """A function that does the matrix products of a call, and nothing else."""
+    with Recorded() as recorded:
+        recorded.products = []
+        function()
+    return lambda: [product() for product in recorded.products]
+
+
+def compare(network, x, coefficients, basis=None):
+    """Our step, in coordinates of a basis if there is one, and the plain one, which agree."""
+    small = (network, x) if basis is None else (networks.in_span(network, basis), x @ basis)
+    ours = partial(Stationarity(small[0], Signed(), PUBLISHED.sharpness), small[1], coefficients)
+    plain = partial(plain_step, network, x, coefficients, PUBLISHED.sharpness)
+    (_, _, *mine), (_, down, other) = ours(), plain()
+    for pair in zip(mine, (down if basis is None else down @ basis, other)):
+        agree(*pair, TOLERANCES[x.dtype])
+    return ours, plain
+
+
+@cache
+def halfway(n, dtype):
+    """A network 3072-1000-1000-1, n candidates on their way and their λ, and a basis of the row space of W₁."""
+    victim, to = regression(1000, epochs=500), getattr(torch, dtype)
+    basis = networks.span(victim.network, 0.0)
+    found = decoreco.attack(victim, normal(n), basis=basis, iterations=30, range_weight=0.0)
+    network = networks.change(victim.network, lambda p: p.to(to))
+    return network, found.images.to(to), found.coefficients.to(to), basis.to(to)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("version", ["pixels", "coordinates", "products", "plain"])
 @pytest.mark.parametrize("n", [50, 200, 500, 1000])
 def test_step(n, version, dtype, measure):
-    network, basis, x, coefficients = halfway(n)
-    x, coefficients, basis = (part.to(DTYPES[dtype]) for part in (x, coefficients, basis))
-    network, note = networks.change(network, lambda p: p.to(DTYPES[dtype])), ""
-    if version == "coordinates":
-        note = f"{basis.shape[1]} coordinates of 3072 pixels"
-        function = our_step(networks.in_span(network, basis), x @ basis, coefficients)
-    elif version == "plain":
-        note = "as published" if dtype == "float64" else ""
-        function = lambda: plain_step(network, x, coefficients)  # noqa: E731
-    else:
-        function = our_step(network, x, coefficients)
-    flops = counted(function)
+    network, x, coefficients, basis = halfway(n, dtype)
+    spanned = version == "coordinates"
+    function, plainly = compare(network, x, coefficients, basis if spanned else None)
+    function = plainly if version == "plain" else function
+    work = {"flops": counted(function), "bytes": least_bytes(n, (3072, 1000, 1000, 1), x.element_size())}
+    note = f"{basis.shape[1]} coordinates of 3072 pixels" if spanned else ""
     if version == "products":
         function, note = products(function), "the matrix products of the step in pixels, alone"
-    least = step_bytes(network, x)
-    found = measure(function, "step", version, {"candidates": n}, dtype, flops=flops, bytes=least, note=note)
-    if version in ("pixels", "coordinates"):
-        theirs = plain_step(network, x, coefficients)
-        agree(found.x_gradient, theirs[0] @ basis if version == "coordinates" else theirs[0], TOLERANCES[dtype])
-        agree(found.coefficient_gradient, theirs[1], TOLERANCES[dtype])
-
-
-@pytest.mark.parametrize("version", ["ours", "the residual alone", "compiled"])
-@pytest.mark.parametrize("n", [50, 1000])
-def test_objective(n, version, measure):
-    """What an attack in the span evaluates at every step: the residual, and the penalty for pixels out of range."""
-    network, basis, x, coefficients = halfway(n)
-    x, coefficients, basis = (part.float() for part in (x @ basis, coefficients, basis))
-    network = networks.change(network, torch.Tensor.float)
-    weight = 0.0 if version == "the residual alone" else 1.0
-    ours = function = decoreco.Objective(network, Signed(), PUBLISHED.sharpness, 0.3, weight, basis)
-    if version == "compiled":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            function = devices.checked(ours, (x, coefficients))
-        if function is ours:
-            pytest.skip("torch.compile does not work here")
-    measure(lambda: function(x, coefficients), "objective", version, {"candidates": n}, "float32")
-
-
-@pytest.mark.parametrize("version", ["pixels", "plain"])
-@pytest.mark.parametrize("variable, number", LAYERS)
-def test_scaling(variable, number, version, measure):
-    hidden, restarts = LAYERS[variable, number]
-    network, x, coefficients = untrained(hidden, 100, restarts)
-    function = ours = our_step(network, x, coefficients)
-    sets = [(x, coefficients)] if restarts == 1 else [*zip(x, coefficients)]
-    if version == "plain":
-        function = lambda: [plain_step(network, *one) for one in sets]  # noqa: E731
-    note = f"100 candidates, hidden layers {', '.join(map(str, hidden))}, sets of candidates {restarts}"
-    work = {"flops": counted(function), "bytes": step_bytes(network, x), "note": note}
-    measure(function, "scaling", version, {variable: number}, "float32", **work)
-    theirs = torch.stack([plain_step(network, *one)[0] for one in sets]).view_as(x)
-    agree(ours().x_gradient, theirs, TOLERANCES["float32"])
+    measure(function, "step", version, {"candidates": n}, dtype, apart=True, note=note, **work)
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda" or os.cpu_count() < 2, reason="needs a processor of two cores or more")
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("width", [200, 1000])
 @pytest.mark.parametrize("n", [20, 50, 100, 200])
-def test_threads(n, width, number, measure, threads):
-    threads(number)
-    network, x, coefficients = untrained((width, width), n)
-    function, name = our_step(network, x, coefficients), f"{number} thread{'s' * (number > 1)}"
-    work = {"flops": counted(function), "bytes": step_bytes(network, x), "note": "a step in pixels"}
+def test_threads(n, width, number, measure, request):
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    recipe = networks.perceptron("signed", width, width)._replace(start=3072**-0.5)
+    network = networks.change(networks.initial(recipe, 3072, 0, 1, DEVICE), torch.Tensor.float)
+    function, _ = compare(network, normal(n).float(), torch.linspace(-1, 1, n, device=DEVICE))
+    work = {"flops": counted(function), "bytes": least_bytes(n, (3072, width, width, 1)), "note": "a step in pixels"}
+    torch.set_num_threads(number)
+    name = f"{number} thread{'s' * (number > 1)}"
     measure(function, "threads", name, {"candidates": n, "width": width}, "float32", **work)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"] + ["bfloat16", "tf32"] * (DEVICE.type == "cuda"))
+def test_limits_product(kind, measure, monkeypatch):
+    """What the machine can do at most: the product of two large matrices."""
+    if DEVICE.type == "cuda":
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", kind == "tf32")
+    n = 2048 if DEVICE.type == "cpu" else 8192  # a GPU is not busy with less
+    a, b = torch.rand(2, n, n, device=DEVICE).to(getattr(torch, kind, torch.float32))
+    measure(lambda: a @ b, "limits", kind, {"rows": n}, kind, apart=True, flops=2 * n**3)
+
+
+def test_limits_copy(measure):
+    """And a copy of much memory."""
+    a = torch.rand(64 * 2**20, device=DEVICE)  # 256 MiB, more than a cache
+    b = torch.empty_like(a).zero_()  # its pages are there: a clone would wait for new ones
+    measure(lambda: b.copy_(a), "limits", "copy", {"megabytes": 256}, "float32", bytes=2 * a.nbytes)

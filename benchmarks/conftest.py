@@ -2,7 +2,6 @@
 
 import os
 import platform
-import time
 
 import numpy as np
 import pytest
@@ -10,9 +9,6 @@ import torch
 from problems import DEVICE
 
 from utils import kept
-
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", 0))  # of every benchmark; 0: as many as are worth their time
-SECONDS, FEWEST, MOST = 0.7, 3, 51  # how long the rounds of a benchmark take together, and how many they are
 
 
 def finished(function):
@@ -23,41 +19,27 @@ def finished(function):
     return result
 
 
-def first_call(function):
-    """Seconds of a call that warms up."""
-    begun = time.perf_counter()
-    finished(function)
-    return time.perf_counter() - begun
-
-
 @pytest.fixture
-def measure(benchmark):
+def measure(benchmark, monkeypatch):
     """A function that times another one and returns its last result; what is kept on disk counts for nothing.
 
-    `rounds` 0 is as many as fit into SECONDS after a call that warms up, 1 is a slow function without such a call.
-    `size` {name: number}; `flops` and `bytes` of the whole work; seconds count `scale` times, where only a part is run.
+    Versions of a kernel with the same `size` {name: number}, and the same precision if that is `apart`, are a group.
+    `flops` and `bytes` are of the whole work. Where only a part is run, times count `scale` times, and are marked ~.
     """
 
-    def run(function, kernel, version, size, dtype, rounds=0, flops=None, bytes=None, scale=1, note=""):
-        about = {"kernel": kernel, "version": version, "size": size, "dtype": dtype, "note": note}
-        benchmark.extra_info |= about | {"flops": flops, "bytes": bytes, "scale": scale}
-        folder, kept.FOLDER = kept.FOLDER, None
-        try:
-            if rounds != 1:
-                rounds = rounds or min(MOST, max(FEWEST, int(SECONDS / first_call(function))))
-            return benchmark.pedantic(finished, (function,), rounds=ROUNDS or rounds)
-        finally:
-            kept.FOLDER = folder
+    def run(function, kernel, version, size, dtype, apart=False, scale=1, note="", flops=None, bytes=None):
+        about = {"kernel": kernel, "version": version, "size": size, "dtype": dtype}
+        benchmark.extra_info |= about | {"flops": flops, "bytes": bytes, "note": note}
+        benchmark.group = ", ".join([kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart])
+        benchmark.name += " ~" * (scale != 1)
+        monkeypatch.setattr(kept, "FOLDER", None)
+        found = benchmark(finished, function)
+        if benchmark.enabled:
+            times = benchmark.stats.stats.data
+            times[:] = [scale * seconds for seconds in times]
+        return found
 
     return run
-
-
-@pytest.fixture
-def threads():
-    """A function that sets how many threads torch uses, until the end of the test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
