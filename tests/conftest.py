@@ -1,4 +1,6 @@
 import ast
+import shutil
+import time
 from pathlib import Path
 
 import nbformat
@@ -10,6 +12,8 @@ from utils import images, networks, victims
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
+SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
+UTILS = "__init__", "errors", "choices", "kept", "fingerprint", "notebook/__init__", "notebook/parameters"
 
 
 def chapter_functions(stem):
@@ -65,3 +69,42 @@ def write_toy_images(path, seed):
 def toy_npz(tmp_path_factory):
     """The path of an .npz file with eighty images of 8×8×3 pixels in two classes."""
     return write_toy_images(tmp_path_factory.mktemp("data") / "toy.npz", 0)
+
+
+def write_notebook(path, *cells):
+    """Write a notebook with these cells of code; the first of several is that of the parameters."""
+    cells = [nbformat.v4.new_code_cell(text, id=f"cell-{number}") for number, text in enumerate(cells)]
+    if len(cells) > 1:
+        cells[0].metadata["tags"] = ["parameters"]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
+
+
+def small_project(place):
+    """A folder with the workflow, a lock, and a small `utils` that is loaded in no time."""
+    shutil.copytree(ROOT / "workflow", place / "workflow", ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "utils" / "notebook").mkdir(parents=True)
+    for name in UTILS:
+        shutil.copy(ROOT / "utils" / f"{name}.py", place / "utils" / f"{name}.py")
+    (place / "utils" / "sums.py").write_text(SUMS)
+    (place / "requirements.lock").write_text("x==1 \\\n    --hash=sha256:0\n")
+    return place
+
+
+def processes(place):
+    """The command lines of all processes that name a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # it has just ended
+            continue
+    return [line for line in found if str(place) in line]
+
+
+def wait_until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("this took more than five minutes")

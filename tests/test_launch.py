@@ -1,4 +1,4 @@
-"""Where the book starts elsewhere, it asks for what exists: containers, workflows, buttons, Colab, newer Pythons."""
+"""Where the book starts elsewhere, it asks for what exists: in containers, workflows, conda, Colab, and of make."""
 
 import ast
 import json
@@ -20,90 +20,62 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from rehearse import SETTINGS  # noqa: E402
 
-MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", MAKEFILE, re.M))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+CONTAINER = ROOT / ".devcontainer" / "devcontainer.json"
 README = (ROOT / "README.md").read_text()
-SUPPORTED = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
-NEWEST = "3.14"
 
 
-def targets(command):
-    """What a command line asks make for; NAME=VALUE is no target."""
-    calls = re.findall(r"\bmake((?: +[\w./=-]+)*)", command)
-    return [word for call in calls for word in call.split() if "=" not in word]
+def code(path):
+    """What a file says in code: all of it, or of Markdown what stands in backticks."""
+    text = path.read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.S)) if path.suffix == ".md" else text
 
 
-def test_a_container_sets_the_environment_up():
-    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert targets(container["postCreateCommand"]) == [".venv/ready"] and ".venv/ready" in TARGETS
-    assert "TORCH=cpu" in container["postCreateCommand"]
-    version = re.fullmatch(r"python:([\d.]+)-bookworm", container["image"])[1]  # this image has make and git, too
-    assert version in SUPPORTED
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", CONTAINER, *WORKFLOWS], ids=lambda p: p.stem
+)
+def test_make_has_what_is_asked_of_it(path):
+    calls = re.findall(r"\bmake((?: +[\w./=-]+)+)", code(path))
+    asked = {word for call in calls for word in call.split() if "=" not in word}
+    assert asked and asked <= TARGETS
 
 
-def pythons(job):
-    """The versions of Python that a job sets up; those of a matrix one by one."""
-    for step in job["steps"]:
-        version = step.get("with", {}).get("python-version")
-        if version == "${{ matrix.python }}":
-            yield from job["strategy"]["matrix"]["python"]
-        elif version is not None:
-            assert isinstance(version, str)  # 3.10 without quotes is 3.1
-            yield version
+def test_every_python_that_is_asked_for_is_supported():
+    texts = [path.read_text() for path in (*WORKFLOWS, CONTAINER, ROOT / "environment.yml")]
+    asked = [version for text in texts for version in re.findall(r"python\W[^\n]*?\b(3(?:\.\d+)?)\b", text)]
+    supported = SpecifierSet(PROJECT["project"]["requires-python"])
+    assert len(asked) >= 5 and all(version in supported for version in asked)  # 3.10 without quotes is 3.1
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_asks_make_for_what_it_has(path):
-    workflow = yaml.safe_load(path.read_text())
-    assert workflow[True]  # YAML 1.1 reads `on` as a boolean
-    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
-    asked = [target for step in steps for target in targets(step.get("run", ""))]
-    assert asked and set(asked) <= TARGETS
-    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
-    assert all("TORCH=cpu" in step["run"] for step in steps if "run" in step)
-    versions = [version for job in workflow["jobs"].values() for version in pythons(job)]
-    assert versions and all(version in SUPPORTED for version in versions)
+def test_every_setting_that_is_rehearsed_at_night_is_one():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"]
+    assert {*jobs["rehearse"]["strategy"]["matrix"]["setting"]} <= SETTINGS.keys()
 
 
-def test_the_workflows_test_and_publish_what_make_makes():
-    folder = ROOT / ".github" / "workflows"
-    pages, test, nightly = (
-        yaml.safe_load((folder / f"{name}.yml").read_text()) for name in ("pages", "test", "nightly")
-    )
-    published = [step["with"]["path"] for step in pages["jobs"]["build"]["steps"] if "upload" in step.get("uses", "")]
-    assert published == ["_build/html"] and "open _build/html/index.html" in MAKEFILE
-    assert "cd $(TO)/_build" in MAKEFILE and "build -q -W -n --keep-going source --path-output .." in MAKEFILE
-    assert pages["jobs"]["deploy"]["needs"] == "build" and pages["permissions"]["pages"] == "write"
-    asked = [
-        target for job in test["jobs"].values() for step in job["steps"] for target in targets(step.get("run", ""))
-    ]
-    assert asked == ["check"] and test["jobs"]["check"]["strategy"]["matrix"]["python"] == ["3.11", NEWEST]
-    jobs = nightly["jobs"].values()
-    asked = [target for job in jobs for step in job["steps"] for target in targets(step.get("run", ""))]
-    assert asked == ["test", "rehearse"]
-    assert set(nightly["jobs"]["rehearse"]["strategy"]["matrix"]["setting"]) == SETTINGS.keys() - {"here"}
+def test_conda_gives_pip_what_pip_takes(tmp_path):
+    """conda writes the list under `pip:` into a file; pip must accept all of it, hashes included."""
+    *_, pip = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    for file in ("requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / file, tmp_path)
+    (tmp_path / "condaenv.requirements.txt").write_text("\n".join(pip["pip"]))
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--exists-action=b", "-U"]
+    ended = subprocess.run([*command, "-r", "condaenv.requirements.txt"], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0 and "Would install" not in ended.stdout, ended.stderr
+    assert os.access(ROOT / "postBuild", os.X_OK)  # Binder runs it
 
 
-def test_the_newest_python_is_the_same_everywhere():
-    assert f'requires-python = ">=3.11,<3.{int(NEWEST.split(".")[1]) + 1}"' in (ROOT / "pyproject.toml").read_text()
-    assert f"for python in 3.12 3.13 {NEWEST};" in MAKEFILE and f"Python 3.11 to {NEWEST} is needed" in MAKEFILE
-    assert f"Python 3.11 to {NEWEST}" in README
-
-
-def test_conda_and_binder_install_what_the_rest_installs():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    python, _, pip = environment["dependencies"]
-    assert python.removeprefix("python =") in SUPPORTED and pip == {"pip": ["-r requirements.lock"]}
-    steps = (ROOT / "postBuild").read_text()
-    assert steps.startswith("#!/bin/sh\n") and os.access(ROOT / "postBuild", os.X_OK)
-    assert "pip install -q --no-deps -e ." in steps and "--no-deps -e ." in MAKEFILE
-
-
-def test_no_address_but_a_forks_own():
-    config = yaml.safe_load((ROOT / "_config.yml").read_text())
-    assert config["repository"]["url"] == "" and config["launch_buttons"]["binderhub_url"]
-    assert config["sphinx"]["config"]["html_context"]["github_user"] is None  # no URL, no buttons
+def test_the_package_the_lock_and_the_citation_agree_with_the_project():
+    folders = [path.parent.relative_to(ROOT) for path in (ROOT / "utils").rglob("__init__.py")]
+    assert sorted(".".join(folder.parts) for folder in folders) == sorted(PROJECT["tool"]["setuptools"]["packages"])
+    lock = (ROOT / "requirements.lock").read_text()
+    locked = re.findall(r"^(\S+?)==(?:.*\\\n)(?:    --hash=sha256:.*\n)+", lock, re.M)
+    assert len(locked) == len(re.findall(r"^\S+==", lock, re.M))  # every one with a hash
+    for requirement in PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["test"]:
+        assert re.match(r"[\w-]+", requirement)[0] in locked
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert all(citation[name] == PROJECT["project"][name] for name in ("version", "license"))
 
 
 COLAB = re.search(r"```python\n( *!git clone.*?)```", README, re.S)
@@ -122,20 +94,7 @@ def test_the_cell_for_colab_finds_the_code_in_the_clone(tmp_path):
     assert f"{tmp_path}" in ended.stdout and "utils/images.py 324" in ended.stdout, ended.stdout + ended.stderr
 
 
-PREINSTALLED = [
-    "IPython",
-    "PIL",
-    "ipywidgets",
-    "matplotlib",
-    "numpy",
-    "scipy",
-    "skimage",
-    "sklearn",
-    "torch",
-    "torchvision",
-    "tqdm",
-    "yaml",
-]
+PREINSTALLED = "IPython PIL ipywidgets matplotlib numpy scipy skimage sklearn torch torchvision tqdm yaml"
 
 
 def test_colab_has_what_the_chapters_import():
@@ -146,7 +105,7 @@ def test_colab_has_what_the_chapters_import():
     nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
     named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in named} - {"utils", *sys.stdlib_module_names} <= set(PREINSTALLED)
+    assert {name.split(".")[0] for name in named} - {"utils", *sys.stdlib_module_names} <= {*PREINSTALLED.split()}
 
 
 STUB = '#!/bin/sh\nprintf "<%s>" "$@" >> calls\necho >> calls\ncase "$*" in *"pip install"*) exit 1;; esac\n'
@@ -186,14 +145,25 @@ def calls(folder):
     return [re.findall("<(.*?)>", line) for line in lines]
 
 
-@pytest.mark.parametrize("dataset", ["it's.npz", 'a"b.npz', "a;b&c.npz", "a`b.npz", "(1)*.npz", "a%b.npz", "ä.npz"])
-def test_a_path_of_images_may_hold_any_character_but_a_space(checkout, dataset):
+def test_a_path_of_images_may_hold_any_character_but_a_space_and_has_a_folder_of_its_own(checkout):
     folder, make = checkout
-    status, printed, errors = make("runs", f"DATASET={dataset}")
-    assert (status, errors) == (0, "") and printed == f"Running the chapters on {dataset} …\n"
-    _, module, _, runs, given = calls(folder)[-1]
-    assert module == "workflow.chapters" and given == f"DATASET={dataset}"
-    assert re.fullmatch(r"_build/runs/[\w.-]+-\d+", runs)
+    names = [
+        "it's.npz",
+        'a"b.npz',
+        "a;b&c.npz",
+        "a`b.npz",
+        "(1)*.npz",
+        "a%b.npz",
+        "ä.npz",
+        "a/b.npz",
+        "a_b.npz",
+        "c/b.npz",
+    ]
+    for dataset in names:
+        assert make("runs", f"DATASET={dataset}") == (0, f"Running the chapters on {dataset} …\n", "")
+        assert calls(folder)[-1][1] == "workflow.chapters" and calls(folder)[-1][4:] == [f"DATASET={dataset}"]
+    folders = {call[3] for call in calls(folder) if "workflow.chapters" in call}
+    assert len(folders) == len(names) and all(re.fullmatch(r"_build/runs/[\w.-]+-\d+", name) for name in folders)
 
 
 def test_what_was_vendored_comes_back_if_it_is_removed(checkout):
@@ -242,3 +212,18 @@ def test_an_environment_that_is_no_longer_whole_ends_in_a_hint(checkout, gone):
     status, printed, errors = make("runs")
     assert status == 2 and not printed and "make distclean, then the same again" in errors and errors.count("\n") == 1
     assert make("distclean")[0] == 0 and not (folder / ".venv").exists()
+
+
+def test_make_hands_on_what_it_is_given(checkout):
+    folder, make = checkout
+    (folder / "book" / "05-random-initialisation.ipynb").write_text('"SEEDS = 3')
+    grid = "_build/batch-05-random-initialisation.yaml"
+    there = "-o", ".snakemake-env/local/ready"
+    assert make("batch", "SEEDS=3 4", "PARAMETERS=A=1", "DATASET=cifar10", *there)[0] == 0
+    assert (folder / grid).read_text() == "{experiment: 05-random-initialisation, cross: {SEED: [3,4]}}\n"
+    assert calls(folder)[-1] == ["-m", "workflow.grid", grid, "DATASET=cifar10", "SEEDS=1", "A=1"]
+    assert 'SEEDS is empty: give some, as in SEEDS="0 1 2"' in make("batch", "SEEDS= ", *there)[2]
+    assert make("verify", "RECORD=affine", "RUNS=all", "DATASET=x.npz", *there)[0] == 0
+    assert calls(folder)[-1] == ["-m", "workflow.verify", "affine", "--all", "--dataset", "x.npz"]
+    make("record", "GRID=a.yaml", "DIRTY=1")
+    assert calls(folder)[-1] == ["-m", "workflow.record", "a.yaml", "--dirty"]

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from utils import images, kept, networks, victims
+from utils import images, networks, victims
 from utils.errors import InputError
 from utils.kernels import layers
 from utils.kernels.losses import LOSSES
@@ -111,29 +111,6 @@ def test_starts_are_what_their_names_say():
     first, second = networks.initial(networks.perceptron("signed", 500), 400, 0)
     assert first.weight.std() == pytest.approx(1e-4, rel=0.02) and first.bias.std() == pytest.approx(1e-4, rel=0.1)
     assert second.bias is None and second.weight.abs().max() <= 500**-0.5 and second.weight.std() > 0.5 * 500**-0.5
-
-
-def test_results_are_kept_under_all_that_they_depend_on(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "FOLDER", tmp_path)
-    monkeypatch.setattr(kept, "SECONDS", 0.0)
-    calls = []
-
-    @kept.kept
-    def slow(x, scale=1.0, progress=False, watch=None):
-        calls.append(scale)
-        return x * scale
-
-    x = small[0]
-    for arguments, named in (((x,), {}), ((x, 1.0), {"progress": True}), ((x.clone(),), {"scale": 1.0})):
-        assert torch.equal(slow(*arguments, **named), x)
-    assert calls == [1.0] and len(list(tmp_path.iterdir())) == 1
-    slow(x, 2.0), slow(x + 1e-12), slow(x[:1]), slow(x.float())
-    assert len(calls) == 5
-    slow(x, watch=print)
-    assert len(calls) == 6
-    for path in tmp_path.iterdir():
-        path.write_bytes(b"torn")
-    assert torch.equal(slow(x), x) and len(calls) == 7
 
 
 def test_a_stationary_point_on_a_kink():

@@ -8,13 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
 
+from conftest import SUMS, processes, small_project, wait_until, write_notebook
 from utils import fingerprint
 from workflow import commits, grid, plan, record, run, verify
 
@@ -46,7 +45,6 @@ content = dict(parameters=dict(DATASET=DATASET, SEED=SEED, RESULTS=RESULTS), pro
 with open(RESULTS, "w") as file:
     json.dump(content, file)
 """
-SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
 GOOD = "experiment: tiny\nlabel: two\ncross: {SEED: [0, 1], START: [random]}\npictures: [{SEED: 0, first: 2}]\n"
 
 
@@ -56,23 +54,13 @@ def git(place, *words):
 
 
 def repository(place):
-    """A folder with the workflow, a small utils, a tiny experiment that notes what it computes, and a grid."""
-    for folder in ("experiments", "book", "utils/notebook", "data/results"):
+    """A small project with a tiny experiment, which notes what it computes, and a grid."""
+    small_project(place)
+    for folder in ("experiments", "book", "data/results"):
         (place / folder).mkdir(parents=True)
-    shutil.copytree(ROOT / "workflow", place / "workflow", ignore=shutil.ignore_patterns("__pycache__"))
-    names = "__init__", "errors", "choices", "kept", "fingerprint", "notebook/__init__", "notebook/parameters"
-    for name in names:
-        shutil.copy(ROOT / "utils" / f"{name}.py", place / "utils" / f"{name}.py")
     (place / ".snakemake-env").symlink_to(ROOT / ".snakemake-env")
     (place / ".gitignore").write_text("_build\n.snakemake-env\n__pycache__\nnotes.txt\ngo\n")
-    (place / "utils" / "sums.py").write_text(SUMS)
-    (place / "requirements.lock").write_text("x==1 \\\n    --hash=sha256:0\n")
-    cells = [nbformat.v4.new_code_cell(text, id=f"cell-{len(text)}") for text in (DECLARED, BODY)]
-    cells[0].metadata["tags"] = ["parameters"]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    notebook.cells.append(nbformat.v4.new_markdown_cell("A word.", id="word"))
-    nbformat.write(notebook, place / "experiments" / "tiny.ipynb")
+    write_notebook(place / "experiments" / "tiny.ipynb", DECLARED, BODY)
     (place / "g.yaml").write_text(GOOD)
     return place
 
@@ -262,25 +250,6 @@ def noted(place, word):
     return sorted(int(line.split()[1]) for line in lines if line.startswith(word))
 
 
-def processes(place):
-    """The command lines of all processes that name the folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # it has just ended
-            continue
-    return [line for line in found if str(place) in line]
-
-
-def wait_until(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("this took more than five minutes")
-
-
 @pytest.mark.chapters
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_grid_that_is_killed_goes_on_and_computes_nothing_twice(tmp_path):
@@ -331,8 +300,8 @@ def test_a_hanging_cell_is_ended(place):
 @pytest.mark.chapters
 def test_only_what_can_give_something_new_is_computed(copy):
     notebook, sums = copy / "experiments" / "tiny.ipynb", copy / "utils" / "sums.py"
-    cells = notebook.read_text().replace("A word.", "Another word.")
-    notebook.write_text(cells.replace('START = \\"random', 'START = \\"partition'))  # which every run is given
+    given = notebook.read_text().replace('START = \\"random', 'START = \\"partition')  # as every run is
+    notebook.write_text(given)
     sums.write_text(SUMS.replace("x / 2", "x / 3").replace("2 * x", "2 * x  # twice"))
     (copy / "g.yaml").write_text(GOOD.replace("[0, 1]", "[0, 1, 2]"))
     (copy / "_build/grids/g/runs/SEED=0,START=random.json").write_text("{")  # damaged
@@ -541,22 +510,3 @@ def test_verifying_computes_a_run_again(copy):
     status, lines, said = drive(copy, "verify", "g")
     assert (status, said) == (0, "") and noted(copy, "end") == [0, 0, 1] and lines[3].split()[-2:] == ["today's", "yes"]
     assert not [*(copy / "_build/verify/runs").iterdir()]
-
-
-def made_by(*words):
-    """What make would call for a command line."""
-    there = [".venv/ready", ".snakemake-env/local/ready"]
-    command = ["make", "-n", "--no-print-directory", *(word for path in there for word in ("-o", path)), *words]
-    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=own)  # not those of an outer make
-    return ended.stdout if ended.returncode == 0 else ended.stderr
-
-
-def test_make_hands_on_what_it_is_given():
-    printed = made_by("batch", "SEEDS=3 4", "PARAMETERS=A=1", "DATASET=cifar10")
-    assert "{experiment: 05-random-initialisation, cross: {SEED: [3,4]}}" in printed
-    assert "workflow.grid _build/batch-05-random-initialisation.yaml 'DATASET=cifar10' SEEDS=1 A=1" in printed
-    assert 'SEEDS is empty: give some, as in SEEDS="0 1 2"' in made_by("batch", "SEEDS= ")
-    printed = made_by("verify", "RECORD=affine", "RUNS=all", "DATASET=x.npz")
-    assert "workflow.verify affine --all --dataset 'x.npz'" in printed
-    assert made_by("record", "GRID=a.yaml", "DIRTY=1").split()[-2:] == ["a.yaml", "--dirty"]

@@ -1,9 +1,12 @@
-"""What is kept on disk comes back to the last bit, and holds no code: a changed entry is computed anew."""
+"""Results that are kept on disk: under all that they depend on, to the last bit, and without code."""
 
 import json
 import math
 import os
 import pickle
+import runpy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -67,6 +70,49 @@ def test_every_kind_of_result_is_kept_and_comes_back_to_the_last_bit(part, store
 @kept.kept
 def layer(x) -> Layer:
     return parted(2 * x)
+
+
+def test_results_are_kept_under_all_that_they_depend_on(small, stored):
+    calls = []
+
+    @kept.kept
+    def slow(x, scale=1.0, progress=False, watch=None):
+        calls.append(scale)
+        return x * scale
+
+    x = small[0]
+    for arguments, named in (((x,), {}), ((x, 1.0), {"progress": True}), ((x.clone(),), {"scale": 1.0})):
+        assert torch.equal(slow(*arguments, **named), x)
+    assert calls == [1.0] and len(list(stored.iterdir())) == 1
+    slow(x, 2.0), slow(x + 1e-12), slow(x[:1]), slow(x.float())
+    assert len(calls) == 5
+    slow(x, watch=print)
+    assert len(calls) == 6
+    for path in stored.iterdir():
+        path.write_bytes(b"torn")
+    assert torch.equal(slow(x), x) and len(calls) == 7
+
+
+def test_an_edited_function_is_called_again_and_one_with_a_new_comment_is_not(stored, tmp_path_factory):
+    path, calls = tmp_path_factory.mktemp("code") / "slow.py", []
+    head = "from utils.kept import kept\n\n\n@kept\ndef slow(x):\n    calls.append(x)\n"
+    for line in ("    return x", "    return x  # as it is", "    return 2 * x", "    return x"):
+        path.write_text(f"{head}{line}\n")
+        slow = runpy.run_path(str(path), {"calls": calls})["slow"]
+        assert slow(3) == (6 if "2" in line else 3)
+    assert calls == [3, 3]
+    slow(4)
+    assert calls == [3, 3, 4]
+
+
+def test_the_cache_can_be_left_aside():
+    code = "import sys; from utils import kept; sys.exit(kept.FOLDER is not None)"
+    for settings, status in (({"NO_CACHE": "1"}, 0), ({}, 1)):
+        environment = {name: value for name, value in os.environ.items() if name != "NO_CACHE"} | settings
+        assert (
+            subprocess.run([sys.executable, "-c", code], cwd=kept.fingerprint.ROOT, env=environment).returncode
+            == status
+        )
 
 
 class Bomb:

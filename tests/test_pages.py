@@ -1,0 +1,65 @@
+"""What is generated or drawn from elsewhere is up to date, and what is linked is there."""
+
+import re
+import sys
+from pathlib import Path
+from statistics import mean
+
+import nbformat
+import pytest
+
+from utils.notebook import parameters, recorded
+
+ROOT = Path(__file__).parent.parent
+BOOK = ROOT / "book"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import start_page  # noqa: E402
+import verdict_page  # noqa: E402
+
+CONTENTS = re.findall(r"file: book/(\S+)", (ROOT / "_toc.yml").read_text())
+TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")]
+SMALL, LARGE = "small decoreco/signed/{START}/alike", "decoreco decoreco/signed/{START}/alike"
+DRAWN = [
+    (SMALL, {"START": "random"}, "{} of 50 come back"),
+    (SMALL, {"START": "partition"}, "{} of 50 come back"),
+    (SMALL, {"START": "ground_truth"}, "moves away: {} of 50 left"),
+    (LARGE, {"START": "untuned", "SPACE": "span"}, ">{} of 500<"),
+    (LARGE, {"START": "random", "SPACE": "span"}, "{} of 500, faint"),
+    (LARGE, {"START": "partition", "SPACE": "span"}, "{} of 500, faint"),
+    (LARGE, {"START": "ground_truth", "SPACE": "span"}, "{} of 500<"),
+    ("unmixing-images unmixing/two_layers/signed/ncc_above_0.7", {"IMAGES": 500}, "{} of 500 come back"),
+    ("unmixing unmixing/three_layers/signed/ncc_above_0.7", {"LAYERS": 3, "NEURONS": 500}, "{} of 50 come back"),
+]
+
+
+def test_every_notebook_is_in_the_table_of_contents_and_on_the_start_page():
+    notebooks = {path.stem for path in BOOK.glob("*.ipynb")}
+    assert notebooks <= {*CONTENTS} and all([*BOOK.glob(f"{name}.*")] for name in CONTENTS)
+    page = start_page.page()
+    nbformat.validate(page)
+    assert {*re.findall(r"^\| \[([\w-]+)\]\(\.\./book/\1\.ipynb\) \| .+ \|$", page.cells[0].source, re.M)} == notebooks
+
+
+def test_the_conclusion_holds_the_verdicts_of_all_chapters():
+    text, chapters = (BOOK / "conclusion.md").read_text(encoding="utf-8"), sorted(BOOK.glob("*.ipynb"))
+    assert verdict_page.page(text, chapters) == text, "run scripts/verdict_page.py"
+    assert sum(1 for path in chapters for _ in verdict_page.verdicts(path)) >= 25
+
+
+@pytest.mark.parametrize("what, where, text", DRAWN, ids=str)
+def test_a_number_of_the_overview_figure_is_the_mean_of_the_recorded_ones(what, where, text):
+    record, name = what.format(**where).split(" ")
+    values = recorded.values(recorded.load(record), name, **where).values()
+    assert len(values) >= 5 and text.format(round(mean(values))) in (BOOK / "overview.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_commands_to_notebooks_that_take_their_parameters(path):
+    text = path.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
+        assert (path.parent / link).exists(), link
+    for name, given in re.findall(r"papermill (\S+\.ipynb) \S+((?: -p \w+ \S+)*)", text):
+        cells = nbformat.read(ROOT / name, as_version=4).cells
+        declared = parameters.assignments(next(c.source for c in cells if "parameters" in c.metadata.get("tags", [])))
+        assert {*re.findall(r"-p (\w+)", given)} <= declared.keys(), name
