@@ -16,6 +16,11 @@ SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
 UTILS = "__init__", "errors", "choices", "kept", "fingerprint", "notebook/__init__", "notebook/parameters"
 
 
+def pytest_runtest_setup():
+    """What a test draws without a generator of its own is the same in every run."""
+    torch.manual_seed(0)
+
+
 def chapter_functions(stem):
     """What a chapter or an experiment defines: its imports, parameters and other constants, functions and classes.
 

@@ -80,11 +80,7 @@ def test_parameters_are_read_like_tensors(tmp_path):
     assert not victims.load(path, SHAPE)[0].weight.requires_grad
 
 
-LABELS = {
-    "signed": torch.arange(12) % 2,
-    "margin": torch.arange(12) % 2,
-    "multiclass": torch.arange(12) % 3,
-}
+LABELS = {"signed": torch.arange(12) % 2, "margin": torch.arange(12) % 2, "multiclass": torch.arange(12) % 3}
 
 
 @pytest.mark.parametrize("rule", LABELS)

@@ -20,22 +20,13 @@ def plain(text):
     return text.replace("\u00a0", " ")
 
 
-def test_numbers_below_rounding_are_said_to_be():
-    assert plain(report.number(3e-20)) == "< 10⁻¹²"
-    assert plain(report.number(0.01234)) == "0.012"
-    assert plain(report.number(2.34e-7)) == "2.3·10⁻⁷"
-    assert plain(report.mean_sd([1e-20, 2e-25])) == "< 10⁻¹²"
-    assert plain(report.mean_sd([1.0, 2.0, 3.0])) == "2 ± 1"
-    assert plain(report.mean_sd([21.0, 33.0, 45.0])) == "33 ± 10"
-    assert plain(report.mean_sd([0.5, 0.5])) == "0.5 ± 0"
-
-
-def test_one_value_has_no_spread_and_none_is_no_number():
-    assert plain(report.mean_sd([0.5])) == "0.5"
-    assert plain(report.mean_sd([1e-7], 1e-6)) == "< 10⁻⁶"
-    assert plain(report.mean_sd([None, 0.25])) == "0.25"
-    assert report.mean_sd([None]) == report.mean_sd([]) == "–"
-    assert report.joined([3, 12.0]) == "3, 12"
+def test_numbers_are_printed_to_what_is_known_of_them():
+    numbers = {3e-20: "< 10⁻¹²", 0.01234: "0.012", 2.34e-7: "2.3·10⁻⁷"}
+    means = {(1e-20, 2e-25): "< 10⁻¹²", (1.0, 2.0, 3.0): "2 ± 1", (21.0, 33.0, 45.0): "33 ± 10", (0.5, 0.5): "0.5 ± 0"}
+    means |= {(0.5,): "0.5", (None, 0.25): "0.25", (None,): "–", (): "–"}
+    assert [plain(report.number(x)) for x in numbers] == [*numbers.values()]
+    assert [plain(report.mean_sd(list(values))) for values in means] == [*means.values()]
+    assert plain(report.mean_sd([1e-7], 1e-6)) == "< 10⁻⁶" and report.joined([3, 12.0]) == "3, 12"
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):
@@ -61,24 +52,9 @@ def test_a_bar_in_a_cell_does_not_end_it():
     assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"
 
 
-@pytest.mark.parametrize(
-    "default, given, sentence",
-    [
-        (0, -1, "SEED is -1; it must be 0 or larger."),
-        (0, "one", "SEED is 'one'; it must be a whole number, like its default 0."),
-        (0, True, "SEED is True; it must be a whole number, like its default 0."),
-    ],
-)
-def test_a_wrong_seed_is_said_in_one_sentence(default, given, sentence):
-    with pytest.raises(report.InputError) as caught:
-        parameters.check_parameters({"SEED": default}, {"SEED": given})
-    assert str(caught.value) == sentence
-
-
 def test_whole_numbers_are_numbers_and_zero_is_a_seed():
     parameters.check_parameters({"SEED": 1, "RATE": 0.5}, {"SEED": 0, "RATE": 2})
-    with pytest.raises(report.InputError, match="RATE is inf; it must be larger than 0."):
-        parameters.check_parameters({"RATE": 0.5}, {"RATE": float("inf")})
+    parameters.check_parameters(DECLARED, {"SEED": 7, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
 
 
 NOWHERE = {
@@ -144,7 +120,7 @@ DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
         ({"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED, IMAGES"),
         ({"seed": 1}, "There is no parameter seed; this chapter has"),
         ({"SEED": "one"}, "SEED is 'one'; it must be a whole number, like its default 0."),
-        ({"SEED": True}, "SEED is True; it must be a whole number"),
+        ({"SEED": True}, "SEED is True; it must be a whole number, like its default 0."),
         ({"SEED": -1}, "SEED is -1; it must be 0 or larger."),
         ({"IMAGES": 0}, "IMAGES is 0; it must be larger than 0."),
         ({"IMAGES": 2.5}, "IMAGES is 2.5; it must be a whole number"),
@@ -185,10 +161,6 @@ def test_a_cell_of_parameters_that_does_more_than_assign_ends_in_a_sentence(cell
 def test_infinity_and_nan_are_read_as_papermill_writes_them():
     assert parameters.assignments("# Parameters\nA = float('-inf')\nB = -2") == {"A": float("-inf"), "B": -2}
     assert math.isnan(parameters.assignments("A = float('nan')")["A"])
-
-
-def test_right_parameters_pass():
-    parameters.check_parameters(DECLARED, {"SEED": 7, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
 
 
 def test_a_device_that_is_not_there(monkeypatch):
