@@ -7,12 +7,10 @@ import pytest
 import torch
 from scipy.optimize import nnls
 
-from utils import images, networks, quantities, victims
+from utils import images, networks, victims
 from utils.attacks import decoreco, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.evaluation import evaluate
-from utils.evaluation.experiment import Name, Trial
 from utils.kernels.coefficients import Margin, Signed
 from utils.kernels.layers import flatten, forward, unflatten
 from utils.kernels.losses import LOSSES
@@ -34,12 +32,6 @@ def victim(data):
 @pytest.fixture(scope="module")
 def start():
     return starts.normal(20, 192, 0.02, 0)
-
-
-def trial_of(data, victim, start, basis=None, **settings):
-    found = decoreco.attack(victim.released, start, basis=basis, **settings)
-    name = Name("decoreco", "signed", "random")
-    return Trial(name, 0, data, victim, networks.within(start, basis), found, basis)
 
 
 def plain_training(network, x, labels, recipe):
@@ -288,31 +280,6 @@ def test_many_classes(toy_npz):
     found = decoreco.attack(trained.released, starts.normal(16, 3072, 0.02, 0), rule="multiclass", iterations=50)
     assert found.loss < found.history[0] and found.details.stationarity.shape == (3,)
     assert decoreco.balanced(16, 4).tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
-
-
-def test_the_published_evaluation_finds_the_truth_and_the_adversarys_does_not_see_it(data, victim):
-    truth = victim.seen(data.secret.images)
-    trial = trial_of(data, victim, truth, iterations=1)
-    matches = evaluate.published(trial, truth)
-    assert (matches.ssim > 0.6).all()
-    assert torch.allclose(evaluate.published(trial, truth.flip(0)).pictures, matches.pictures)
-    assert evaluate.likeness(trial).shape == (len(trial.attack.images), 10)
-
-
-def test_what_reconstructions_show_and_what_baselines_do(data, victim):
-    truth, basis = victim.seen(data.secret.images), networks.span(victim.released.network)
-    trial = trial_of(data, victim, starts.normal(10, 192, 1.0, 0), basis, iterations=1)
-    found = trial._replace(attack=trial.attack._replace(images=torch.cat([truth, trial.start * 0])))
-    assert (evaluate.likeness(found).amax(1) > 0.5).tolist() == [True] * 10 + [False] * 10
-    assert all(len(baseline(trial)) in (1, 10) for baseline in evaluate.BASELINES.values())
-    assert evaluate.best_baseline(trial, evaluate.published, evaluate.good) >= 0
-    assert evaluate.best_baseline(trial._replace(start=truth), evaluate.published, evaluate.good) == 10
-    rows = evaluate.rows(trial._replace(again=found.attack))
-    expected = ["good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds", "detector_auc"]
-    expected += ["leak_auc", "leak_auc_low", "above", "alike"]
-    assert {row.name for row in rows} == {f"decoreco/signed/random/{quantity}" for quantity in expected}
-    for row in rows:
-        quantities.check(row.name, row.value, row.baseline, {"IMAGES": 10})
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd", "projection"])

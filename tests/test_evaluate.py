@@ -165,20 +165,19 @@ WEIGHTS = {"relative_distance", "mean_square_distance", "nearest_training_l2", "
 CONVERGENCE = {"inner_gradient_norm", "outer_converged"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        Name("decoreco", "signed", "partition"),
-        Name("bilevel", "affine", "ground_truth"),
-        Name("bilevel", "one_hidden", "random", "unknown_theta0"),
-    ],
-)
+NAMES = [
+    Name("decoreco", "signed", "partition"),
+    Name("bilevel", "affine", "ground_truth"),
+    Name("bilevel", "one_hidden", "random", "unknown_theta0"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=str)
 def test_a_trial_gives_every_row_of_its_name(name):
     trial = make_trial(name, centred=name.attack == "decoreco")
     if trial.again:  # something has to be found that shows no training image
-        trial = trial._replace(
-            attack=trial.attack._replace(images=torch.cat([trial.attack.images[:5], trial.start[5:]]))
-        )
+        found = torch.cat([trial.attack.images[:5], trial.start[5:]])
+        trial = trial._replace(attack=trial.attack._replace(images=found))
     listed = evaluate.rows(trial)
     expected = LEAKS | (PICTURES if name.attack == "decoreco" else WEIGHTS) | (CONVERGENCE if name.knowledge else set())
     assert {row.name for row in listed} == {f"{name.prefix}/{quantity}" for quantity in expected}
@@ -189,18 +188,11 @@ def test_a_trial_gives_every_row_of_its_name(name):
     if name.attack == "bilevel":
         assert value["relative_distance"] == 0 and value["nearest_training_l2"] == 0
     else:
-        assert (
-            value["good_reconstructions"] == 5
-            and 0 <= value["detector_auc"] <= 1
-            and value["attack_loss"] == 0.5
-            and value["seconds"] == 1.5
-        )
+        assert (value["good_reconstructions"], value["attack_loss"], value["seconds"]) == (5, 0.5, 1.5)
 
 
 def test_a_new_attack_is_one_line_of_a_registry(trial, monkeypatch):
-    monkeypatch.setitem(
-        evaluate.ROWS, "guess", lambda trial: [("good", float(evaluate.good(evaluate.published(trial))))]
-    )
+    monkeypatch.setitem(evaluate.ROWS, "guess", lambda trial: [("good", float(len(trial.start)))])
     listed = evaluate.rows(trial._replace(name=Name("guess", "signed", "random")))
     assert listed == [report.Row("guess/signed/random/good", 0, 6.0)]
 

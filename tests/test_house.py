@@ -88,9 +88,8 @@ def test_lines_of_cells_fit_on_a_page(path):
 def definitions(path):
     """The functions and classes of a notebook, without docstrings and comments."""
     lines = [line for line in code_of(path).splitlines() if not line.startswith(("%", "!"))]
-    return [
-        ast.unparse(node) for node in parsed("\n".join(lines)).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-    ]
+    nodes = parsed("\n".join(lines)).body
+    return [ast.unparse(node) for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
 
 
 def test_no_definition_stands_in_two_notebooks():
@@ -110,9 +109,8 @@ def test_a_chapter_imports_utils_first(path):
 @pytest.mark.skipif(sys.platform != "linux", reason="torch takes another OpenMP library here")
 @pytest.mark.parametrize("wanted, asleep", [({}, True), ({"OMP_WAIT_POLICY": "active"}, False)])
 def test_threads_wait_asleep_unless_the_environment_says_otherwise(wanted, asleep):
-    """The OpenMP libraries of torch and scikit-learn say how often a thread spins, when a chapter loads them."""
-    cell = next(path for path in CHAPTERS if path.stem == "11-what-the-weights-leak")
-    imports = "\n".join(line for line in code_of(cell).splitlines() if line.startswith(("from ", "import ")))
+    """The OpenMP libraries of torch and scikit-learn say how often a thread spins, if utils is loaded first."""
+    imports = "from utils.kernels import layers; import torch; from sklearn.utils import _openmp_helpers"
     given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     given |= wanted | {"OMP_DISPLAY_ENV": "verbose", "PYTHONPATH": str(ROOT)}
     ended = subprocess.run([sys.executable, "-c", imports], env=given, capture_output=True, text=True, check=True)

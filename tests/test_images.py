@@ -181,13 +181,6 @@ def test_halves_give_the_attacker_twice_as_many():
         images.halves(four, 7)
 
 
-def test_ten_named_classes_become_vehicles_and_animals(tmp_path):
-    path = save(
-        tmp_path / "ten.npz", images=np.zeros((10, 8, 8)), labels=np.arange(10), label_names=images.CIFAR10_NAMES
-    )
-    assert images.load(path).labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
-
-
 FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
 
 
@@ -217,6 +210,13 @@ FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
 def test_wrong_files(tmp_path, wrong, sentence):
     with pytest.raises(InputError, match=sentence):
         images.load(save(tmp_path / "wrong.npz", **{**FINE, **wrong}))
+
+
+def test_the_labels_of_several_classes(tmp_path):
+    ten = {"images": np.zeros((10, 8, 8)), "labels": np.arange(10), "label_names": images.CIFAR10_NAMES}
+    assert images.load(save(tmp_path / "ten.npz", **ten)).labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
+    with pytest.raises(InputError, match="two classes are needed, .* there are 1"):
+        images.load(save(tmp_path / "one.npz", **{**FINE, "labels": [3] * 4}), binary=False)
 
 
 def archive(path, header, size=4 * 8 * 8):
@@ -275,18 +275,14 @@ def test_missing_and_unreadable_files(tmp_path):
 
 def test_too_few_images_and_odd_sizes(toy_npz):
     labelled = images.load(str(toy_npz))
-    with pytest.raises(
-        InputError, match="50 training and 50 partition images need 50 of each class, but one class has only 40"
+    for counts, sentence in (
+        ((50, 50), "50 training and 50 partition images need 50 of each class, but one class has only 40"),
+        ((7, 8), r"The training part is to hold 7 images \(IMAGES\): give an even number"),
+        ((8, 8, 0, -2), "The held-out part is to hold -2 images"),
+        ((20, 30, 0, 32), "Beside 20 training and 30 partition images there are at most 30 held-out ones, not 32"),
     ):
-        images.split(labelled, 50, 50)
-    with pytest.raises(InputError, match=r"The training part is to hold 7 images \(IMAGES\): give an even number"):
-        images.split(labelled, 7, 8)
-    with pytest.raises(InputError, match="The held-out part is to hold -2 images"):
-        images.split(labelled, 8, 8, held_out=-2)
-    with pytest.raises(
-        InputError, match="Beside 20 training and 30 partition images there are at most 30 held-out ones, not 32"
-    ):
-        images.split(labelled, 20, 30, held_out=32)
+        with pytest.raises(InputError, match=sentence):
+            images.split(labelled, *counts[:3], held_out=(*counts, 0, 0)[3])
     assert len(images.split(labelled, 20, 30, held_out=30).held_out.labels) == 30
 
 
@@ -294,11 +290,6 @@ def test_too_few_images_and_odd_sizes(toy_npz):
 def test_a_class_without_images(last, sentence):
     with pytest.raises(InputError, match=sentence):
         images.split(images.Labelled(np.ones((4, 8, 8, 1)), np.array([0, 0, 0, last])), last + 1, last + 1)
-
-
-def test_one_class_is_not_enough(tmp_path):
-    with pytest.raises(InputError, match="two classes are needed, .* there are 1"):
-        images.load(save(tmp_path / "one.npz", **{**FINE, "labels": [3] * 4}), binary=False)
 
 
 def test_an_image_in_two_parts(toy_npz):
