@@ -142,9 +142,10 @@ def test_the_fingerprint_of_the_data_stays(tmp_path, kind):
 
 
 def test_loading_costs_the_file_and_what_a_split_uses(tmp_path):
-    pictures = np.zeros((50_000, 32, 32, 3), np.uint8)
-    pictures[:, 0, 0] = np.stack([np.arange(50_000) // 256, np.arange(50_000) % 256, np.zeros(50_000)], 1)
-    path = save(tmp_path / "many.npz", images=pictures, labels=np.arange(50_000) % 10, label_names=images.CIFAR10_NAMES)
+    n = 10_000
+    pictures = np.zeros((n, 32, 32, 3), np.uint8)
+    pictures[:, 0, 0] = np.stack([np.arange(n) // 256, np.arange(n) % 256, np.zeros(n)], 1)
+    path = save(tmp_path / "many.npz", images=pictures, labels=np.arange(n) % 10, label_names=images.CIFAR10_NAMES)
     size = pictures.nbytes
     del pictures
     tracemalloc.start()
@@ -190,21 +191,18 @@ FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
         ({"labels": [0, 0, 0, 0]}, "two classes are needed, .* there are 1"),
         ({"labels": [0, 1, 2, 3]}, "two classes are needed, .* there are 4"),
         ({"labels": [0, 1, 2, 3], "label_names": 5}, "two classes are needed, .* there are 4"),
+        ({"labels": ["cat", "dog", "dog", "cat"]}, "the label cat is not a whole number"),
+        ({"images": np.zeros((0, 8, 8)), "labels": []}, "N×H×W or N×H×W×C from 7×7 on is needed"),
         ({"labels": [0, 1, 1]}, r"labels have the shape \(3,\); 4 images need \(4,\)"),
         ({"labels": [0, 1, np.nan, np.nan]}, "the label nan is not a whole number; correct it"),
-        ({"labels": [0, 0, np.inf, np.inf]}, "the label inf is not a whole number"),
         ({"labels": [0, 0.5, 0.5, 0]}, "the label 0.5 is not a whole number"),
-        ({"labels": ["cat", "dog", "dog", "cat"]}, "the label cat is not a whole number"),
         ({"labels": np.array([0, 0, 1, None])}, "cannot be read as an .npz file of numbers"),
         ({"images": np.full((4, 8, 8), np.nan)}, "pixels reach from nan to nan; bring them"),
         ({"images": np.array([0.5] * 255 + [np.inf]).reshape(4, 8, 8)}, "pixels reach from 0.5 to inf; bring them"),
-        ({"images": np.full((4, 8, 8), 7.0)}, "pixels reach from 7 to 7; bring them"),
         ({"images": np.zeros((4, 8, 8), int)}, "images are of type int64"),
-        ({"images": np.zeros((4, 8, 8), complex)}, "images are of type complex128"),
         ({"images": np.array([[[None] * 8] * 8] * 4)}, "cannot be read as an .npz file of numbers"),
         ({"images": np.zeros((4, 6, 6))}, "N×H×W×C from 7×7 on is needed"),
         ({"images": np.zeros((4, 4))}, "N×H×W or N×H×W×C from 7×7 on is needed"),
-        ({"images": np.zeros((0, 8, 8)), "labels": []}, "N×H×W or N×H×W×C from 7×7 on is needed"),
     ],
 )
 def test_wrong_files(tmp_path, wrong, sentence):

@@ -151,14 +151,7 @@ def test_without_a_bias_the_residual_knows_no_length(t, seed):
         assert math.isclose(near, far, rel_tol=1e-9) or not blind
         plain = chapter.plain_residual(network, x, labels, multipliers)
         assert math.isclose(near, plain, rel_tol=1e-9)
-
-
-def test_a_bias_tells_a_length():
-    network = networks.initial(RECIPE._replace(start=0.3), 8, 0)
-    x, labels = spheres.labelled(10, 8, 0)
-    multipliers = torch.ones(10).double()
-    near, far = (chapter.residual(network, t * x, labels, multipliers / t) for t in (1.0, 3.0))
-    assert not math.isclose(near, far, rel_tol=1e-3)
+        assert blind or abs(t - 1) < 0.1 or not math.isclose(near, far, rel_tol=1e-6)  # a bias tells a length
 
 
 # ---- Shifts ----
@@ -182,12 +175,9 @@ def test_a_full_row_space_gives_the_shift_away(s, seed):
     assert all(math.isclose(read, s, abs_tol=1e-6) for read in shift.estimate(mixtures))
 
 
-def test_nothing_is_read_where_every_shift_fits():
-    assert shift.estimate(starts.normal(20, 6, 1.0, 0)) == (0.0, 0.0)
-
-
-def test_orthogonal_residuals_have_no_reverse_estimate():
-    assert shift.estimate(torch.tensor([[1.0, -1.0, 0.0]]).double()) == (0.0, 0.0)  # Q(1, 0) = (1, 1, 0)
+def test_nothing_is_read_where_every_shift_fits_or_residuals_are_orthogonal():
+    for layer in (starts.normal(20, 6, 1.0, 0), torch.tensor([[1.0, -1.0, 0.0]]).double()):  # Q(1, 0) = (1, 1, 0)
+        assert shift.estimate(layer) == (0.0, 0.0)
 
 
 def test_first_weights_dilute_one_estimate_and_not_the_other():

@@ -114,14 +114,12 @@ WRONG = {
     "a state dict that is none": ({"state_dict": 3}, "holds a value of type int; it must hold"),
     "a number for a weight": (state(layers_0_weight=3), "it must hold layers.0.weight"),
     "a missing layer": (state(layers_1_weight=None), "holds layers.0.weight, layers.0.bias, layers.2.weight; it must"),
-    "normalisation": (state(layers_1_running_mean=torch.ones(7)), "layers.1.running.mean; it must hold"),
     "half precision": (state(layers_0_bias=torch.ones(7).half()), "layers.0.bias is of type torch.float16; save the"),
     "whole numbers": (state(layers_0_bias=torch.ones(7).long()), "is of type torch.int64; save the weights as float32"),
     "convolution": (
         state(layers_0_weight=torch.ones(7, 3, 5, 5)),
         "layers.0.weight has the shape (7, 3, 5, 5); all layers must be fully connected",
     ),
-    "a bias of two dimensions": (state(layers_0_bias=torch.ones(7, 1)), "layers.0.bias has the shape (7, 1); all"),
     "not a number": (state(layers_0_bias=torch.full((7,), torch.nan)), "layers.0.bias holds values that are NaN"),
     "infinite": (state(layers_2_weight=torch.full((1, 6), torch.inf)), "layers.2.weight holds values that are NaN or"),
     "a layer of another network": (

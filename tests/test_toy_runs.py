@@ -30,24 +30,10 @@ TOY = int(os.environ.get("TOY", 0))  # which toy images and draws; the reference
 REFERENCES = json.loads((ROOT / "tests" / "toy_references.json").read_text())
 WRITTEN = yaml.safe_load((ROOT / "tests" / "toy_runs.yaml").read_text())
 IMAGES = 20
-SMALL = {
-    "IMAGES": IMAGES,
-    "NETWORK_IMAGES": IMAGES,
-    "SEEDS": 1,
-    "NEURONS": 40,
-    "WIDTH": 12,
-    "STEPS": 12,
-    "ATTACK_STEPS": 30,
-    "CANDIDATES": 2 * IMAGES,
-    "GRID": 3,
-    "SAMPLES": 9,
-    "FEW_IMAGES": 10,
-    "LINES": 1,
-    "PRODUCTS": 2000,
-    "EPOCHS": 300,
-    "POINTS": IMAGES,
-    "DIMENSIONS": 30,
-}  # for the notebooks that have these parameters
+SIZES = {"IMAGES": IMAGES, "NETWORK_IMAGES": IMAGES, "FEW_IMAGES": 10, "CANDIDATES": 2 * IMAGES, "POINTS": IMAGES}
+SIZES |= {"NEURONS": 40, "WIDTH": 12, "DIMENSIONS": 30, "GRID": 3, "SAMPLES": 9, "LINES": 1, "SEEDS": 1}
+STEPS = {"STEPS": 12, "ATTACK_STEPS": 30, "PRODUCTS": 2000, "EPOCHS": 300}
+SMALL = SIZES | STEPS  # for the notebooks that have these parameters
 
 
 def declared(path):
