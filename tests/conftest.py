@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from utils import images, networks, victims
+from utils.attacks import starts
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
@@ -52,6 +53,13 @@ def small():
     x = torch.rand(12, 30, dtype=torch.float64, generator=generator)
     y = torch.tensor([0.0] * 6 + [1.0] * 6, dtype=torch.float64)
     return x, y, generator
+
+
+def noisy_classes(seed):
+    """A Part of thirty images of a hundred numbers, in two noisy classes."""
+    x = starts.random(30, 100, seed)
+    x[15:, :50] += 1
+    return images.Part(x, (torch.arange(30) >= 15).double())
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from utils import images, networks, victims
+from conftest import noisy_classes
+from utils import networks, victims
 from utils.attacks import bilevel, starts
 from utils.evaluation import planted
 
@@ -12,10 +13,8 @@ RECIPE = networks.one_hidden(8, 0.1)
 
 @pytest.fixture(scope="module")
 def trained():
-    """Thirty images of 100 numbers in two noisy classes, and what was released of a network trained on them."""
-    x = starts.random(30, 100, 0)
-    x[15:, :50] += 1
-    secret = images.Part(x, (torch.arange(30) >= 15).double())
+    """Noisy classes, and what was released of a network trained on them."""
+    secret = noisy_classes(0)
     return secret, victims.train(secret, RECIPE, 6).released
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from conftest import noisy_classes
 from utils import images, networks, victims
 from utils.attacks import planting, starts
 from utils.attacks.contract import Released
@@ -15,17 +16,10 @@ MU = 0.1
 RECIPE = networks.one_hidden(8, MU)
 
 
-def drawn(seed):
-    """Thirty images of 100 numbers, two noisy classes."""
-    x = starts.random(30, 100, seed)
-    x[15:, :50] += 1
-    return images.Part(x, (torch.arange(30) >= 15).double())
-
-
 @pytest.fixture(scope="module")
 def trained():
     """A Part, and the network trained on it."""
-    secret = drawn(0)
+    secret = noisy_classes(0)
     return secret, victims.train(secret, RECIPE).released
 
 
@@ -88,7 +82,7 @@ def test_two_neurons_for_all_equal_ones_have_the_least_eigenvalue_of_the_whole_n
 @pytest.mark.parametrize("place", ["noise", "others"])
 def test_other_images_train_to_the_same_weights(trained, place):
     _, released = trained
-    start = starts.random(30, 100, 5) if place == "noise" else drawn(5).images
+    start = starts.random(30, 100, 5) if place == "noise" else noisy_classes(5).images
     found = planting.attack(released, start)
     assert found.loss <= 1e-6 < found.history[0]
     assert (found.images - start).square().mean().sqrt() < 1.5  # of images that reach from 0 to 2
@@ -152,7 +146,7 @@ def test_planting_wants_the_whole_network_and_a_hidden_layer(trained):
 
 def test_two_images_behind_three_kinds_of_neurons_come_back():
     """The rank of the first layer is the number of images, below that of the kinds: nothing is free."""
-    secret = images.Part(drawn(2).images[[0, 29]], torch.tensor([0.0, 1.0]).double())
+    secret = images.Part(noisy_classes(2).images[[0, 29]], torch.tensor([0.0, 1.0]).double())
     released = victims.train(secret, networks.one_hidden(8, 0.01)).released
     assert len(planting.bilevel.condensed(released).network[0].weight) == 3
     assert planting.wish(released, secret.images).axes.shape == (100, 2)
