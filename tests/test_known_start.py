@@ -103,3 +103,11 @@ def test_an_unknown_trainer_and_a_training_that_diverges_are_told(data):
     far = data.secret._replace(images=data.secret.images * 1e30)
     with pytest.raises(InputError, match="TRAINER='sgd' diverged"):
         ordinary.train(far, None, data.shape, "sgd", (8,), 2)
+
+
+def test_signs_are_those_that_the_biases_tell(data):
+    """Which neurons an image activates cannot tell them: activity is that of the whole layer, and of all steps."""
+    victim = ordinary.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), EPOCHS)
+    found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
+    ours = recovery.recovered(data.secret.images - victim.mean, found.images)
+    assert ours.signed >= 0.8 * ours.some >= 0.4 * M

@@ -152,9 +152,11 @@ def attack(released, shape, *, count=None, seed=0):
     uneven, history, matrix, factors = min(tried, key=lambda one: one[0])
     matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
     known = signals(matrix, mixing, first.bias, centred)
-    signs = max((factors.sign(), -factors.sign()), key=lambda signs: agreement(known, signs)[1])
-    sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
-    signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
+    signs = factors.sign()
+    if centred or first.bias is None:  # else b₁ = B1 has told every sign
+        signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
+        sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
+        signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
     matrix = signs[:, None] * matrix
     details = Unmixed(basis, matrix, uneven, agreement(known, signs)[1].item())
     stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - begun
