@@ -87,7 +87,9 @@ def test_a_line_that_is_not_whole_ends_in_one_sentence(change, sentence):
     "change, sentence",
     [
         ({"paper": 3}, "claims.yaml, one: there is no paper 3."),
-        ({"sentence": "it leaks"}, "claims.yaml, one: give the paper's own words in “…”"),
+        ({"sentence": "it leaks"}, "claims.yaml, one: give the paper's own words in “…”, and nothing else."),
+        ({"sentence": "(ours) “it leaks”"}, "claims.yaml, one: give the paper's own words in “…”, and nothing else."),
+        ({"sentence": "“a” “b”"}, "claims.yaml, one: give the paper's own words in “…”, and nothing else."),
         ({"lines": []}, "claims.yaml, one: lines is missing."),
         ({"chapters": None}, "claims.yaml, one: chapters is missing."),
     ],
@@ -183,7 +185,9 @@ def test_a_sentence_is_split_where_its_decided_lines_differ(made):
     held, failed = LINE, LINE | {"threshold": 9}
     still = {"rule": "open", "setting": "all", "experiment": "x", "cost": "y", "judged": "open", "not_shown": "z"}
     proof = {"rule": "proof", "setting": "all", "place": "x", "judged": "proved", "not_shown": "z"}
-    words = [ledger.verdict({"lines": lines}) for lines in ([held], [held, failed], [held, still], [still], [proof])]
+    words = [
+        ledger.verdict({"lines": lines}) for lines in ([held], [held, failed], [held, still], [still, held], [proof])
+    ]
     assert words == ["held", "split", "held", "open", "proved"]
     assert ledger.verdict({"lines": [proof | {"rule": "refutation"}]}) == "refuted"
     assert [ledger.has_open({"lines": lines}) for lines in ([held, still], [held])] == [True, False]

@@ -15,7 +15,6 @@ BOOK = ROOT / "book"
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import start_page  # noqa: E402
-import verdict_page  # noqa: E402
 
 CONTENTS = re.findall(r"file: book/(\S+)", (ROOT / "_toc.yml").read_text())
 TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")]
@@ -39,12 +38,6 @@ def test_every_notebook_is_in_the_table_of_contents_and_on_the_start_page():
     page = start_page.page()
     nbformat.validate(page)
     assert {*re.findall(r"^\| \[([\w-]+)\]\(\.\./book/\1\.ipynb\) \| .+ \|$", page.cells[0].source, re.M)} == notebooks
-
-
-def test_the_conclusion_holds_the_verdicts_of_all_chapters():
-    text, chapters = (BOOK / "conclusion.md").read_text(encoding="utf-8"), sorted(BOOK.glob("*.ipynb"))
-    assert verdict_page.page(text, chapters) == text, "run scripts/verdict_page.py"
-    assert sum(1 for path in chapters for _ in verdict_page.verdicts(path)) >= 25
 
 
 @pytest.mark.parametrize("what, where, text", DRAWN, ids=str)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from utils.errors import InputError
-from utils.notebook import recorded, verdicts
+from utils.notebook import recorded
 from workflow import commits, run
 
 ROOT = Path(__file__).parent.parent
@@ -51,10 +51,8 @@ def test_values_are_those_of_the_named_runs(made):
     found.about["grid"]["cross"]["SEED"].append(5)
     assert recorded.mean_range(found, f"{AT}/alike", SPACE="span") == "10 [10, 10] (5 of 6)"
     assert recorded.said(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84] (5 of 6 seeds)"
-    judged = recorded.evidence(found, f"{AT}/leak_auc", "area", SPACE="span")
-    assert judged.converged == [True] * 5 and judged.full_size
-    assert verdicts.verdict("“it leaks”", judged, verdicts.Range(low=0.5))[1] == verdicts.HELD
-    assert recorded.excess(found, AT, SPACE="span").values == pytest.approx([9.5 + k / 100 for k in range(5)])
+    assert recorded.converged(found, AT, SPACE="span") == dict.fromkeys(range(5), True)
+    assert recorded.beyond(found, f"{AT}/alike", SPACE="span") == pytest.approx([9.5 + k / 100 for k in range(5)])
     shown, shape = recorded.pictures(found, "SEED=0")
     assert shape == (8, 8, 3) and shown["reconstructions"].shape == (2, 192) and shown["reconstructions"].max() == 0.2
 
@@ -64,21 +62,16 @@ def test_a_run_that_has_not_converged_is_told_apart(made, change):
     old, new = {"error": ("0.01", "0.3"), "unsettled": ("0.79", "0.6"), "count": ("12.0", "16")}[change]
     path = made / "made.csv"
     path.write_text(path.read_text().replace(f",0,{old},", f",0,{new},"))
-    judged = recorded.evidence(recorded.load("made"), f"{AT}/leak_auc", "area", SPACE="span")
-    assert judged.converged == [False, True, True, True, True]
-    assert verdicts.verdict("“it leaks”", judged, verdicts.Range(low=0.5))[1] == verdicts.OPEN
+    assert recorded.converged(recorded.load("made"), AT, SPACE="span") == dict.fromkeys(range(5), True) | {0: False}
 
 
-def test_a_distance_is_not_the_condition_of_a_verdict_on_itself():
+def test_a_bilevel_attack_has_converged_if_its_victim_has_and_the_distance_is_small():
     rows = [{"name": f"bilevel/affine/random/{name}", "seed": k, "value": x} for k in range(5) for name, x in WEIGHTS]
     far = recorded.Recorded("far", rows, {"full_size": True, "grid": {"parameters": {}}})
-    judged = recorded.evidence(far, "bilevel/affine/random/relative_distance", "distance")
-    assert verdicts.verdict("“small”", judged, verdicts.Range(high=1e-3))[1] == verdicts.FAILED
-    judged = recorded.evidence(far, "bilevel/affine/random/alike", "alike")
-    assert judged.converged == [False] * 5
+    assert [*recorded.converged(far, "bilevel/affine/random").values()] == [False] * 5
+    assert [*recorded.stationary(far, "bilevel/affine/random").values()] == [True] * 5
     rows[0]["value"] = 1.0  # of a victim
-    judged = recorded.evidence(far, "bilevel/affine/random/relative_distance", "distance")
-    assert judged.converged == [False] + [True] * 4
+    assert [*recorded.stationary(far, "bilevel/affine/random").values()] == [False] + [True] * 4
 
 
 DAMAGES = {

@@ -1,7 +1,8 @@
 """Run the chapters that can give something new: `python -m workflow.chapters NOTEBOOK … FOLDER [NAME=VALUE …]`.
 
 A chapter is run again if the content of one of these has changed: its cells, what its code reaches in `utils`, the
-locked versions, the parameters, the images, the squares of the photographs, the recorded results that it names.
+locked versions, the parameters, the images, the squares of the photographs, the recorded results that it names, or all
+of them and the ledger if it prints verdicts.
 """
 
 import hashlib
@@ -31,6 +32,7 @@ def key_of(chapter, given):
     files = [DATA / "photographs.json", Path(given.get("DATASET", ""))]
     files += [file for file in sorted(DATA.glob("results/*")) if "recorded.load" in code and f'"{file.stem}"' in code]
     files += sorted(DATA.glob("speed/*.json")) if '"speed"' in code else []
+    files += [DATA / "claims.yaml", *sorted(DATA.glob("results/*.csv"))] if "ledger.table" in code else []
     sums = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
     everything = [shown, fingerprint.of(chapter), sums, given, sys.version]
     return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()

@@ -12,6 +12,7 @@ all of five seeds agree, the median is on their side with a confidence of 94 %.
 import ast
 import functools
 import operator
+import re
 from collections import Counter, namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -79,8 +80,8 @@ def check(row):
     compare(at, row, SENTENCE)
     if row["paper"] not in PAPERS:
         raise wrong(at, f"there is no paper {row['paper']}")
-    if not (row["sentence"].startswith("“") and row["sentence"].endswith("”") and row["lines"] and row["chapters"]):
-        raise wrong(at, "give the paper's own words in “…”, a chapter that prints them, and a line")
+    if not re.fullmatch("“[^“”]+”", row["sentence"]):
+        raise wrong(at, "give the paper's own words in “…”, and nothing else")
     for place, line in enumerate(row["lines"], 1):
         check_line(f"{at}, line {place}", line)
 
@@ -181,10 +182,10 @@ def judge(line):
 
 
 def verdict(row):
-    """The verdict on a sentence: that of its lines which are decided, *split* where these differ."""
-    words = {judge(line).word for line in row["lines"]}
-    decided = words - {OPEN}
-    return SPLIT if len(decided) > 1 else (decided or words).pop()
+    """The verdict on a sentence: open if its first line is; else that of all decided lines, *split* if they differ."""
+    words = [judge(line).word for line in row["lines"]]
+    decided = {word for word in words if word != OPEN}
+    return OPEN if words[0] == OPEN else SPLIT if len(decided) > 1 else words[0]
 
 
 def has_open(row):
@@ -197,11 +198,16 @@ def number(line):
     judged, sign = judge(line), {"above": ">", "below": "<", "between": "within"}.get(line["rule"])
     told = [judged.reason] if judged.reason else []
     if sign:
-        told.append(f"{line['measure']}: {verdicts.words([*judged.values.values()])}, {len(judged.values)} seeds, "
+        told.append(f"{line['measure']}: {words(judged.values)}, {len(judged.values)} seeds, "
                     f"true if {sign} {threshold(line['threshold'])}")  # fmt: skip
     if judged.word == OPEN:
         told.append(f"to close it: {line['experiment']} ({line['cost']})")
     return "; ".join(told) or line["place"]
+
+
+def words(values):
+    """The mean of numbers by seed, with the smallest and the largest."""
+    return verdicts.words([*values.values()], verdicts.extent)
 
 
 def threshold(value):
@@ -221,13 +227,13 @@ def table(chapter):
     )  # fmt: skip
 
 
-def page(paper, word):
-    """The Markdown table of one paper's sentences with one verdict, and of what none of their lines shows."""
-    rows = [row for row in load() if row["paper"] == paper and verdict(row) == word]
+def page(paper):
+    """The Markdown table of all sentences of a paper, by verdict, and of what no line shows."""
+    rows = sorted((row for row in load() if row["paper"] == paper), key=lambda row: WORDS.index(verdict(row)))
     return report.table(
-        ["sentence, section", "setting", "verdict", "what it rests on", "what this does not show"],
-        *([f"{row['sentence']} ({row['section']})" if k == 0 else "…", line["setting"], judge(line).word,
-           number(line), line["not_shown"]] for row in rows for k, line in enumerate(row["lines"])),
+        ["sentence, section: verdict", "setting", "here", "what it rests on", "what this does not show"],
+        *([f"{row['sentence']}, {row['section']}: *{verdict(row)}*" if k == 0 else "…", line["setting"],
+           judge(line).word, number(line), line["not_shown"]] for row in rows for k, line in enumerate(row["lines"])),
     )  # fmt: skip
 
 

@@ -95,29 +95,10 @@ def converged(recorded, prefix, **where):
     return ended
 
 
-def evidence(recorded, quantity, what, **where):
-    """The values of a quantity as Evidence for a verdict; a distance is not the condition of a verdict on itself."""
-    found, (prefix, name) = values(recorded, quantity, **where), quantity.rsplit("/", 1)
-    ended = (stationary if name == "relative_distance" else converged)(recorded, prefix, **where)
-    return verdicts.Evidence([*found.values()], [bool(ended.get(k)) for k in found], recorded.about["full_size"], what)
-
-
-def evidence_of(recorded, prefix, **where):
-    """What makes Evidence of one attack's quantities: a function of (quantity, what); it says where training began."""
-    begun = " (inner training begun at θ*)" if prefix.endswith("/from_weights") else ""
-    return lambda quantity, what: evidence(recorded, f"{prefix}/{quantity}", what + begun, **where)
-
-
 def beyond(recorded, quantity, **where):
     """By how much a quantity is above its baseline: one number per seed."""
     after, before = (values(recorded, quantity, column, **where) for column in ("value", "baseline"))
     return [after[seed] - before[seed] for seed in after]
-
-
-def excess(recorded, prefix, **where):
-    """How many more training images than held-out ones have a match that counts as alike, as Evidence."""
-    name, what = f"{prefix}/alike", "training images alike beyond held-out ones"
-    return evidence(recorded, name, what, **where)._replace(values=beyond(recorded, name, **where))
 
 
 def said(recorded, quantity, **where):
