@@ -74,6 +74,14 @@ def test_a_bilevel_attack_has_converged_if_its_victim_has_and_the_distance_is_sm
     assert [*recorded.stationary(far, "bilevel/affine/random").values()] == [False] + [True] * 4
 
 
+def test_an_interval_stays_within_the_range_of_its_kind():
+    rows = [{"name": f"{AT}/{name}", "seed": k, "value": 2 * (k > 3)} for k in range(5) for name in ("alike", "growth")]
+    few = recorded.Recorded("few", rows, {"grid": {"cross": {"SEED": [*range(5)]}}})
+    assert recorded.said(few, f"{AT}/alike") == "0.40 [0.00, 2.00]"
+    with pytest.raises(InputError, match="growth is not registered"):
+        recorded.said(few, f"{AT}/growth")
+
+
 DAMAGES = {
     "empty": lambda text: "",
     "half": lambda text: text[: len(text) // 2],

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from utils.notebook.verdicts import above, answers, extent, interval, words
+from utils.notebook.verdicts import above, answers, extent, interval, within, words
 
 FIVE = [0.8, 0.81, 0.83, 0.85, 0.86]
 
@@ -30,3 +30,9 @@ def test_questions_have_answers_and_no_verdicts():
 
 def test_above_is_open_where_the_interval_contains_the_level():
     assert above(FIVE, 0.5) is True and above(FIVE, 0.9) is False and above(FIVE, 0.82) == above([0.9], 0.5) == "open"
+
+
+def test_an_interval_that_would_leave_the_range_is_the_extent():
+    few = [0.0, 0.0, 0.0, 0.0, 1.0]
+    assert within(few, least=0) == extent(few) and within(few) == interval(few) != extent(few)
+    assert within(FIVE, 0, 1) == interval(FIVE) and within([0.9, 1.0], most=1) == (0.95, 0.9, 1.0)

@@ -9,11 +9,12 @@ import json
 import math
 from collections import namedtuple
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
 
-from utils import victims
+from utils import quantities, victims
 from utils.errors import InputError
 from utils.evaluation import evaluate
 from utils.images import DATA
@@ -102,10 +103,12 @@ def beyond(recorded, quantity, **where):
 
 
 def said(recorded, quantity, **where):
-    """A quantity's mean over the seeds with its 95 % interval, in words."""
+    """A quantity's mean over the seeds with its 95 % interval, in words; the interval stays within the kind's range."""
     found, seeds = [*values(recorded, quantity, **where).values()], recorded.about["grid"]["cross"]["SEED"]
+    kind = quantities.find(quantity).kind
+    ends_of = partial(verdicts.within, least=max(kind.least, kind.above), most=kind.most)
     few = f" ({len(found)} of {len(seeds)} seeds)" if len(found) < len(seeds) else ""
-    return verdicts.words(found) + few if found else "–"
+    return verdicts.words(found, ends_of) + few if found else "–"
 
 
 def mean_range(recorded, quantity, **where):

@@ -22,6 +22,12 @@ def extent(values):
     return sum(values) / len(values), min(values), max(values)
 
 
+def within(values, least=-math.inf, most=math.inf):
+    """Student's interval, or the extent where that would leave the range of such numbers, as a count below zero."""
+    mean, low, high = interval(values)
+    return (mean, low, high) if least <= low and high <= most else extent(values)
+
+
 def words(values, ends_of=interval):
     """The mean with its interval, 0.82 [0.80, 0.84], as precise as the interval is wide; a single value alone."""
     mean, low, high = ends = ends_of(values)
