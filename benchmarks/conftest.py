@@ -8,7 +8,7 @@ import pytest
 import torch
 from problems import DEVICE
 
-from utils import kept
+from utils import cache
 
 
 def finished(function):
@@ -32,7 +32,7 @@ def measure(benchmark, monkeypatch):
         benchmark.extra_info |= about | {"flops": flops, "bytes": bytes, "note": note}
         benchmark.group = ", ".join([kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart])
         benchmark.name += " ~" * (scale != 1)
-        monkeypatch.setattr(kept, "FOLDER", None)
+        monkeypatch.setattr(cache, "FOLDER", None)
         found = benchmark(finished, function)
         if benchmark.enabled:
             times = benchmark.stats.stats.data

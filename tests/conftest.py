@@ -14,7 +14,7 @@ from utils.attacks import starts
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
 SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
-UTILS = "__init__", "errors", "choices", "kept", "fingerprint", "notebook/__init__", "notebook/parameters"
+UTILS = "__init__", "errors", "choices", "cache", "fingerprint", "notebook/__init__", "notebook/parameters"
 
 
 def pytest_runtest_setup():

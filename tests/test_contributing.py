@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from utils import kept
+from utils import cache
 from utils.evaluation import evaluate
 from utils.kernels import coefficients
 from workflow import plan
@@ -34,7 +34,7 @@ def place(tmp_path, monkeypatch):
     shutil.copy(ROOT / "experiments" / "one-attack.ipynb", tmp_path / "experiments")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plan, "ROOT", tmp_path)
-    monkeypatch.setattr(kept, "FOLDER", None)
+    monkeypatch.setattr(cache, "FOLDER", None)
     for registry in (evaluate.ROWS, coefficients.RULES):
         for name in ("seen", "weighted"):  # are deleted in the end, for they are not there now
             monkeypatch.setitem(registry, name, None)

@@ -12,7 +12,7 @@ from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
 from utils.evaluation import membership
 from utils.kernels.layers import Layer
-from utils.kernels.similarity import alike
+from utils.kernels.similarity import detail_ncc
 
 SHAPE = (32, 32, 3)
 
@@ -106,16 +106,16 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
     shading = torch.linspace(-1, 1, 32, dtype=x.dtype)[:, None, None].expand(SHAPE).flatten()
     blurred = avg_pool2d(planes.permute(0, 3, 1, 2), 3, 1, 1).permute(0, 2, 3, 1).flatten(1)
     for altered in (0.2 * x + 0.5, x + shading, blurred, x + noise(x, 0.5 * x.std())):
-        assert (alike(altered, x, SHAPE).diagonal() > membership.ALIKE).double().mean() > 0.95
-    assert (alike(others, x, SHAPE).amax(0) > membership.ALIKE).double().mean() < 0.05
-    assert torch.allclose(alike(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))
+        assert (detail_ncc(altered, x, SHAPE).diagonal() > membership.ALIKE).double().mean() > 0.95
+    assert (detail_ncc(others, x, SHAPE).amax(0) > membership.ALIKE).double().mean() < 0.05
+    assert torch.allclose(detail_ncc(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))
 
 
 def test_a_flat_image_is_like_no_other(parts):
     flat = 0.5 + torch.zeros(1, 3072, dtype=torch.float64)
     shaded = flat + 0.3 * torch.linspace(-1, 1, 32, dtype=torch.float64)[:, None, None].expand(SHAPE).flatten()
     for candidate in (flat, shaded):
-        assert alike(candidate, parts[0], SHAPE).abs().max() < 0.35
+        assert detail_ncc(candidate, parts[0], SHAPE).abs().max() < 0.35
 
 
 def test_only_the_victim_of_these_images_leaks_them():

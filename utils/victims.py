@@ -11,8 +11,8 @@ import torch
 
 from utils import networks
 from utils.attacks.contract import Released, check_layers
+from utils.cache import cached
 from utils.errors import InputError, choose
-from utils.kept import kept
 from utils.kernels import affine, devices, layers, one_hidden, solvers
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
@@ -40,7 +40,7 @@ class Victim(NamedTuple):
         return images + self.mean
 
 
-@kept
+@cached
 def train(secret, recipe, seed=0, start=None) -> Victim:
     """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `start`, or drawn from `seed`.
 
@@ -55,12 +55,12 @@ def train(secret, recipe, seed=0, start=None) -> Victim:
         return measured(descended(start, x - mean, y, recipe), secret, recipe)
     if not recipe.hidden:
         solved = affine.solve(x - mean, y, recipe.weight_decay, affine.weights(start))
-        return described(affine.network(solved.weights), solved.logits[:, None], y, recipe, mean, solved.gradient_norm)
+        return victim_of(affine.network(solved.weights), solved.logits[:, None], y, recipe, mean, solved.gradient_norm)
     basis = networks.span_of(x - mean)
     seen, begun = (x - mean) @ basis, one_hidden.weights(networks.in_span(start, basis), recipe.sharpness)
     solved = one_hidden.solve(seen, y, recipe.weight_decay, begun)
     network, z = networks.in_span(one_hidden.network(solved.weights), basis.mT), one_hidden.logits(seen, solved.weights)
-    return described(network, z[:, None], y, recipe, mean, solved.gradient_norm)
+    return victim_of(network, z[:, None], y, recipe, mean, solved.gradient_norm)
 
 
 def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
@@ -86,10 +86,10 @@ def measured(network, secret, recipe):
     (x, y), loss = secret, LOSSES[recipe.loss]
     mean = x.mean(0) * recipe.centred
     z, slope = layers.pullback(network, x - mean, lambda z: loss.slope(z, y) / len(x))
-    return described(network, z, y, recipe, mean, (slope + recipe.weight_decay * flatten(network)).norm())
+    return victim_of(network, z, y, recipe, mean, (slope + recipe.weight_decay * flatten(network)).norm())
 
 
-def described(network, z, labels, recipe, mean, gradient_norm):
+def victim_of(network, z, labels, recipe, mean, gradient_norm):
     """The Victim with outputs z (m, K) for its training images, whose mean and ‖∇E‖ are known."""
     loss = LOSSES[recipe.loss].value(z, labels).mean().item()
     return Victim(Released(network, labels, recipe), mean, loss, gradient_norm.item(), accuracy(z, labels))
@@ -101,7 +101,7 @@ def accuracy(z, labels):
     return (named == labels).double().mean().item()
 
 
-@kept
+@cached
 def stationarity(victim, secret) -> Stationary:
     """How stationary a ReLU network with one output is for its training images, as `relative_gradients` says."""
     network, labels, recipe = victim.released

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from utils import fingerprint
+from utils.cache import write
 from utils.errors import InputError
-from utils.kept import write
 
 MINUTES = 360  # that a cell may take
 OWN = {"RESULTS": "results.json", "PICTURES": "pictures.npz"}  # parameters that are set here, and the files they name

@@ -12,8 +12,8 @@ import torch
 
 from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
+from utils.cache import cached
 from utils.errors import InputError, choose
-from utils.kept import kept
 from utils.kernels import devices
 from utils.kernels.coefficients import RULES, Tied, best
 from utils.kernels.layers import change, flatten
@@ -114,7 +114,7 @@ class Objective:
         return best(*self.stationarity.quadratic(x), self.bound)  # type: ignore[call-arg]
 
 
-@kept
+@cached
 def attack(
     released, start, *, rule="signed", labels=None, optimiser="adam", learning_rate=None, coefficient_rate=None,
     sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,

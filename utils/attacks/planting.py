@@ -18,8 +18,8 @@ from torch.func import jacrev
 from utils import networks
 from utils.attacks import bilevel
 from utils.attacks.contract import check_start
+from utils.cache import cached
 from utils.errors import InputError
-from utils.kept import kept
 from utils.kernels import affine, one_hidden
 
 ENOUGH = 1e-6  # relative squared distance at which no other preparation is tried
@@ -110,7 +110,7 @@ def settle(z, wish):
             yield z
 
 
-@kept
+@cached
 def prepare(released, start, tries=8, seed=0) -> torch.Tensor:
     """Images near a start (m, d) for which θ* is nearly a minimum.
 

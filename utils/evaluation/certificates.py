@@ -26,7 +26,7 @@ from utils.kernels.kkt_sets import (
     unseen,
 )
 from utils.kernels.layers import change, forward, joint
-from utils.kernels.similarity import alike
+from utils.kernels.similarity import detail_ncc
 from utils.networks import within
 
 NEAR = 0.01  # a neuron bends at an image if its hyperplane is so near
@@ -159,8 +159,8 @@ def compare(one, other, fresh):
 
 def shares_alike(points, truth, chosen, shape):
     """Of points (n, d): the share like any training image (m, d), and like the photograph chosen for them (n, d)."""
-    likeness = alike(points, truth, shape).amax(1)
-    own = alike(points, chosen, shape).diagonal()
+    likeness = detail_ncc(points, truth, shape).amax(1)
+    own = detail_ncc(points, chosen, shape).diagonal()
     return [(part > ALIKE).double().mean().item() for part in (likeness, own)]
 
 

@@ -12,7 +12,7 @@ from utils.attacks import bilevel
 from utils.attacks.contract import scores
 from utils.evaluation import membership
 from utils.evaluation.experiment import TABLE_1, Row
-from utils.kernels.similarity import alike, half_ncc, l2, mean_pair_gain, pairwise_ssim, ssim, stretch
+from utils.kernels.similarity import detail_ncc, half_ncc, l2, mean_pair_gain, pairwise_ssim, ssim, stretch
 
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
 GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
@@ -46,13 +46,13 @@ def mean_pair_gains(candidates, data):
 def best_pictures(candidates, data, some):
     """Of candidates (n, d) without a mean, those most like `some` of the secret images (k,), as pictures (k, d)."""
     mean = data.secret.images.mean(0)
-    likeness = alike(candidates, data.secret.images[some] - mean, data.shape)
+    likeness = detail_ncc(candidates, data.secret.images[some] - mean, data.shape)
     return stretch(candidates[likeness.argmax(0)] + mean)
 
 
 def likeness(trial):
     """How like each reconstruction is to each training image, by `similarity.alike`: (n, m)."""
-    return alike(trial.attack.images, secret(trial), trial.data.shape)
+    return detail_ncc(trial.attack.images, secret(trial), trial.data.shape)
 
 
 def detections(trial):

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import rankdata
 
 from utils.errors import InputError
-from utils.kernels.similarity import alike, is_constant
+from utils.kernels.similarity import detail_ncc, is_constant
 
 ALIKE = 0.5  # above, two pictures count as alike; about 1 % of the best matches among unlike ones reach it
 RESAMPLES = 2000  # of the bootstrap, and of the permutations
@@ -39,7 +39,7 @@ def leak(candidates, training, held_out, shape):
     if len(held_out) != len(training):
         wanted = "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
         raise InputError(f"There are {len(held_out)} held-out images for {len(training)} training images; {wanted}.")
-    best = [alike(candidates, images, shape).amax(0).cpu() for images in (training, held_out)]
+    best = [detail_ncc(candidates, images, shape).amax(0).cpu() for images in (training, held_out)]
     bar = torch.quantile(best[1], 0.99)
     counts = [(values > level).sum().item() for values, level in zip([*best[:1], *best], (bar, ALIKE, ALIKE))]
     return Leak(*best, area(*best), p_value(*best), *counts)  # type: ignore[call-arg]

@@ -12,7 +12,7 @@ from utils import networks
 from utils.attacks import bilevel, planting
 from utils.evaluation import evaluate, membership
 from utils.kernels import one_hidden
-from utils.kernels.similarity import alike
+from utils.kernels.similarity import detail_ncc
 
 LEVELS = ("1e-2", "1e-4", "1e-6")  # shares of the largest singular value
 
@@ -52,9 +52,9 @@ def planted(released, data, noise):
     begun = planting.distance(bilevel.condensed(released), noise)
     found = planting.attack(released, noise, iterations=100)
     parts = [part.images for part in (data.secret, data.held_out)]
-    best = [alike(found.images, part, data.shape).amax(0) for part in parts]
+    best = [detail_ncc(found.images, part, data.shape).amax(0) for part in parts]
     share, null = ((b > membership.ALIKE).double().mean().item() for b in best)
-    likeness = alike(found.images, noise, data.shape).diagonal().mean().item()
+    likeness = detail_ncc(found.images, noise, data.shape).diagonal().mean().item()
     seen = networks.span(released.network)
     rest, wished = (part - networks.within(part, seen) for part in (found.images, noise - noise.mean()))
     stays = (rest * wished).sum().item() / wished.square().sum().item()

@@ -40,7 +40,7 @@ def half_ncc(images, references, shape):
     return x @ y.T / shape[-1]
 
 
-def alike(images, references, shape):
+def detail_ncc(images, references, shape):
     """All correlations of what lies between 3 and 9 pixels in size: (n, d), (k, d) -> (n, k).
 
     The mean over a small window takes noise away; minus its mean over a larger one, it loses brightness and shading,
@@ -68,7 +68,7 @@ def mean_pair_gain(candidates, x):
 
 def best_match(images, references, shape, signed=True):
     """Of each image the largest `alike` to a reference, or the largest |alike|: (n, d), (k, d) -> (n,)."""
-    table = alike(images, references.to(images), shape)
+    table = detail_ncc(images, references.to(images), shape)
     return (table if signed else table.abs()).amax(1)
 
 

@@ -15,7 +15,7 @@ FOLDER = None if "NO_CACHE" in os.environ else fingerprint.ROOT / "_build" / "ca
 SECONDS = 0.5  # a call that is faster is made again
 
 
-def kept(function):
+def cached(function):
     """Keep what a slow function returns: its next call with equal arguments reads it from disk.
 
     Equal means equal contents: of tensors, numbers, texts and tuples of them, on the same type of device and number of
@@ -35,7 +35,7 @@ def kept(function):
         given = {**bound.arguments, "progress": None}
         if FOLDER is None or any(map(callable, given.values())):
             return function(*arguments, **named)
-        key = described((code, version("torch"), os.environ.get("OMP_NUM_THREADS"), given))
+        key = text_of((code, version("torch"), os.environ.get("OMP_NUM_THREADS"), given))
         path = FOLDER / f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}.npz"
         with contextlib.suppress(Exception):  # nothing was kept, or it cannot be read
             if isinstance(found := entries.unpacked(path, path.stem), returns):
@@ -50,7 +50,7 @@ def kept(function):
     return call
 
 
-def described(value):
+def text_of(value):
     """A text that stands for a value's contents: the same in every process."""
     if hasattr(value, "detach"):  # a tensor
         contents = hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
@@ -58,7 +58,7 @@ def described(value):
     if isinstance(value, dict):
         value = sorted(value.items())
     if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__}({', '.join(map(described, value))})"
+        return f"{type(value).__name__}({', '.join(map(text_of, value))})"
     return repr(value)
 
 

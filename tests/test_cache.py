@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from utils import entries, images, kept, networks, victims
+from utils import cache, entries, images, networks, victims
 from utils.attacks import bilevel, decoreco, starts
 from utils.kernels.layers import Layer, parted
 
@@ -34,8 +34,8 @@ def same(one, two):
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
     """Everything is kept, in a folder of the test's own."""
-    monkeypatch.setattr(kept, "FOLDER", tmp_path)
-    monkeypatch.setattr(kept, "SECONDS", -1.0)
+    monkeypatch.setattr(cache, "FOLDER", tmp_path)
+    monkeypatch.setattr(cache, "SECONDS", -1.0)
     return tmp_path
 
 
@@ -63,11 +63,11 @@ def test_every_kind_of_result_is_kept_and_comes_back_to_the_last_bit(part, store
 
     first = run()
     assert len(list(stored.iterdir())) == len(first)
-    monkeypatch.setattr(kept, "write", lambda *given: made.append(given))
+    monkeypatch.setattr(cache, "write", lambda *given: made.append(given))
     assert all(map(same, first, run())) and not made
 
 
-@kept.kept
+@cache.cached
 def layer(x) -> Layer:
     return parted(2 * x)
 
@@ -75,7 +75,7 @@ def layer(x) -> Layer:
 def test_results_are_kept_under_all_that_they_depend_on(small, stored):
     calls = []
 
-    @kept.kept
+    @cache.cached
     def slow(x, scale=1.0, progress=False, watch=None):
         calls.append(scale)
         return x * scale
@@ -95,7 +95,7 @@ def test_results_are_kept_under_all_that_they_depend_on(small, stored):
 
 def test_an_edited_function_is_called_again_and_one_with_a_new_comment_is_not(stored, tmp_path_factory):
     path, calls = tmp_path_factory.mktemp("code") / "slow.py", []
-    head = "from utils.kept import kept\n\n\n@kept\ndef slow(x):\n    calls.append(x)\n"
+    head = "from utils.cache import cached\n\n\n@cached\ndef slow(x):\n    calls.append(x)\n"
     for line in ("    return x", "    return x  # as it is", "    return 2 * x", "    return x"):
         path.write_text(f"{head}{line}\n")
         slow = runpy.run_path(str(path), {"calls": calls})["slow"]
@@ -106,11 +106,11 @@ def test_an_edited_function_is_called_again_and_one_with_a_new_comment_is_not(st
 
 
 def test_the_cache_can_be_left_aside():
-    code = "import sys; from utils import kept; sys.exit(kept.FOLDER is not None)"
+    code = "import sys; from utils import kept; sys.exit(cache.FOLDER is not None)"
     for settings, status in (({"NO_CACHE": "1"}, 0), ({}, 1)):
         environment = {name: value for name, value in os.environ.items() if name != "NO_CACHE"} | settings
         assert (
-            subprocess.run([sys.executable, "-c", code], cwd=kept.fingerprint.ROOT, env=environment).returncode
+            subprocess.run([sys.executable, "-c", code], cwd=cache.fingerprint.ROOT, env=environment).returncode
             == status
         )
 
@@ -146,8 +146,8 @@ DESCRIPTIONS = {
     "another named tuple": {"utils.images.Part": [1, 2]},
     "fewer fields": {"utils.kernels.layers.Layer": [1]},
     "a function": {"os.mkdir": ["exploded"]},
-    "a function of utils": {"utils.kept.write": ["exploded", "x"]},
-    "what utils imports": {"utils.kept.os.mkdir": ["exploded"]},
+    "a function of utils": {"utils.cache.write": ["exploded", "x"]},
+    "what utils imports": {"utils.cache.os.mkdir": ["exploded"]},
     "a class that is no named tuple": {"utils.errors.InputError": ["x"]},
     "no type of numbers": {"utils.kernels.layers.Layer": [{"dtype": "load"}, None]},
     "a tensor that is not there": {"utils.kernels.layers.Layer": [{"tensor": ["7", [1], "cpu"]}, None]},
@@ -187,5 +187,5 @@ def test_plain_values_come_back_as_they_were(tmp_path):
     "value", [{1}, {"a": 1}, np.float64(1), print, torch.zeros(2).bfloat16(), torch.ones(2, requires_grad=True)]
 )
 def test_what_cannot_be_described_is_returned_and_not_kept(value, stored):
-    assert kept.kept(lambda k: value)(3) is value
+    assert cache.cached(lambda k: value)(3) is value
     assert not list(stored.iterdir())
