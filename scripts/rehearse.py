@@ -34,7 +34,7 @@ STAGES = {
 def rehearsed(setting, stage, jobs):
     """Run a stage under a setting: whether it passed, and pytest's last line."""
     quiet = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "NO_CACHE": "1"}  # results of other settings do not count
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), *STAGES[stage]]
+    command = [sys.executable, "-m", "pytest", "-q", "--durations=40", "-n", str(jobs), *STAGES[stage]]
     log = ROOT / "_build" / "rehearsal" / f"{setting}-{stage}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w") as file:

@@ -106,7 +106,7 @@ def test_an_edited_function_is_called_again_and_one_with_a_new_comment_is_not(st
 
 
 def test_the_cache_can_be_left_aside():
-    code = "import sys; from utils import kept; sys.exit(cache.FOLDER is not None)"
+    code = "import sys; from utils import cache; sys.exit(cache.FOLDER is not None)"
     for settings, status in (({"NO_CACHE": "1"}, 0), ({}, 1)):
         environment = {name: value for name, value in os.environ.items() if name != "NO_CACHE"} | settings
         assert (
