@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 DEFINITIONS, IMPORTS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, ast.Import | ast.ImportFrom
-WRAPPERS = {"cache", "contextmanager", "dataclass", "cached", "kept", "lru_cache"}  # decorators that register nothing; kept, as cached was named
+# Decorators that register nothing; `kept` is what `cached` was called before.
+WRAPPERS = {"cache", "cached", "contextmanager", "dataclass", "kept", "lru_cache"}
 DYNAMIC = "__import__", "eval", "exec", "globals", "import_module", "importlib.import_module"  # may reach anything
 
 
