@@ -62,7 +62,7 @@ LOOK = r"""() => {
     if (!mark.nextElementSibling?.querySelector(".jupyter-widgets")) found.push(`widget: ${mark.textContent.trim()}`);
   return found;
 }"""
-REACHED = """() => [...document.querySelectorAll("pre")].every(
+REACHED = """() => [...document.querySelectorAll("pre, .pst-scrollable-table-container")].every(
   (part) => part.scrollWidth <= part.clientWidth || part.tabIndex >= 0)"""  # the theme sees to it after a while
 WIDE = """() => {
   const out = (part) => part.getBoundingClientRect().right > innerWidth + 1;
