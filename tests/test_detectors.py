@@ -149,11 +149,23 @@ def test_the_quiz_is_one_small_page_without_anything_from_outside(views):
 def test_rows_are_named_by_attack_start_and_score():
     named, truth = drawn(40, 1.0, 0)
     scores = {"stationarity": named | {"combination": named["agreement"]}, "unmixing": named}
-    masks = {"stationarity": truth, "unmixing": torch.ones_like(truth)}
-    rows = {row.name: row.value for row in detection.rows(scores, masks, "partition", 7)}
+    nothing, all_of = torch.zeros_like(truth), torch.ones_like(truth)
+    judged = {
+        "stationarity": detection.Judged(truth, truth, nothing),
+        "unmixing": detection.Judged(all_of, all_of, nothing),
+    }
+    listed = detection.rows(scores, judged, "partition", 7)
+    rows = {row.name: row.value for row in listed}
     first = "detector/stationarity/partition"
-    numbers = {f"{first}/{name}" for name in ("share_true", "precision_of_the_first_ten", "auc", "tpr_at_1_percent")}
+    names = "share_true", "precision_of_the_first_ten", "auc", "tpr_at_1_percent"
+    numbers = {
+        f"{first}/{name}" for name in (*names, *(f"{what}_in_pixels" for what in ("share_true", "precision", "auc")))
+    }
+    assert {row.name: row.baseline for row in listed if row.baseline is not None} == {
+        f"{first}/share_true": 0, f"{first}/precision_of_the_first_ten": 0, "detector/unmixing/none/share_true": 0
+    }  # fmt: skip
     for score in ("combination", *detectors.COMBINED):
         numbers |= {f"{first}/{score}/auc", f"{first}/{score}/tpr_at_1_percent"}
-    assert rows.keys() == numbers | {"detector/unmixing/none/share_true"}  # where all are true, nothing is told
+    beside = {f"detector/unmixing/none/{name}" for name in ("share_true", "share_true_in_pixels")}
+    assert rows.keys() == numbers | beside  # where all are true, nothing is told
     assert rows[f"{first}/auc"] == rows[f"{first}/agreement/auc"] and rows[f"{first}/share_true"] == 0.5

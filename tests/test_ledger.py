@@ -6,9 +6,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 
 from utils.errors import InputError
 from utils.notebook import ledger, recorded
+from workflow import commits
 
 ROOT = Path(__file__).parent.parent
 LINES = [pytest.param(line, id=f"{row['id']}-{k}") for row in ledger.load() for k, line in enumerate(row["lines"], 1)]
@@ -75,6 +77,7 @@ def test_every_sentence_stands_once_and_is_printed_by_the_chapters_that_it_names
         ({"judged": "likely"}, "one, line 1: judged is likely; use held, did not hold, proved, "),
         ({"needs_convergence": "all"}, "one, line 1: needs_convergence is all; use nothing, victim, attack."),
         ({"verdict": "held"}, "claims.yaml, one, line 1: there is no field verdict."),
+        ({"stated": "before"}, "claims.yaml, one, line 1: cost is missing."),
     ],
 )
 def test_a_line_that_is_not_whole_ends_in_one_sentence(change, sentence):
@@ -115,6 +118,26 @@ def test_a_record_or_a_quantity_that_is_missing_ends_in_one_sentence(made):
     made(alike=[3] * 5)
     with pytest.raises(InputError, match="made has no bilevel/affine/random/nothing with any parameters"):
         ledger.judge(LINE | {"quantities": {"value": f"{AT}/nothing"}})
+
+
+def test_a_rule_that_was_stated_before_its_record_waits_for_it(made):
+    line = LINE | {"stated": "before", "experiment": "five seeds", "cost": "minutes"}
+    assert ledger.judge(line).word == "open"
+    assert ledger.number(line) == "not recorded yet; to close it: five seeds (minutes)"
+    made(alike=[3] * 5)
+    assert ledger.judge(line).word == "held"
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.values[0].get("stated") == "before"])
+def test_a_rule_that_was_stated_before_its_runs_is_that_of_their_commit(line):
+    if not recorded.exists(line["record"]):
+        pytest.skip("not recorded yet")
+    rule = "rule", "threshold", "quantities", "formula", "halfway"
+    for part in recorded.load(line["record"]).about["code"]:
+        if not (text := commits.git("show", f"{part['commit']}:data/claims.yaml")):
+            pytest.skip(f"{part['commit'][:8]} is not in this repository")
+        stood = [each for row in yaml.safe_load(text) for each in row["lines"] if each.get("record") == line["record"]]
+        assert any(all(each.get(name) == line.get(name) for name in rule) for each in stood), part["commit"]
 
 
 WHOLE = {"rule": "between", "threshold": [2, 4]}

@@ -55,6 +55,7 @@ PRIVATE = {"clip": 1.0, "momentum": 0.0, "rate": 0.5, "steps": 300}
 VICTIMS: dict[str, dict] = {
     "base": {},
     "polished": {"polished": True},
+    "polished, three layers": {"polished": True, "layers": 3},
     "three layers": {"layers": 3},
     "100 neurons": {"neurons": 100},
     "40 neurons": {"neurons": 40},

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from utils import victims
 from utils.attacks import detectors
-from utils.evaluation import membership
+from utils.evaluation import membership, recovery
 from utils.evaluation.experiment import Row
 from utils.images import Part
-from utils.kernels.similarity import best_match
+from utils.kernels.similarity import best_match, ncc
 
 SCORES = (
     "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
@@ -30,13 +32,29 @@ ATTACKS = {
 }
 
 
-def truths(adversary, training):
-    """{attack: (n,)}, whether each reconstruction shows one of the training images (m, d) without their mean."""
+class Judged(NamedTuple):
+    """What the evaluator knows of the n reconstructions of an attack: masks (n,)."""
+
+    truth: torch.Tensor  # shows a training image, by `similarity.detail_ncc`
+    pixels: torch.Tensor  # shows one by a second likeness, that of all pixels: NCC > 0.7
+    null: torch.Tensor  # shows a held-out image, by the first likeness: true by chance
+
+
+def shows(adversary, images):
+    """{attack: (n,)}, whether each reconstruction shows one of the images (m, d) without their mean."""
     best = {
-        attack: best_match(one.images(adversary), training, adversary.shape, one.signed)
+        attack: best_match(one.images(adversary), images, adversary.shape, one.signed)
         for attack, one in ATTACKS.items()
     }
     return {attack: values > membership.ALIKE for attack, values in best.items()}
+
+
+def judge(adversary, training, held_out):
+    """{attack: Judged} of an adversary's reconstructions, for training and held-out images (m, d), without a mean."""
+    truth, null = shows(adversary, training), shows(adversary, held_out)
+    tables = {attack: ncc(one.images(adversary), training) for attack, one in ATTACKS.items()}
+    best = {attack: (table if ATTACKS[attack].signed else table.abs()).amax(1) for attack, table in tables.items()}
+    return {attack: Judged(truth[attack], best[attack] > recovery.SOME, null[attack]) for attack in ATTACKS}
 
 
 def halved(part):
@@ -53,7 +71,7 @@ def practise(known, recipe, shape, seed, place, steps):
     mine, rest = halved(known)
     shadow = victims.train(mine, recipe, seed)
     adversary = detectors.make_attacks(shadow.released, rest, shape, seed, place, steps)
-    truth = truths(adversary, mine.images - shadow.mean)
+    truth = shows(adversary, mine.images - shadow.mean)
     return {attack: detectors.fit(ATTACKS[attack].scores(adversary), truth[attack]) for attack in ATTACKS}
 
 
@@ -85,17 +103,29 @@ def name_of(attack, place, score="", quantity="auc"):
     return "/".join(part for part in ("detector", attack, place, score.replace(" ", "_"), quantity) if part)
 
 
-def rows(named, truth, place, seed):
+def rows(named, judged, place, seed):
     """The Rows for RESULTS of all scores, for a stationarity attack that began at `place`."""
-    listed = []
-    for attack, detections in detect(named, truth).items():
+    listed, detections = [], detect(named, {attack: one.truth for attack, one in judged.items()})
+    for attack, (truth, pixels, null) in judged.items():
         start = place if attack == "stationarity" else "none"
-        numbers = {("", "share_true"): truth[attack].double().mean().item()}
-        for name, found in detections.items():
+        shares = [mask.double().mean().item() for mask in (truth, null, pixels)]
+        numbers = {("", "share_true"): shares[:2], ("", "share_true_in_pixels"): shares[2:]}
+        for name, found in detections[attack].items():
             for score in ("", name) if name == "combination" else (name,):
                 if found:
-                    numbers |= {(score, "auc"): found.auc.value, (score, "tpr_at_1_percent"): found.tpr}
-        if detections.get("combination"):
-            numbers["", "precision_of_the_first_ten"] = precision(named[attack]["combination"], truth[attack])
-        listed += [Row(name_of(attack, start, *key), seed, value) for key, value in numbers.items()]
+                    numbers |= {(score, "auc"): [found.auc.value], (score, "tpr_at_1_percent"): [found.tpr]}
+        if detections[attack].get("combination"):
+            combination = named[attack]["combination"]
+            firsts = [precision(combination, mask) for mask in (truth, null, pixels)]
+            numbers["", "precision_of_the_first_ten"] = firsts[:2]
+            numbers["", "precision_in_pixels"] = firsts[2:]
+            if told := membership.detection(combination, pixels):
+                numbers["", "auc_in_pixels"] = [told.auc.value]
+        listed += [Row(name_of(attack, start, *key), seed, *with_baseline(each)) for key, each in numbers.items()]
     return listed
+
+
+def with_baseline(numbers):
+    """A value, and its baseline where there is one, as a Row takes them."""
+    value, *baseline = numbers
+    return value, None, *baseline

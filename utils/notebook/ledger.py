@@ -102,6 +102,8 @@ def check_line(at, line):
     for name, allowed in CHOICES.items():
         if name in line and line[name] not in allowed:
             raise wrong(at, f"{name} is {line[name]}; use {', '.join(allowed)}")
+    if line.get("stated") == "before":
+        compare(at, line, {"experiment", "cost"}, line)
     if line["rule"] in RULES and (line["rule"] == "between") != isinstance(line["threshold"], list):
         raise wrong(at, "a threshold is a number, or for the rule between a list of two")
 
@@ -165,6 +167,8 @@ def judge(line):
     """The verdict on a line, from the record alone: Judged."""
     if line["rule"] not in RULES:
         return Judged(PLACES.get(line["rule"], OPEN), "", {})
+    if line["stated"] == "before" and not recorded.exists(line["record"]):
+        return Judged(OPEN, "not recorded yet", {})
     values = of_seeds(line, line.get("formula", next(iter(line["quantities"]))))
     true, n = sum(RULES[line["rule"]](value, line["threshold"]) for value in values.values()), len(values)
     confirmed = line.get("all_adversaries", False) and true == n
@@ -197,7 +201,7 @@ def number(line):
     """What a line rests on, in words: a number, where a proof stands, or what is missing."""
     judged, sign = judge(line), {"above": ">", "below": "<", "between": "within"}.get(line["rule"])
     told = [judged.reason] if judged.reason else []
-    if sign:
+    if judged.values:
         told.append(f"{line['measure']}: {words(judged.values)}, {len(judged.values)} seeds, "
                     f"true if {sign} {threshold(line['threshold'])}")  # fmt: skip
     if judged.word == OPEN:

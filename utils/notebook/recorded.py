@@ -36,6 +36,11 @@ def readable(path, what=""):
         raise InputError(f"{path} cannot be read{what}: take it from the repository again.") from error
 
 
+def exists(name):
+    """Whether a grid was recorded."""
+    return (DATA / "results" / f"{name}.json").exists()
+
+
 def load(name):
     """Read the results of a grid; InputError if they are missing or damaged."""
     table, description = (DATA / "results" / f"{name}.{kind}" for kind in ("csv", "json"))

@@ -1,0 +1,61 @@
+"""Membership tests for somebody who holds an image: one plain number for each, and no reconstruction.
+
+Images x (n, d) are without the trainer's mean, with their labels y (n,). Larger scores say "a member". Used on training
+and held-out images alike, each is an attack that any attack on pixels has to beat.
+"""
+
+import torch
+
+from utils.attacks.contract import Released
+from utils.evaluation import membership
+from utils.kernels.layers import square_norm
+from utils.kernels.losses import LOSSES
+from utils.kernels.one_hidden import activation
+from utils.networks import span
+
+
+def forward(released: Released, x):
+    """Run the network, with ReLUs or with its softplus: the inputs and the outputs of every layer."""
+    inputs, outputs = [], []
+    for weight, bias in released.network:
+        inputs.append(x)
+        outputs.append(x @ weight.mT if bias is None else x @ weight.mT + bias)
+        x = activation(outputs[-1], released.recipe.sharpness)[0]
+    return inputs, outputs
+
+
+def by_loss(released: Released, x, y):
+    """−ℓ(Φ(x; θ*), y), the threshold test of Yeom et al. (2018): (n,)."""
+    return -LOSSES[released.recipe.loss].value(forward(released, x)[1][-1], y)
+
+
+def by_span(released: Released, x, y):
+    """The share of ‖x‖² in the row space of W₁, before its gap if it has one: (n,)."""
+    basis = span(released.network)
+    return (x @ basis).square().sum(1) / x.square().sum(1)
+
+
+def by_residual(released: Released, x, y):
+    """The cosine c of θ* and −∇_θ ℓ(x, y): what one image alone explains of stationarity, (n,).
+
+    min_{λ≥0} ‖θ* + λ∇_θ ℓ‖² = ‖θ*‖²(1 − max(c, 0)²). With δ_l = ∂ℓ/∂z_l and the inputs ā_{l−1} of a layer, ∇ℓ is
+    δ_l ⊗ ā_{l−1}, so neither ⟨θ*, ∇ℓ⟩ nor ‖∇ℓ‖ needs the gradient itself.
+    """
+    inputs, outputs = forward(released, x.detach().requires_grad_())
+    losses = LOSSES[released.recipe.loss].value(outputs[-1], y)
+    signals = torch.autograd.grad(losses.sum(), outputs)
+    product = sum((d * z).sum(1) for d, z in zip(signals, outputs))
+    squares = sum(
+        d.square().sum(1) * (a.square().sum(1) + (layer.bias is not None))
+        for d, a, layer in zip(signals, inputs, released.network)
+    )
+    return -(product / (squares * square_norm(released.network)).sqrt().clamp_min(1e-300)).detach()
+
+
+TESTS = {"loss": by_loss, "span": by_span, "residual": by_residual}
+
+
+def areas(released: Released, training, held_out):
+    """How well each test tells training from held-out images, Parts without the trainer's mean: {test: Area}."""
+    scores = {name: [test(released, *part) for part in (training, held_out)] for name, test in TESTS.items()}
+    return {name: membership.area(*(values.cpu() for values in both)) for name, both in scores.items()}
