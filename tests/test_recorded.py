@@ -46,10 +46,7 @@ def test_values_are_those_of_the_named_runs(made):
     with pytest.raises(InputError, match="has several values per seed: name more parameters"):
         recorded.values(found, f"{AT}/leak_auc")
     assert recorded.said(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84]"
-    assert recorded.mean_range(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.8, 0.84]"
-    assert recorded.mean_range(found, f"{AT}/nothing", SPACE="span") == "–"
     found.about["grid"]["cross"]["SEED"].append(5)
-    assert recorded.mean_range(found, f"{AT}/alike", SPACE="span") == "10 [10, 10] (5 of 6)"
     assert recorded.said(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84] (5 of 6 seeds)"
     assert recorded.converged(found, AT, SPACE="span") == dict.fromkeys(range(5), True)
     assert recorded.beyond(found, f"{AT}/alike", SPACE="span") == pytest.approx([9.5 + k / 100 for k in range(5)])
@@ -74,12 +71,15 @@ def test_a_bilevel_attack_has_converged_if_its_victim_has_and_the_distance_is_sm
     assert [*recorded.stationary(far, "bilevel/affine/random").values()] == [False] + [True] * 4
 
 
-def test_an_interval_stays_within_the_range_of_its_kind():
-    rows = [{"name": f"{AT}/{name}", "seed": k, "value": 2 * (k > 3)} for k in range(5) for name in ("alike", "growth")]
-    few = recorded.Recorded("few", rows, {"grid": {"cross": {"SEED": [*range(5)]}}})
-    assert recorded.said(few, f"{AT}/alike") == "0.40 [0.00, 2.00]"
-    with pytest.raises(InputError, match="growth is not registered"):
-        recorded.said(few, f"{AT}/growth")
+def test_a_number_is_said_with_its_extent_and_the_seeds_that_have_it():
+    rows = [{"name": f"{AT}/alike", "seed": k, "value": 2 * (k > 3)} for k in range(5)]
+
+    def of(seeds):
+        return recorded.Recorded("few", rows, {"grid": {"cross": {"SEED": [*range(seeds)]}}})
+
+    assert recorded.said(of(5), f"{AT}/alike") == "0.40 [0.00, 2.00]"
+    assert recorded.said(of(6), f"{AT}/alike") == "0.40 [0.00, 2.00] (5 of 6 seeds)"
+    assert recorded.said(of(5), f"{AT}/other") == "–"
 
 
 DAMAGES = {

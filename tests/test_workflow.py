@@ -490,3 +490,5 @@ def test_verifying_computes_a_run_again(copy):
     status, lines, said = drive(copy, "verify", "g")
     assert (status, said) == (0, "") and noted(copy, "end") == [0, 0, 1] and lines[3].split()[-2:] == ["today's", "yes"]
     assert not [*(copy / "_build/verify/runs").iterdir()]
+    status, lines, said = drive(copy, "verify", "g")  # and again, as often as it is asked
+    assert (status, said) == (0, "") and noted(copy, "end") == [0, 0, 0, 1] and lines[3].split()[-1] == "yes"

@@ -28,6 +28,7 @@ from workflow.plan import ROOT, plan_of, read
 from workflow.run import results_of, sentence_of, until_interrupted
 
 FOLDER = ROOT / "_build" / "grids"
+TABLES = "table.csv", "means.html"
 SNAKEMAKE = ROOT / ".snakemake-env"  # holds `local`, which starts fast, and `cluster`, with plugins for the profiles
 
 
@@ -82,7 +83,10 @@ def finished(plan, folder):
 def drive(plan, folder, profile=None):
     """Let Snakemake compute what is not finished; return {name: what it wrote} of all that is, and its status."""
     with alone(folder) as lock, open(folder / "snakemake.log", "w") as log:
-        print(f"{len(finished(plan, folder))} of {len(plan['runs'])} done: {folder}", flush=True)
+        there = len(finished(plan, folder))
+        print(f"{there} of {len(plan['runs'])} done: {folder}", flush=True)
+        for name in TABLES if there < len(plan["runs"]) else ():  # Snakemake makes no run for a table that is there
+            (folder / name).unlink(missing_ok=True)
         command = snakemake(plan, folder, folder, profile, "--report", folder / "report.html", "--report-after-run")
         streams: dict = dict(stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()])
         driver = os.environ | {"GRID_DRIVER": str(os.getpid())}

@@ -211,7 +211,7 @@ def number(line):
 
 def words(values):
     """The mean of numbers by seed, with the smallest and the largest."""
-    return verdicts.words([*values.values()], verdicts.extent)
+    return verdicts.words([*values.values()])
 
 
 def threshold(value):

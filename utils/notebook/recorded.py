@@ -9,12 +9,11 @@ import json
 import math
 from collections import namedtuple
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import torch
 
-from utils import quantities, victims
+from utils import victims
 from utils.errors import InputError
 from utils.evaluation import evaluate
 from utils.images import DATA
@@ -108,22 +107,10 @@ def beyond(recorded, quantity, **where):
 
 
 def said(recorded, quantity, **where):
-    """A quantity's mean over the seeds with its 95 % interval, in words; the interval stays within the kind's range."""
+    """A quantity's mean over the seeds with its extent, in words; and in how many seeds it is, if not in all."""
     found, seeds = [*values(recorded, quantity, **where).values()], recorded.about["grid"]["cross"]["SEED"]
-    kind = quantities.find(quantity).kind
-    ends_of = partial(verdicts.within, least=max(kind.least, kind.above), most=kind.most)
     few = f" ({len(found)} of {len(seeds)} seeds)" if len(found) < len(seeds) else ""
-    return verdicts.words(found, ends_of) + few if found else "–"
-
-
-def mean_range(recorded, quantity, **where):
-    """A quantity's mean over the seeds with its range, in words; and in how many seeds it is, if not in all."""
-    found, seeds = [*values(recorded, quantity, **where).values()], recorded.about["grid"]["cross"]["SEED"]
-    if not found:
-        return "–"
-    low, high = min(found), max(found)
-    text = f"{sum(found) / len(found):.3g}" + (f" [{low:.3g}, {high:.3g}]" if low < high else "")
-    return text + (f" ({len(found)} of {len(seeds)})" if len(found) < len(seeds) else "")
+    return verdicts.words(found) + few if found else "–"
 
 
 def pictures(recorded, key):

@@ -1,20 +1,10 @@
-"""The numbers that recorded seeds give, with an interval, and answers to the book's own questions."""
+"""The numbers that recorded seeds give, with their extent, and answers to the book's own questions."""
 
 import math
 
-import torch
-from scipy.stats import t
-
 from utils.notebook import report
 
-SEEDS, CONFIDENCE = 5, 0.95  # recorded runs that an answer needs, and of the interval of their mean
-
-
-def interval(values):
-    """The mean and both ends of its interval by Student's t; a single value has none."""
-    values, n = torch.tensor(values, dtype=torch.float64), len(values)
-    reach = t.ppf((1 + CONFIDENCE) / 2, n - 1) * values.std().item() / n**0.5 if n > 1 else math.inf
-    return values.mean().item(), values.mean().item() - reach, values.mean().item() + reach
+SEEDS = 5  # recorded runs that an answer needs
 
 
 def extent(values):
@@ -22,15 +12,9 @@ def extent(values):
     return sum(values) / len(values), min(values), max(values)
 
 
-def within(values, least=-math.inf, most=math.inf):
-    """Student's interval, or the extent where that would leave the range of such numbers, as a count below zero."""
-    mean, low, high = interval(values)
-    return (mean, low, high) if least <= low and high <= most else extent(values)
-
-
-def words(values, ends_of=interval):
-    """The mean with its interval, 0.82 [0.80, 0.84], as precise as the interval is wide; a single value alone."""
-    mean, low, high = ends = ends_of(values)
+def words(values):
+    """The mean with the extent, 0.82 [0.80, 0.84], as precise as that is wide; a single value alone."""
+    mean, low, high = ends = extent(values)
     if mean % 1 == 0 and (low == high or len(values) == 1):
         return f"{mean:g}"
     digits = math.ceil(-math.log10(high - mean)) if low < mean < high < math.inf else 0
@@ -41,9 +25,8 @@ def words(values, ends_of=interval):
 
 
 def above(values, level):
-    """Whether the mean is above a level, for `answers`; open if the interval contains it."""
-    _, low, high = interval(values)
-    return "open" if low <= level <= high else bool(low > level)
+    """Whether all values are above a level, for `answers`; open if only some are."""
+    return "open" if min(values) <= level < max(values) else min(values) > level
 
 
 def answers(*rows):
