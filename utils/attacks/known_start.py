@@ -8,7 +8,7 @@ attacks the rest as if training had begun at zero. The biases are b₁ = B1 + α
 
 import torch
 
-from utils.attacks import unmixing
+from utils.attacks import sparse, unmixing
 from utils.errors import InputError
 from utils.networks import Layer, change
 
@@ -66,3 +66,19 @@ def attempt(released, start, shape, count, seed=0, alpha=None):
     """Unmix what training added to a known start: the Attempt of `unmixing`, and α."""
     changed, alpha = trained_part(released, start, alpha)
     return unmixing.attempt(changed, shape, count, seed), alpha
+
+
+def exact(released, start, alpha, images):
+    """Unmixed images (m, d) behind a known start, made exact where their columns of B are sparse: sparse.Refined.
+
+    None where the first layer does not span m dimensions, or has too few neurons for zeros to tell.
+    """
+    changed, _ = trained_part(released, start, alpha)
+    try:
+        _, basis, mixing = unmixing.read(changed, len(images))
+    except InputError:
+        return None
+    if basis.shape[1] != len(images) or len(mixing) * (1 - sparse.SURE[1]) <= len(images):
+        return None
+    (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
+    return sparse.refine(images, mixing, changed.network[0].bias, basis, (begun, first))

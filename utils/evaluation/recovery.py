@@ -7,6 +7,7 @@ from utils.evaluation.experiment import Row
 from utils.kernels.similarity import ncc
 
 STRONG, SOME = 0.9, 0.7  # normalised cross-correlations above which an image counts as given back
+EXACT = 0.99  # above which no difference is seen
 DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in RESULTS
 
 
@@ -28,6 +29,11 @@ def recovered(images, found):
     likeness = ncc(images, found)  # (m, n)
     either, own = likeness.abs().amax(1), likeness.amax(1)
     return Recovered(*(mask.sum().item() for mask in (either > STRONG, either > SOME, own > SOME)))
+
+
+def above(bar, images, found):
+    """How many images (m, d) have an |NCC| above a bar with one of those found (n, d); none if that is None."""
+    return 0 if found is None else (ncc(images, found).abs().amax(1) > bar).sum().item()
 
 
 def leak(found, training, held_out, known, shape):

@@ -1,0 +1,73 @@
+"""Exact images from the zeros of their coefficients, and none where there are no zeros."""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from utils import images, ordinary
+from utils.attacks import known_start, sparse
+from utils.evaluation import recovery
+from utils.kernels.similarity import ncc
+
+M, H, D = 12, 120, 60
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def behind():
+    """A function of the share of zeros: images (M, D), what they added to a layer and its biases, and the two layers.
+
+    A neuron that an image leaves far from active, by the weights of the start, has a zero.
+    """
+
+    def make(share):
+        x, weight = 0.2 * drawn(M, D), drawn(H, D, seed=1)
+        reached = x @ weight.mT
+        silent = reached < reached.quantile(share, dim=1, keepdim=True)
+        b = drawn(H, M, seed=2) * ~silent.mT
+        begun = weight, torch.zeros(H, dtype=torch.float64)
+        return x, b @ x, b.sum(1), (begun, (weight + b @ x / 100, b.sum(1) / 100))
+
+    return make
+
+
+def coordinates(added, seed=3):
+    """A basis (D, M) of the rows of what was added (H, D), turned at random, and the rows in it (H, M)."""
+    basis = torch.linalg.svd(added, full_matrices=False)[2][:M].mT @ torch.linalg.qr(drawn(M, M, seed=seed))[0]
+    return basis, added @ basis
+
+
+def test_near_images_become_exact_with_size_and_sign(behind):
+    x, added, bias, layers = behind(0.4)
+    basis, mixing = coordinates(added)
+    near = -normalize(x + 0.08 * drawn(M, M, seed=4) @ x)  # sizes and signs are lost
+    found = sparse.refine(near, mixing, bias, basis, layers)
+    assert found.sure.all()
+    torch.testing.assert_close(found.images, x, rtol=1e-6, atol=1e-6)
+
+
+def test_without_zeros_nothing_is_sure_and_images_stay(behind):
+    x, added, bias, layers = behind(0.0)
+    basis, mixing = coordinates(added)
+    near = x + 0.08 * drawn(M, M, seed=4) @ x
+    found = sparse.refine(near, mixing, bias, basis, layers)
+    assert not found.sure.any() and ncc(near, found.images).diagonal().abs().min() > 0.999
+
+
+def test_of_equal_columns_one_is_taken():
+    near = torch.eye(3, dtype=torch.float64)
+    found = normalize(torch.tensor([[1.0, 0.1, 0], [1.0, 0.1, 0], [0, 0, 1]]).double(), dim=1)
+    assert sparse.kept(found, near, torch.tensor([True, True, True])).tolist() == [True, False, True]
+
+
+def test_images_behind_ordinary_training_become_exact():
+    data = images.split(images.load("photos"), 20, 20, 1, held_out=20)
+    victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
+    attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, 20)
+    found = known_start.exact(victim.released, victim.start, alpha, attempt.images)
+    own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
+    before, after = (recovery.above(recovery.EXACT, own, x) for x in (attempt.images, found.images))
+    assert after > before and found.sure.sum() >= 10 and recovery.above(recovery.EXACT, others, found.images) == 0

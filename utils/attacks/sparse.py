@@ -1,0 +1,109 @@
+"""Exact images behind a known start: an image writes nothing into a neuron that it never activates.
+
+W₁ − αW₁⁰ = BX, and b_ji = 0 to the last bit where image i activates neuron j at no step of the training. So a column of
+B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
+holds the layer in coordinates. Any vector of the span can have m − 1 zeros; one with clearly more is a column of B, and
+needs no picture to be believed. Unmixed images say where to look: the neurons that they leave most inactive, at the
+start and at the end of the training, are likely to be zeros. Needs more neurons than about three times the images, and
+updates that are sums of gradients: Adam's are not.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import normalize
+
+ROUNDS = 3
+STEPS = 30  # of reweighting
+FIRST, FALL, LAST = 0.2, 0.7, 1e-5  # the size of what counts as zero, in units of a column's root mean square
+SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
+CENTRE, WIDTH = -0.5, 0.25  # of the logistic function that takes pre-activations to how likely a zero is
+SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
+RANGE = 0.05, 0.6  # of spreads that are believed
+
+
+class Refined(NamedTuple):
+    """Images, and which of them rest on a column that is sure."""
+
+    images: torch.Tensor  # (m, d)
+    sure: torch.Tensor  # (m,)
+
+
+class Columns(NamedTuple):
+    """What training added to the first layer, in coordinates; every neuron's row has length one."""
+
+    rows: torch.Tensor  # orthonormal columns that span those of A (h, m): A = rows @ upper
+    upper: torch.Tensor  # (m, m)
+    bias: torch.Tensor  # (h,)
+    basis: torch.Tensor  # (d, m), of the images
+
+
+def columns(mixing, bias, basis):
+    """The Columns of A (h, m), of what was added to the biases (h,), and of a basis (d, m) of the images."""
+    lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    rows, upper = torch.linalg.qr(mixing / lengths)
+    return Columns(rows, upper, bias / lengths[:, 0], basis)
+
+
+def sized(matrix, known):
+    """The images M (m, m) with the sizes and signs of those that were trained on: b₁ − αb₁⁰ = B1 tells them."""
+    found = known.rows @ known.upper @ torch.linalg.inv(matrix)  # B, up to the size of every column
+    factors = 1 / torch.linalg.lstsq(found, known.bias[:, None]).solution[:, 0]
+    spread = (matrix @ known.basis.mT).std(1)
+    low, high = RANGE
+    told = (factors.abs() * spread > low) & (factors.abs() * spread < high)
+    return matrix * torch.where(told, factors, factors.sign() * SPREAD / spread)[:, None]
+
+
+def inactive(x, layers):
+    """How likely images (m, d) never activated each neuron of a first layer, given at the start and the end: (m, h)."""
+    reached = [x @ weight.mT + bias for weight, bias in layers]
+    most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
+    return torch.sigmoid((CENTRE - most) / WIDTH) + 0.01
+
+
+def sparsest(rows, near, likely):
+    """The unit vector w (m,) beside `near` for which rows·w (h,) has most zeros, where they are `likely` (h,).
+
+    Iteratively reweighted least squares: an entry weighs more, the smaller it is.
+    """
+    w, size = near, FIRST
+    for step in range(STEPS):
+        weights = likely / (len(rows) * (rows @ w).square() + size**2)
+        w = normalize(torch.linalg.solve((rows.mT * weights) @ rows, near if step < 3 else w), dim=0)
+        size = max(size * FALL, LAST)
+    return w
+
+
+def zeros(rows, vectors):
+    """How many entries of rows·w are zero, for unit vectors w (n, m): (n,)."""
+    return ((rows @ vectors.mT).abs() * len(rows) ** 0.5 < SURE[0]).sum(0)
+
+
+def kept(found, near, enough):
+    """Which of the vectors found (m, m) are taken: with enough zeros (m,), and of equal ones that nearest its start."""
+    taken, moved = enough.clone(), (found * near).sum(1).abs()
+    equal = (found @ found.mT).abs() > 0.999
+    for i in moved.argsort().tolist():
+        taken[i] &= not (equal[i] & taken).sum() > 1
+    return taken
+
+
+def refine(images, mixing, bias, basis, layers):
+    """Images (m, d) near to the m pictures behind A (h, m), made exact where their columns are sparse: Refined.
+
+    `bias` (h,) is what was added to the biases, `basis` (d, m) that of the images, `layers` the first layer at the
+    start and at the end.
+    """
+    known = columns(mixing, bias, basis)
+    matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
+    for _ in range(ROUNDS):
+        likely = inactive(matrix @ basis.mT, layers)
+        near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
+        found = torch.stack([w if done else sparsest(known.rows, w, p) for w, p, done in zip(near, likely, sure)])
+        before, sure = sure, kept(found, near, zeros(known.rows, found) > len(found) + SURE[1] * len(known.rows))
+        found = torch.where(sure[:, None], found, near)
+        matrix = sized(torch.linalg.inv(torch.linalg.solve(known.upper, found.mT)), known)
+        if (sure == before).all():
+            break
+    return Refined(matrix @ basis.mT, sure)
