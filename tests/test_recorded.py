@@ -77,8 +77,8 @@ def test_a_number_is_said_with_its_extent_and_the_seeds_that_have_it():
     def of(seeds):
         return recorded.Recorded("few", rows, {"grid": {"cross": {"SEED": [*range(seeds)]}}})
 
-    assert recorded.said(of(5), f"{AT}/alike") == "0.40 [0.00, 2.00]"
-    assert recorded.said(of(6), f"{AT}/alike") == "0.40 [0.00, 2.00] (5 of 6 seeds)"
+    assert recorded.said(of(5), f"{AT}/alike") == "0.4 [0, 2]"
+    assert recorded.said(of(6), f"{AT}/alike") == "0.4 [0, 2] (5 of 6 seeds)"
     assert recorded.said(of(5), f"{AT}/other") == "–"
 
 

@@ -9,8 +9,8 @@ FIVE = [0.8, 0.81, 0.83, 0.85, 0.86]
 
 def test_the_extent_stays_within_the_values():
     assert extent([0.0, 0.0, 0.0, 0.0, 1.0]) == (0.2, 0.0, 1.0)
-    assert words([0.0, 0.0, 0.0, 0.0, 1.0]) == "0.20 [0.00, 1.00]"
-    assert words([3.0, 3.0]) == "3" and words([0.3]) == "0.3"
+    assert words([0.0, 0.0, 0.0, 0.0, 1.0]) == "0.2 [0, 1]"
+    assert words([3.0, 3.0]) == "3" and words([0.3]) == "0.3" and words([3.0, 5.0]) == "4 [3, 5]"
 
 
 def test_questions_have_answers_and_no_verdicts():

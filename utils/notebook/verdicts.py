@@ -15,8 +15,8 @@ def extent(values):
 def words(values):
     """The mean with the extent, 0.82 [0.80, 0.84], as precise as that is wide; a single value alone."""
     mean, low, high = ends = extent(values)
-    if mean % 1 == 0 and (low == high or len(values) == 1):
-        return f"{mean:g}"
+    if all(value % 1 == 0 and abs(value) < 1e4 for value in values):  # counts
+        return f"{round(mean, 1):g}" + (f" [{low:g}, {high:g}]" if low < high else "")
     digits = math.ceil(-math.log10(high - mean)) if low < mean < high < math.inf else 0
     places = min(4, max(digits, 0 if abs(mean) > 1 else 2))
     plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1
