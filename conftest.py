@@ -1,8 +1,8 @@
 """What all tests share, those of nbval among them: how kernels talk, and what a rehearsal changes.
 
 Kernels of two workers must not meet: a TCP port that one has found free may be taken by the other. So kernels of tests
-talk through sockets that are files, in a folder of their own. With ROUNDING=1, 2, … in the environment torch
-rounds in another way, here and in every kernel (tests/rehearsal/rounding.py).
+talk through sockets that are files, in a folder of their own, and are forked (tests/forked.py). With ROUNDING=1, 2, …
+in the environment torch rounds in another way, here and in every kernel (tests/rehearsal/rounding.py).
 """
 
 import atexit
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning import local_provisioner
 
 FOLDER = tempfile.mkdtemp(prefix="kernels-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -28,7 +29,12 @@ def begin_with_files(manager, *given, **settings):
 
 KernelManager.__init__ = begin_with_files
 
-REHEARSAL = Path(__file__).parent / "tests" / "rehearsal"
+TESTS = Path(__file__).parent / "tests"
+REHEARSAL = TESTS / "rehearsal"
+sys.path.append(str(TESTS))
+import forked  # noqa: E402
+
+local_provisioner.launch_kernel = forked.Forked
 if seed := os.environ.get("ROUNDING"):
     sys.path.append(str(REHEARSAL))
     import rounding

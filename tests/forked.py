@@ -1,0 +1,58 @@
+"""Kernels of tests, forked from a process that has imported what notebooks need: that takes each kernel seconds."""
+
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    [
+        "utils",
+        "torch.func",
+        "scipy.stats",
+        "sklearn.linear_model",
+        "matplotlib.pyplot",
+        "ipywidgets",
+        "ipykernel.kernelapp",
+    ]
+)
+
+
+def kernel(words, environment, folder):
+    """Be a kernel with these words of its command, in a session of its own, which sees nothing of the tests."""
+    os.setsid()
+    os.environ |= environment
+    os.chdir(folder)
+    sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
+    for stream in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+    import matplotlib
+    from ipykernel.kernelapp import launch_new_instance
+
+    matplotlib.rcParams["backend"] = "module://matplotlib_inline.backend_inline"
+    launch_new_instance(words)
+
+
+class Forked:
+    """A kernel that was forked, as what jupyter_client takes for its Popen."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, command, env, cwd=None, **streams):
+        self.process = FORKS.Process(target=kernel, args=(command[3:], env, cwd or os.getcwd()), daemon=True)
+        self.process.start()
+        self.pid, self.kill, self.terminate = self.process.pid, self.process.kill, self.process.terminate
+        while self.poll() is None and os.getpgid(self.pid) != self.pid:  # signals go to its group
+            time.sleep(0.001)
+
+    def poll(self):
+        return self.process.exitcode
+
+    def wait(self):
+        self.process.join()
+        return self.process.exitcode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
