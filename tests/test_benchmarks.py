@@ -17,25 +17,25 @@ RECORD = runpy.run_path(str(ROOT / "benchmarks" / "record.py"))
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """What pytest-benchmark wrote of the limits and of a kernel, and how many benchmarks there are."""
+    """What pytest-benchmark wrote of the limits and of two kernels, and how many benchmarks there are."""
     path = tmp_path_factory.mktemp("bench") / "bench.json"
-    command = [sys.executable, "-m", "pytest", "-q", "benchmarks", "-k", "limits or ssim"]
+    command = [sys.executable, "-m", "pytest", "-q", "benchmarks", "-k", "limits or torchmetrics or threads and 20-200"]
     command += ["--benchmark-min-rounds=1", "--benchmark-max-time=0.01", f"--benchmark-json={path}"]
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no worker of xdist
     said = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True).stdout
-    assert re.search(r"^[57] passed, \d+ deselected", said, re.M), said
-    return json.loads(path.read_text()), sum(map(int, re.findall(r"(\d+) (?:passed|deselected)", said)))
+    assert re.search(r"^[46] passed, .*deselected", said, re.M), said
+    return json.loads(path.read_text()), sum(map(int, re.findall(r"(\d+) (?:passed|skipped|deselected)", said)))
 
 
 def test_benchmarks_of_a_kernel_are_a_group_and_become_rows(measured):
     record = RECORD["record_of"](measured[0], "cpu")
     assert record["command"] == "make bench RECORD=cpu" and [*record["about"]] == [*RECORD["MACHINE"]]
     assert {"float32", "float64", "copy"} <= record["limits"].keys() and min(record["limits"].values()) > 0
-    ours, theirs = record["rows"]
-    assert [row["version"] for row in (ours, theirs)] == ["ours", "torchmetrics"]
-    assert len({one["group"] for one in measured[0]["benchmarks"] if one["extra_info"]["kernel"] == "ssim"}) == 1
+    versions = [row["version"] for row in record["rows"]]
+    assert versions in (["torchmetrics", "1 thread", "2 threads"], ["torchmetrics"])  # on one core, or with a GPU
+    assert len({one["group"] for one in measured[0]["benchmarks"] if one["extra_info"]["kernel"] == "threads"}) <= 1
     check_rows(record["rows"])
-    assert theirs["seconds"] > 10  # of 500,000 pairs
+    assert record["rows"][0]["seconds"] > 10  # of 500,000 pairs
     assert json.loads(RECORD["text_of"](record)) == record and "node" not in RECORD["text_of"](record)
 
 
