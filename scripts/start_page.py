@@ -1,4 +1,4 @@
-"""Write the page that `make lab` opens: every notebook of the book and its question, from the map of book/intro.md.
+"""Write the page that `make lab` opens: every notebook of the book and its question, from the map of book/reference.md.
 
 .venv/bin/python scripts/start_page.py _build/start.ipynb
 """
@@ -23,7 +23,7 @@ Most take about a minute. Your own pictures, or published weights: [try-your-own
 
 def rows():
     """Pairs of a notebook and its question, in the order of the map."""
-    found = ROW.findall((BOOK / "intro.md").read_text(encoding="utf-8"))
+    found = ROW.findall((BOOK / "reference.md").read_text(encoding="utf-8"))
     return [(name, plain(question)) for name, question in found if (BOOK / f"{name}.ipynb").exists()]
 
 
