@@ -26,7 +26,7 @@ def sheet(x, shape):
     tiles = (255 * x.clamp(0, 1)).round().byte().view(-1, COLUMNS, *shape).numpy()  # (5, 10, H, W, C)
     tiles = np.pad(tiles, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)), constant_values=255)
     whole = tiles.transpose(0, 2, 1, 3, 4).reshape(len(tiles) * (height + 2), COLUMNS * (width + 2), channels)
-    picture = Image.fromarray(whole).resize((ZOOM * whole.shape[1], ZOOM * whole.shape[0]), Image.NEAREST)
+    picture = Image.fromarray(whole).resize((ZOOM * whole.shape[1], ZOOM * whole.shape[0]), Image.Resampling.NEAREST)
     picture.save(file := io.BytesIO(), "JPEG", quality=80, optimize=True)
     return file.getvalue()
 
@@ -37,7 +37,7 @@ def main(path, seed=20):
     data = images.split(labelled, M, 800, int(seed), held_out=M)
     victim = ordinary.train(data.secret, data.known, data.shape, "sgd_decay", seed=int(seed))
     attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, M, int(seed))
-    found = known_start.exact(victim.released, victim.start, alpha, attempt.images)
+    found = known_start.exact(victim.released, victim.start, alpha, attempt)
     likeness = ncc(data.secret.images - victim.mean, found.images)  # (50, 50)
     best = found.images[likeness.argmax(1)] + victim.mean
     print(

@@ -68,17 +68,15 @@ def attempt(released, start, shape, count, seed=0, alpha=None):
     return unmixing.attempt(changed, shape, count, seed), alpha
 
 
-def exact(released, start, alpha, images):
-    """Unmixed images (m, d) behind a known start, made exact where their columns of B are sparse: sparse.Refined.
+def exact(released, start, alpha, attempt):
+    """The images of an Attempt behind a known start, exact where their columns of B are sparse: sparse.Refined.
 
-    None where the first layer does not span m dimensions, or has too few neurons for zeros to tell.
+    As they were, and none sure, where the layer does not tell the count: then its span holds more than images.
     """
     changed, _ = trained_part(released, start, alpha)
-    try:
-        _, basis, mixing = unmixing.read(changed, len(images))
-    except InputError:
-        return None
-    if basis.shape[1] != len(images) or len(mixing) * (1 - sparse.SURE[1]) <= len(images):
-        return None
+    _, basis, mixing = unmixing.read(changed, len(attempt.images))
+    nothing = torch.zeros(len(attempt.images), dtype=torch.bool)
+    if attempt.count != len(attempt.images) or basis.shape[1] != attempt.count:
+        return sparse.Refined(attempt.images, nothing)
     (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
-    return sparse.refine(images, mixing, changed.network[0].bias, basis, (begun, first))
+    return sparse.refine(attempt.images, mixing, changed.network[0].bias, basis, (begun, first))
