@@ -1,0 +1,371 @@
+"""The audit: networks and pictures of strangers, one null, one rule, and a report that holds what it says."""
+
+import json
+import os
+import re
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import kstest
+
+from utils import images
+from utils.audit import audit, judge, pictures, report, weights
+from utils.audit.__main__ import main
+from utils.errors import InputError
+from utils.networks import Layer
+
+SIDE, M, WIDTH = 16, 12, 60
+SHAPE = (SIDE, SIDE, 3)
+SCHEMA = json.loads(report.SCHEMA.read_text())
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def torch_network(inputs=3 * SIDE**2, outputs=2, width=WIDTH, seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(inputs, width), torch.nn.ReLU(), torch.nn.Linear(width, outputs))
+
+
+@pytest.fixture(scope="module")
+def sides():
+    """Small photographs (12, 16, 16, 3) of each side, with the labels of two classes."""
+    found = images.load("photos")
+    small = [np.asarray(Image.fromarray(one).resize((SIDE, SIDE), Image.Resampling.BOX)) for one in found.images]
+    rows = np.concatenate([np.flatnonzero(found.labels == kind)[:M] for kind in (0, 1)])
+    order = rows.reshape(2, 2, -1).transpose(1, 0, 2).reshape(2, M)  # half of each class on either side
+    return [(np.stack([small[k] for k in some]), found.labels[some]) for some in order]
+
+
+@pytest.fixture(scope="module")
+def mixing(sides):
+    """A state dict whose first layer is a mixture of the training pictures, flattened as torch does."""
+    seen = torch.from_numpy(sides[0][0] / 255.0).permute(0, 3, 1, 2).flatten(1).float()
+    state = torch_network().state_dict()
+    state["0.weight"], state["0.bias"] = drawn(WIDTH, M) @ seen / 100, drawn(WIDTH, M).sum(1) / 100
+    return state
+
+
+def saved(path, part):
+    """A folder of a side's pictures, in folders of classes."""
+    for k, (picture, label) in enumerate(zip(*part)):
+        (path / f"class {label}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(path / f"class {label}" / f"{k:02}.png")
+    return path
+
+
+def safetensors(tensors):
+    """A file of float32 tensors in the format of safetensors: sorted by name, as its library sorts them."""
+    header, numbers = {"__metadata__": {"format": "pt"}}, b""
+    for name in sorted(tensors):
+        part = tensors[name].contiguous().numpy().tobytes()
+        offsets = [len(numbers), len(numbers) + len(part)]
+        header[name] = {"dtype": "F32", "shape": list(tensors[name].shape), "data_offsets": offsets}
+        numbers += part
+    head = json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + numbers
+
+
+def renamed(state, *names):
+    """A state dict with other names for its layers."""
+    return {f"{name}.{part}": state[f"{k}.{part}"] for k, name in zip((0, 2), names) for part in Layer._fields}
+
+
+NAMINGS = {
+    "by number": lambda state: state,
+    "by name": lambda state: renamed(state, "fc1", "fc2"),
+    "alphabet against the order": lambda state: dict(sorted(renamed(state, "body", "a_head").items())),
+    "ten and two": lambda state: renamed(state, "layers.2", "layers.10"),
+    "a checkpoint": lambda state: {"epoch": 3, "model_state_dict": renamed(state, "module.0", "module.2")},
+    "half precision": lambda state: {name: part.half() for name, part in state.items()},
+}
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_a_network_is_read_under_whatever_names(naming, tmp_path):
+    module, x = torch_network(), torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(1))
+    torch.save(NAMINGS[naming](module.state_dict()), tmp_path / "net.pth")
+    target = weights.read(tmp_path / "net.pth")
+    expected = module(x.permute(0, 3, 1, 2).flatten(1)).double()
+    torch.testing.assert_close(target.logits(x.flatten(1).double()), expected, rtol=0, atol=2e-3)
+    assert not target.notes and [len(layer.weight) for layer in target.layers] == [WIDTH, 2]
+
+
+def test_safetensors_are_read_without_their_library_and_in_order(tmp_path):
+    state = {f"layers.{k}.weight": drawn(30, 300 if k == 0 else 30, seed=k) for k in range(11)}
+    (tmp_path / "net.safetensors").write_bytes(safetensors(state))
+    layers = weights.read(tmp_path / "net.safetensors", layout="HWC").layers
+    assert all(torch.equal(layer.weight, state[f"layers.{k}.weight"].double()) for k, layer in enumerate(layers))
+    (tmp_path / "net.safetensors").write_bytes(safetensors(state)[:-4])
+    with pytest.raises(InputError, match="is not a file of safetensors"):
+        weights.read(tmp_path / "net.safetensors")
+
+
+def test_both_layouts_give_the_same_network():
+    module, x = torch_network(), torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(1))
+    target = weights.read(module.state_dict(), SHAPE, "HWC")
+    torch.testing.assert_close(target.logits(x.flatten(1).double()).float(), module(x.flatten(1)))
+
+
+def test_of_a_network_with_other_layers_the_first_is_read():
+    norm = torch.nn.Sequential(
+        torch.nn.Linear(300, 20), torch.nn.BatchNorm1d(20), torch.nn.ReLU(), torch.nn.Linear(20, 2)
+    )
+    target = weights.read(norm.state_dict())
+    assert (
+        len(target.layers) == 1
+        and target.logits is None
+        and "1.weight is no part of a fully connected layer" in target.notes[0]
+    )
+    module = weights.read(norm)
+    assert len(module.layers) == 1 and module.logits(torch.rand(3, 300).double()).shape == (3, 2)
+
+
+def test_a_module_with_other_slopes_is_not_taken_for_one_with_relus():
+    module = torch.nn.Sequential(torch.nn.Linear(300, 20), torch.nn.Tanh(), torch.nn.Linear(20, 2))
+    assert len(weights.read(module).layers) == 1 and "more than layers with ReLUs" in weights.read(module).notes[0]
+    assert len(weights.read(torch_network()).layers) == 2
+
+
+class Trap:
+    """A pickle that would make a folder."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+GOOD = torch_network(300).state_dict()
+WRONG = {
+    "NaN": (GOOD | {"0.weight": GOOD["0.weight"] * torch.nan}, "0.weight holds values that are NaN or infinite"),
+    "complex": (GOOD | {"0.weight": GOOD["0.weight"] + 0j}, "0.weight is complex"),
+    "sparse": (GOOD | {"0.weight": GOOD["0.weight"].to_sparse()}, "0.weight is sparse"),
+    "whole": (GOOD | {"0.weight": GOOD["0.weight"].to(torch.int8)}, "holds whole numbers .*int8.*quantised"),
+    "convolution": ({"conv1.weight": drawn(8, 3, 3, 3), **GOOD}, "has a convolution, conv1.weight of 8×3×3×3"),
+    "shape": (torch_network(500).state_dict(), "none of these takes square pictures"),
+    "bias": (GOOD | {"0.bias": drawn(7)}, "0.weight gives 60 values, and its bias has the shape"),
+    "no matrix": ({"0.bias": drawn(7)}, "has no matrix of weights"),
+    "no tensor": ({"epoch": 3}, "holds no tensor"),
+    "a tensor": (drawn(3, 300), "holds a Tensor, not named weights"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_other_weights_are_refused_in_one_sentence(kind, tmp_path):
+    torch.save(WRONG[kind][0], tmp_path / "net.pth")
+    with pytest.raises(InputError, match=f"^net.pth.*{WRONG[kind][1]}"):
+        weights.read(tmp_path / "net.pth")
+
+
+def test_no_code_in_a_file_is_run(tmp_path):
+    torch.save({"0.weight": GOOD["0.weight"], "x": Trap(tmp_path / "ran")}, tmp_path / "net.pth")
+    for name in ("net.pth", "net.safetensors", "net-00001-of-00002.pth", "none.pth"):
+        (tmp_path / name).write_bytes((tmp_path / "net.pth").read_bytes()) if name != "none.pth" else None
+        with pytest.raises(InputError, match="is not a file of|is a part of a sharded|There is no file"):
+            weights.read(tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_was_done_to_pictures_is_said(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (5, 40, 30, 4), dtype=np.uint8)
+    Image.fromarray(noise[0, ..., :3]).save(tmp_path / "a.png")
+    Image.fromarray(noise[1, :16, :16]).save(tmp_path / "b.png")
+    Image.fromarray(noise[2, :16, :16, 0]).save(tmp_path / "c.png")
+    Image.fromarray(noise[3, :16, :16, 0].astype(np.uint16) * 257).save(tmp_path / "d.png")
+    (tmp_path / "notes.txt").write_text("no picture")
+    found = pictures.load(str(tmp_path), SHAPE, "held-out pictures")
+    assert found.names == ["a.png", "b.png", "c.png", "d.png"] and found.labels is None
+    grey = noise[3, :16, :16, 0] / 255
+    np.testing.assert_allclose(found.images[3].reshape(SHAPE)[..., 1], grey)
+    white = 255 - noise[1, 0, 0, 3].astype(float)
+    assert found.images[1, 0] * 255 == pytest.approx(white + noise[1, 0, 0, 0] * (noise[1, 0, 0, 3] / 255), abs=1.01)
+    said = " ".join(found.notes)
+    for part in ("1 were cut", "1 are transparent", "2 are grey", "1 have 16 bits", "1 files are no pictures"):
+        assert f"Of the held-out pictures, {part}" in said
+
+
+def test_a_corrupt_picture_is_named_and_skipped_only_if_asked(tmp_path, sides):
+    saved(tmp_path, sides[0])
+    broken = next(tmp_path.rglob("*.png"))
+    broken.write_bytes(broken.read_bytes()[:60])
+    with pytest.raises(InputError, match=f"{re.escape(str(broken))} cannot be read as a picture"):
+        pictures.load(tmp_path, SHAPE, "training pictures")
+    found = pictures.load(tmp_path, SHAPE, "training pictures", skip=True)
+    assert (
+        len(found.images) == M - 1
+        and "1 could not be read" in found.notes[0]
+        and set(found.labels) == {"class 0", "class 1"}
+    )
+
+
+def test_the_same_pictures_are_read_from_folders_files_and_arrays(tmp_path, sides):
+    pixels, labels = sides[0]
+    np.savez(tmp_path / "a.npz", images=pixels, labels=labels)
+    ways = [saved(tmp_path / "a", (pixels, labels)), str(tmp_path / "a.npz"), (pixels, labels)]
+    ways += [(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255.0, torch.from_numpy(labels))]
+    first, *others = (pictures.load(way, SHAPE, "training pictures") for way in ways)
+    order = sorted(range(M), key=lambda k: (labels[k], k))  # of a folder: class after class
+    for other in others:
+        torch.testing.assert_close(other.images[order], first.images, rtol=0, atol=1e-7)
+        assert pictures.numbered((other, first._replace(labels=other.labels)), 2)[0].tolist() == labels.tolist()
+
+
+def test_two_sides_that_share_a_picture_or_are_small_are_refused(sides):
+    ours, theirs = (pictures.load(part, SHAPE, what) for part, what in zip(sides, ("training", "held-out")))
+    assert not pictures.compared(ours, theirs)
+    shared = theirs._replace(images=torch.cat([theirs.images[1:], ours.images[3:4]]))
+    with pytest.raises(
+        InputError, match="The training picture training 3 and the held-out picture held-out 11 are equal"
+    ):
+        pictures.compared(ours, shared)
+    with pytest.raises(InputError, match="There are 9 held-out pictures: give 10 or more"):
+        pictures.compared(ours, theirs._replace(images=theirs.images[:9]))
+    nearly = theirs._replace(images=torch.cat([theirs.images[1:], 0.99 * ours.images[3:4]]))
+    assert "1 pairs of training and held-out pictures are nearly equal" in pictures.compared(ours, nearly)[0]
+    with pytest.raises(InputError, match="Held-out pictures are of the class 7"):
+        pictures.numbered((ours, theirs._replace(labels=[7] * M)), 2)
+
+
+def test_p_values_are_uniform_without_a_leak_and_within_classes():
+    labels = (torch.arange(20) % 2, (torch.arange(30) % 10 == 0).long())
+    found = []
+    for seed in range(60):
+        ours, theirs = (drawn(len(part), seed=2 * seed + k) + 5 * part for k, part in enumerate(labels))
+        found.append(judge.p_value(ours, theirs, labels, seed))
+    assert kstest(found, "uniform").pvalue > 0.01
+    assert judge.p_value(ours, theirs) < 0.05  # the classes are taken for a leak
+
+
+def test_seven_of_eighteen_against_none_leak():
+    """What looked at the interval of the area alone, and called it no leak."""
+    ours, theirs = torch.arange(18) < 7, torch.zeros(18, dtype=torch.bool)
+    count = judge.of_count("alike", ours, theirs)
+    assert (count.training, count.held_out) == (7, 0) and count.p == pytest.approx(0.0038, abs=2e-4)
+    others = [judge.Comparison("area", 0.55, 0.5, 0.3)] * 7
+    near = report.Near(torch.zeros(18, dtype=torch.bool), 0, 0.9)
+    status, said = report.finding(near, judge.holm([count, *others]), [], 0.05)
+    assert status == report.LEAKS and "1 of 8 comparisons tells" in said
+
+
+def test_holm_is_holm():
+    tests = [judge.Comparison(str(p), 0, 0, p) for p in (0.04, 0.01, 0.03)]
+    assert [one.adjusted for one in judge.holm(tests)] == pytest.approx([0.06, 0.03, 0.06])
+
+
+@pytest.mark.parametrize(
+    "ours, theirs, count, sure, status",
+    [(0.92, 0.5, 1, True, 1), (0.92, 0.91, 0, True, 0), (0.97, 0.91, 1, True, 1), (0.97, 0.96, 1, False, 0)],
+)
+def test_a_picture_that_came_back_is_never_left_unsaid(ours, theirs, count, sure, status):
+    training, held_out = torch.full((10,), 0.4), torch.full((10,), 0.4)
+    training[3], held_out[5] = ours, theirs
+    mask, bar = judge.near(training, held_out)
+    near = report.Near(mask, int((held_out > bar).sum()), bar)
+    found, said = report.finding(near, [judge.Comparison("area", 0.5, 0.5, 1.0)], [], 0.05)
+    assert int(mask.sum()) == count and (near.held_out == 0) == sure and found == status
+    assert ("A training picture came back almost exactly" in said) == bool(count)
+
+
+def test_sides_that_differ_by_themselves_give_no_answer():
+    differs = [judge.Comparison("brightness", 0.9, 0.5, 1e-4, 1e-4)]
+    told = [judge.Comparison("loss", 0.9, 0.5, 1e-4, 1e-4)]
+    status, said = report.finding(None, told, differs, 0.05)
+    assert status == report.NO_ANSWER and "differ by themselves, in brightness" in said
+    assert report.finding(None, told, [], 0.05)[0] == report.LEAKS
+    assert report.finding(None, [], [], 0.05)[0] == report.NO_ANSWER
+
+
+def checked(found):
+    """A report that keeps its schema, and a page that needs nothing else."""
+    jsonschema.validate(json.loads(found.json()), SCHEMA)
+    page = found.html()
+    assert not re.findall(r"""(?:src|href)=(?!["']?data:)|<script|@import|url\(""", page)
+    assert found.sentence.split(".")[0] in page
+    return found.content
+
+
+def test_a_mixture_of_training_pictures_leaks(sides, mixing, tmp_path):
+    found = audit(mixing, *sides, progress=False, steps=5)
+    content = checked(found)
+    assert found.status == report.LEAKS and found.sentence.startswith("Something leaks.")
+    structure = next(one for one in content["stages"] if one["name"] == "structure of W₁")
+    assert structure["facts"]["count"] == M and structure["facts"]["inside"] == [M, 0]
+    assert content["nearest"]["record"] == "unmixing-map" and len(content["images"]) == 2 * M
+    risks = [one["ncc"] for one in content["images"]]
+    assert risks == sorted(risks, reverse=True)
+    assert found.save(tmp_path / "out") == tmp_path / "out" / "report.html"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
+
+
+def test_what_training_added_to_a_known_start_leaks(sides, mixing):
+    start = torch_network(seed=3).state_dict()
+    after = mixing | {"0.weight": mixing["0.weight"] + 0.9 * start["0.weight"]}
+    blind, seeing = (audit(after, *sides, before, progress=False, steps=5) for before in (None, start))
+    change = next(one for one in seeing.content["stages"] if one["name"] == "structure of the change of W₁")
+    assert change["facts"]["inside"] == [M, 0] and change["facts"]["alpha"] == pytest.approx(0.9, abs=1e-3)
+    assert checked(seeing)["nearest"]["record"] == "known-start" and seeing.status == report.LEAKS
+    assert all(one["facts"].get("count") is None for one in checked(blind)["stages"])
+
+
+def test_an_untrained_network_is_not_said_to_be_safe(sides):
+    found = audit(torch_network().state_dict(), *sides, progress=False, steps=5)
+    assert found.status == report.FOUND_NOTHING and found.sentence.startswith("These attacks found nothing.")
+    assert "correctly: it was not trained to the end, or its normalisation is another one" in found.sentence
+    assert "safe" not in re.sub("base64,[^']*", "", found.html())
+    checked(found)
+
+
+def test_a_function_is_audited_by_its_losses_alone(sides):
+    marks = {one.tobytes(): label for one, label in zip(*sides[0])}
+
+    def classify(batch):
+        known = [marks.get((255 * one.permute(1, 2, 0)).round().byte().numpy().tobytes()) for one in batch]
+        return torch.tensor([[0.0, 0.1] if label is None else [5.0 * (1 - label), 5.0 * label] for label in known])
+
+    found = audit(classify, *sides, progress=False)
+    content = checked(found)
+    assert [one["name"] for one in content["stages"]] == ["membership by loss"] and found.status == report.LEAKS
+    first = content["true_positives"][0]
+    assert (first["auc"], first["rate"], first["allowed"], first["of"], first["value"]) == (1.0, 0.01, 0, M, 1.0)
+
+
+def test_a_stage_beyond_the_limit_is_skipped_and_said(sides, mixing):
+    found = audit(mixing, *sides, progress=False, limit=0.0)
+    assert found.status == report.NO_ANSWER and "No attack could be run." in found.sentence
+    assert {one["state"] for one in checked(found)["stages"]} == {"skipped"}
+
+
+def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, capsys, monkeypatch):
+    torch.save(mixing, tmp_path / "leaks.pth")
+    torch.save(torch_network().state_dict(), tmp_path / "fresh.pth")
+    folders = [str(saved(tmp_path / name, part)) for name, part in zip(("in", "out"), sides)]
+    common = [*folders, "--steps", "5", "--out"]
+    assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / "a")]) == 1
+    assert "Something leaks." in capsys.readouterr().out
+    assert main([str(tmp_path / "fresh.pth"), *common, str(tmp_path / "b")]) == 0
+    assert json.loads((tmp_path / "b" / "report.json").read_text())["finding"]["status"] == 0
+    assert main([str(tmp_path / "none.pth"), *common, str(tmp_path / "c")]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("There is no file") and not [*(tmp_path / "c").iterdir()]
+    assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / "leaks.pth" / "d")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    monkeypatch.setattr("utils.audit.__main__.audit", lambda **given: 1 / 0)
+    assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / "e")]) == 2  # never taken for a leak
+
+
+def test_wrong_parameters_are_refused(sides, mixing):
+    for given, said in {
+        "mean": ([0.1, 0.2], "The mean is"),
+        "deviation": (0.0, "The deviation is 0.0"),
+        "layout": ("WHC", "The layout is"),
+        "loss": ("hinge", "The loss is 'hinge'"),
+        "shape": ((8, 8, 3), "Pictures have the sizes"),
+    }.items():
+        with pytest.raises(InputError, match=said[1]):
+            audit(mixing, *sides, progress=False, **{given: said[0]})

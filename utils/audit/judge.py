@@ -1,0 +1,124 @@
+"""One null for all that an audit measures, and one rule that says that something leaks.
+
+Training and held-out pictures of one class can be exchanged if the network knows neither. So a score has the area 0.5,
+and of the pictures that pass a bar either side holds its share.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import chi2_contingency, fisher_exact, rankdata
+
+from utils.evaluation.membership import Area, area
+
+DRAWS = 9999  # of exchanges, at random
+NEAR, NEARER = 0.9, 0.95  # |NCC| of a picture that came back; the second where held-out ones pass the first
+DIFFERENT = 0.01  # level at which training and held-out pictures differ by themselves
+RATES = 0.01, 0.001  # of false positives
+
+
+class Comparison(NamedTuple):
+    """One number of the training pictures beside that of the held-out ones."""
+
+    name: str
+    training: float  # an area, or a count
+    held_out: float  # what it would be without a leak: 0.5, or the count of held-out pictures
+    p: float
+    adjusted: float = 1.0  # for the number of all tests, after Holm
+
+
+class Scored(NamedTuple):
+    """A score of membership, the higher, the likelier: of m training and n held-out pictures."""
+
+    training: torch.Tensor  # (m,)
+    held_out: torch.Tensor  # (n,)
+    area: Area  # with its 95 % interval
+    p: float  # of an area this large under exchange within classes
+
+
+def strata(labels, sizes):
+    """Classes of the two sides, (m,) and (n,); one class for all where they are not known on both sides."""
+    return labels if labels[0] is not None else tuple(torch.zeros(size, dtype=torch.long) for size in sizes)
+
+
+def scored(sides, labels=(None, None), seed=0):
+    """The Scored of two sides' values, (m,) and (n,), with labels of their classes where they are known."""
+    training, held_out = sides
+    values = area(training.double(), held_out.double())
+    return Scored(training, held_out, values, p_value(training, held_out, labels, seed))
+
+
+def p_value(training, held_out, labels=(None, None), seed=0):
+    """The share of random exchanges within the classes after which the sum of the ranks is at least as large."""
+    ours, theirs = (part.numpy() for part in strata(labels, (len(training), len(held_out))))
+    ranks, draw = rankdata(np.concatenate([training, held_out])), np.random.default_rng(seed)
+    side, kinds = np.repeat([True, False], [len(ours), len(theirs)]), np.concatenate([ours, theirs])
+    sums = np.zeros(DRAWS)
+    for kind in np.unique(kinds):
+        sums += random_sums(ranks[kinds == kind], (side & (kinds == kind)).sum(), draw)
+    return (1 + (sums >= ranks[side].sum() - 1e-9).sum().item()) / (1 + DRAWS)
+
+
+def random_sums(values, count, draw):
+    """The sum of `count` of these values (N,), drawn without replacement, DRAWS times: (DRAWS,)."""
+    sizes = [len(part) for part in np.array_split(np.arange(DRAWS), 1 + DRAWS * len(values) // 2_000_000)]
+    tables = (draw.permuted(np.tile(values, (size, 1)), axis=1) for size in sizes)
+    return np.concatenate([table[:, :count].sum(1) for table in tables])
+
+
+def of_area(name, score):
+    """The Comparison of a Scored."""
+    return Comparison(name, score.area.value, 0.5, score.p)
+
+
+def of_count(name, training, held_out):
+    """The Comparison by Fisher's exact test of two masks, (m,) and (n,): whether more training pictures pass."""
+    ours, theirs = int(training.sum()), int(held_out.sum())
+    table = [[ours, len(training) - ours], [theirs, len(held_out) - theirs]]
+    return Comparison(name, ours, theirs, float(fisher_exact(table, alternative="greater").pvalue))
+
+
+def holm(tests):
+    """The Comparisons with p-values adjusted so that any of them errs at most as often as its level says."""
+    order, least, adjusted = sorted(range(len(tests)), key=lambda k: tests[k].p), 0.0, {}
+    for place, k in enumerate(order):
+        least = adjusted[k] = max(least, min(1.0, (len(tests) - place) * tests[k].p))
+    return [test._replace(adjusted=adjusted[k]) for k, test in enumerate(tests)]
+
+
+def near(training, held_out):
+    """Which training pictures came back almost exactly, by the best |NCC| of each (m,) and (n,), and the bar: (m,).
+
+    The bar is NEAR; if a held-out picture passes it, NEARER.
+    """
+    bar = NEAR if not (held_out > NEAR).any() else NEARER
+    return training > bar, bar
+
+
+def true_positives(score, rate):
+    """The share of training pictures above all but `rate` of the held-out ones, and how many of these are above it."""
+    allowed = int(rate * len(score.held_out))
+    bar = score.held_out.sort(descending=True).values[allowed]
+    return (score.training > bar).double().mean().item(), allowed
+
+
+def differences(sides, likeness, labels=(None, None)):
+    """Comparisons that say whether the two sides, (m, d) and (n, d), differ before any network: two-sided, adjusted.
+
+    By brightness, contrast, the balance of classes, and `likeness` (m,), (n,) to photographs that have nothing to do
+    with them.
+    """
+    brightness, contrast = ([part.mean(1), part.std(1)] for part in sides)
+    named = dict(zip(("brightness", "contrast"), zip(brightness, contrast))) | {"likeness to strangers": likeness}
+    tests = []
+    for name, (ours, theirs) in named.items():
+        p = min(p_value(ours, theirs, labels), p_value(-ours, -theirs, labels))
+        tests.append(Comparison(name, area(ours.double(), theirs.double()).value, 0.5, min(1.0, 2 * p)))
+    if labels[0] is not None:
+        counts = np.array([np.bincount(part, minlength=int(max(map(max, labels))) + 1) for part in labels])
+        counts = counts[:, counts.sum(0) > 0]
+        p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
+        shares = (counts[:, 0] / counts.sum(1)).tolist()
+        tests.append(Comparison("share of the first class", shares[0], shares[1], p))
+    return holm(tests)

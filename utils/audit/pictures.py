@@ -1,0 +1,203 @@
+"""Pictures of strangers: folders, `.npz` files and arrays, as rows (n, d) in [0, 1]; what was done to them is said."""
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from utils import images
+from utils.errors import InputError
+from utils.kernels.similarity import ncc
+
+FEWEST = 10  # pictures of each side, with which a test can say anything
+TWINS = 0.999  # normalised cross-correlation above which two pictures are one
+ALPHA = "RGBA", "LA", "PA", "RGBa", "La"
+DEEP = "I;16", "I;16B", "I;16L", "I"  # sixteen bits a pixel
+
+
+class Pictures(NamedTuple):
+    """n pictures of one shape."""
+
+    images: torch.Tensor  # (n, d) in [0, 1], flattened as (H, W, C)
+    labels: list | None  # n numbers or names of classes, where they are known
+    names: list  # n, of files or places
+    notes: list  # sentences on what was done to them
+
+
+def shape_of(source):
+    """The shape (H, W, C) of pictures in an array or an `.npz` file; None for a folder, whose pictures are resized."""
+    if is_path(source) and not str(source).endswith(".npz"):
+        return None
+    return batch(*arrays(source))[0].shape[1:]
+
+
+def is_path(source):
+    """Whether pictures are named by a path."""
+    return isinstance(source, str | Path)
+
+
+def load(source, shape, what, skip=False):
+    """The Pictures of a folder, an `.npz` file, an array, or a pair of an array and labels; errors name them `what`.
+
+    A folder holds pictures, or one folder of them for each class. Those of another size lose what is outside of their
+    middle square, and are resized to `shape` (H, W, C); arrays must have it. InputError names a picture that cannot be
+    read, unless they are to be skipped.
+    """
+    if is_path(source) and not str(source).endswith(".npz"):
+        return of_folder(Path(source).expanduser(), shape, what, skip)
+    pixels, labels = batch(*arrays(source))
+    if pixels.shape[1:] != tuple(shape):
+        sizes = ["×".join(map(str, size)) for size in (pixels.shape[1:], shape)]
+        raise InputError(f"The {what} are of {sizes[0]}, and the network takes {sizes[1]}: give them in that size.")
+    rows = torch.as_tensor(pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)).flatten(1)
+    return Pictures(
+        rows, None if labels is None else labels.tolist(), [f"{what.split()[0]} {k}" for k in range(len(rows))], []
+    )
+
+
+def arrays(source):
+    """Pixels, and labels or None, of an `.npz` file, an array or tensor, or a pair of them."""
+    if is_path(source):
+        if not Path(source).is_file():
+            raise InputError(f"There is no file {source}: check its path.")
+        try:
+            found = images.unpack(source)
+        except Exception as error:
+            raise InputError(f"{source} is not an .npz file of numbers: save it with numpy.savez.") from error
+        if "images" not in found:
+            raise InputError(f"{source} has no array 'images': save it with numpy.savez(path, images=…, labels=…).")
+        return found["images"], found.get("labels"), str(source)
+    pixels, labels = source if isinstance(source, tuple | list) and len(source) == 2 else (source, None)
+    return *(None if part is None else np.asarray(part) for part in (pixels, labels)), "The array"
+
+
+def batch(pixels, labels, name):
+    """Checked pixels (n, H, W, C), whatever their layout was, and labels (n,) or None."""
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    elif pixels.ndim == 4 and pixels.shape[-1] not in (1, 3) and pixels.shape[1] in (1, 3):
+        pixels = pixels.transpose(0, 2, 3, 1)
+    images.check(pixels, np.zeros(len(pixels)) if labels is None else labels, name)
+    if pixels.shape[-1] not in (1, 3):
+        raise InputError(f"{name}: pictures have {pixels.shape[-1]} channels; one or three are needed.")
+    return np.ascontiguousarray(pixels), labels
+
+
+def of_folder(folder, shape, what, skip):
+    """The Pictures of a folder, sorted by name; its folders, if they hold pictures, are the classes."""
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}: give the {what} as a folder, an .npz file or an array.")
+    known = Image.registered_extensions()
+    inside = sorted(path for path in folder.rglob("*") if path.is_file() and not hidden(path.relative_to(folder)))
+    paths = [path for path in inside if path.suffix.lower() in known]
+    classes = [path.relative_to(folder).parts[0] for path in paths if path.parent != folder]
+    if 0 < len(classes) < len(paths):
+        raise InputError(f"{folder} holds pictures beside folders of pictures: give either, the folders as classes.")
+    done, rows, kept = Counter(), [], []
+    for k, path in enumerate(paths):
+        try:
+            rows.append(pixels_of(path, shape, done))
+            kept.append(k)
+        except InputError:
+            if not skip:
+                raise
+            done["could not be read and were left out"] += 1
+    if not rows:
+        raise InputError(f"{folder} holds no picture that can be read: give the {what} as PNG or JPEG files.")
+    done["files are no pictures and were left out"] += len(inside) - len(paths)
+    notes = [f"Of the {what}, {count} {deed}." for deed, count in done.items() if count]
+    names = [paths[k].relative_to(folder).as_posix() for k in kept]
+    stacked = torch.from_numpy(np.stack(rows)).flatten(1)
+    return Pictures(stacked, [classes[k] for k in kept] if classes else None, names, notes)
+
+
+def hidden(path):
+    """Whether a path leads through a hidden file or folder."""
+    return any(part.startswith(".") for part in path.parts)
+
+
+def pixels_of(path, shape, done):
+    """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`. InputError if it cannot be read."""
+    height, width, channels = shape
+    try:
+        with Image.open(path) as file:
+            file.load()
+            picture = file
+    except (Image.DecompressionBombError, MemoryError) as error:
+        raise InputError(f"{path} is too large to be a training picture: give it as the network saw it.") from error
+    except Exception as error:  # every format has errors of its own
+        raise InputError(
+            f"{path} cannot be read as a picture: mend it, or have such pictures skipped (--skip-corrupt)."
+        ) from error
+    picture = plain(picture, channels, done)
+    if picture.size != (width, height):
+        if height != width:
+            raise InputError(f"{path} is of {picture.size[0]}×{picture.size[1]}, not {width}×{height}: resize it.")
+        picture = squared(picture, height)
+        done[f"were cut to their middle square and resized to {height}×{width} by Lanczos' filter"] += 1
+    return np.asarray(picture, dtype=np.float64).reshape(shape) / 255
+
+
+def plain(picture, channels, done):
+    """A picture of eight bits in one channel or three: transparent ones on white paper, deep ones divided by 257."""
+    if picture.mode in DEEP:
+        deep = np.asarray(picture).astype(np.float64) / 257
+        picture = Image.fromarray(deep.clip(0, 255).round().astype(np.uint8))
+        done["have 16 bits a pixel and were brought to 8"] += 1
+    if picture.mode in ALPHA or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+        done["are transparent and were laid on white"] += 1
+    wanted = "L" if channels == 1 else "RGB"
+    if (picture.mode in ("L", "1")) != (channels == 1):
+        done["are in colour and were made grey" if channels == 1 else "are grey and were taken as colour"] += 1
+    return picture.convert(wanted)
+
+
+def squared(picture, side):
+    """The middle square of a picture, resized."""
+    cut = min(picture.size)
+    left, top = ((size - cut) // 2 for size in picture.size)
+    return picture.crop((left, top, left + cut, top + cut)).resize((side, side), Image.Resampling.LANCZOS)
+
+
+def compared(members, held_out):
+    """Sentences on what the two sides share; InputError if there are too few, or one picture is on both."""
+    for part, what in ((members, "training pictures"), (held_out, "held-out pictures")):
+        if len(part.images) < FEWEST:
+            raise InputError(f"There are {len(part.images)} {what}: give {FEWEST} or more, for a test.")
+    marks = {hashlib.sha256(row.numpy().tobytes()).digest(): name for row, name in zip(members.images, members.names)}
+    for row, name in zip(held_out.images, held_out.names):
+        if (twin := marks.get(hashlib.sha256(row.numpy().tobytes()).digest())) is not None:
+            raise InputError(f"The training picture {twin} and the held-out picture {name} are equal: remove one.")
+    notes = [*members.notes, *held_out.notes]
+    if len(marks) < len(members.images):
+        notes.append(f"{len(members.images) - len(marks)} training pictures are copies of others.")
+    near = (ncc(held_out.images, members.images) > TWINS).nonzero().tolist()
+    if near:
+        pair = f"{members.names[near[0][1]]} and the held-out {held_out.names[near[0][0]]}"
+        notes.append(f"{len(near)} pairs of training and held-out pictures are nearly equal, such as {pair}.")
+    return notes
+
+
+def numbered(sides, outputs):
+    """Both sides' labels as numbers 0, 1, … (n,) in the order of the training classes; None where they are not known.
+
+    Whole numbers below the number of `outputs` stay as they are. InputError for held-out pictures of another class.
+    """
+    members, held_out = sides
+    if members.labels is None or held_out.labels is None:
+        return None, None
+    kinds = sorted(set(members.labels))
+    if all(not isinstance(kind, str) and 0 <= kind < max(outputs, 2) for kind in kinds):
+        kinds = [*range(max(outputs, 2))]
+    if len(kinds) > max(outputs, 2):
+        raise InputError(f"The training pictures have {len(kinds)} classes, and the network tells {max(outputs, 2)}.")
+    if others := sorted(set(held_out.labels) - set(kinds)):
+        raise InputError(f"Held-out pictures are of the class {others[0]!r}, and no training picture is: give others.")
+    places = {kind: k for k, kind in enumerate(kinds)}
+    return tuple(torch.tensor([places[label] for label in part.labels]) for part in (members, held_out))

@@ -1,0 +1,310 @@
+"""What an audit found: one sentence, the numbers behind it, and its two files."""
+
+import csv
+import json
+import os
+import platform
+import tempfile
+from bisect import bisect_left
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import utils.audit.judge as judge
+from utils.audit.page import bytes_of, page
+from utils.cache import write
+from utils.errors import InputError
+from utils.kernels.similarity import ncc, stretch
+
+DATA = Path(__file__).parent.parent.parent / "data"
+SCHEMA = DATA / "audit.schema.json"
+FILES = "report.json", "report.html"
+FOUND_NOTHING, LEAKS, NO_ANSWER = 0, 1, 2  # exit statuses
+BARS = [0.9, 0.7]  # of |NCC|, in the records of the book
+RECORDED = 50  # pictures of each network in these
+SHOWN = 12  # pictures of a side on the page
+SMALL = 200  # pictures, up to which all have a thumbnail
+SIDES = "training", "held_out"
+LIMITS = [
+    "These attacks are some of many: that they found nothing does not mean that nothing can be found.",
+    "They read a fully connected first layer; a convolution shares its weights over places, and is another mixture.",
+    "Membership is tested by the loss alone, without reference networks; stronger tests of membership exist.",
+    "The held-out pictures must be of the same source as the training pictures, and drawn at random from it.",
+    "Pictures that were augmented, cut or resized otherwise in training are compared as they were given here.",
+]
+
+
+class Report(NamedTuple):
+    """The result of an audit."""
+
+    content: dict  # as data/audit.schema.json says
+    pictures: dict  # for the page alone: {title: [(a picture, what came back, words)]}, pictures as (H, W, C) bytes
+    thumbnails: list  # (H, W, C) bytes for the images of the content, or none
+
+    @property
+    def status(self):
+        """The exit status: 0 these attacks found nothing, 1 something leaks, 2 there is no answer."""
+        return self.content["finding"]["status"]
+
+    @property
+    def sentence(self):
+        """The finding."""
+        return self.content["finding"]["sentence"]
+
+    def json(self):
+        """The content as a text."""
+        return json.dumps(self.content, indent=1, ensure_ascii=False, allow_nan=False)
+
+    def html(self):
+        """One page that needs no other file and no network."""
+        return page(self.content, self.pictures, self.thumbnails)
+
+    def _repr_html_(self):
+        return f"<p>{self.sentence}</p>"
+
+    def save(self, folder):
+        """Write report.json and report.html into a folder, each whole or not at all: the path of the page."""
+        folder = writable(folder)
+        texts = [self.json(), self.html()]
+        try:
+            for name, text in zip(FILES, texts):
+                write(folder / name, text.encode())
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        return folder / FILES[1]
+
+
+def writable(folder):
+    """The path of a folder in which files can be written, made if it is missing; InputError otherwise."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="report.", suffix=".tmp") as probe:
+            probe.write(bytes(2**20))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except (OSError, ValueError) as error:
+        raise unwritable(folder, error) from error
+    return folder
+
+
+def unwritable(folder, error):
+    """The InputError for a folder in which nothing can be written."""
+    reason = getattr(error, "strerror", None) or error
+    return InputError(f"The report cannot be written to {folder} ({reason}): give a folder of yours with room in it.")
+
+
+class Near(NamedTuple):
+    """Pictures that came back almost exactly, by any attack."""
+
+    training: torch.Tensor  # (m,), mask
+    held_out: int  # how many pass the same bar
+    bar: float
+
+
+def nearly_exact(outcomes):
+    """The Near of all attacks that returned pictures, or None."""
+    best = [one.ncc for one in outcomes if one.ncc]
+    if not best:
+        return None
+    ours, theirs = (torch.stack(side).amax(0) for side in zip(*best))
+    mask, bar = judge.near(ours, theirs)
+    return Near(mask, int((theirs > bar).sum()), bar)
+
+
+def finding(near, comparisons, differences, level):
+    """The exit status, and the finding in a sentence or two: one rule for all attacks.
+
+    Something leaks if a picture came back almost exactly and no held-out one did, or if a comparison says so after
+    Holm's correction. There is no answer if the two sides differ by themselves, or nothing could be run.
+    """
+    count, sure = (int(near.training.sum()), near.held_out == 0) if near else (0, False)
+    said, unlike = [], [one for one in differences if one.adjusted < judge.DIFFERENT]
+    told = [] if unlike else [one for one in comparisons if one.adjusted < level]
+    if count:
+        others = "no held-out picture does" if sure else f"{near.held_out} held-out pictures do, too"
+        pictures = f"{count} of {len(near.training)} training pictures" if count > 1 else "A training picture"
+        said.append(f"{pictures} came back almost exactly: |NCC| above {near.bar:g}; {others}.")
+    if unlike:
+        differ = f"differ by themselves, in {unlike[0].name} (p = {unlike[0].adjusted:.1g})"
+        said.append(f"The two sides {differ}, so no comparison can tell a leak: give pictures of one source, shuffled.")
+    elif told:
+        best = min(told, key=lambda one: one.adjusted)
+        tell = "comparisons tells" if len(told) == 1 else "comparisons tell"
+        clearest = f"{best.name}, p = {best.adjusted:.1g} after Holm's correction"
+        said.append(f"{len(told)} of {len(comparisons)} {tell} training pictures from held-out ones ({clearest}).")
+    elif comparisons:
+        said.append(f"None of {len(comparisons)} comparisons tells training pictures from held-out ones.")
+    else:
+        said.append("No attack could be run.")
+    if told or (count and sure):
+        return LEAKS, " ".join(["Something leaks.", *said])
+    if unlike or not comparisons:
+        return NO_ANSWER, " ".join(["There is no answer.", *said])
+    return FOUND_NOTHING, " ".join(["These attacks found nothing.", *said])
+
+
+def nearest(outcomes, with_start):
+    """The recorded network of the book that gave back the most like shares of its pictures: a dict, or None."""
+    found = [one.ncc[0] for one in outcomes if one.ncc and one.name.startswith("unmixing")]
+    if not found:
+        return None
+    ours = max([(best > bar).double().mean().item() for bar in BARS] for best in found)
+    record = "known-start" if with_start else "unmixing-map"
+    means = shares(record, ("TRAINER", "START") if with_start else ("VICTIM",), 3 if with_start else 4)
+    name = min(means, key=lambda name: sum(abs(a - b) for a, b in zip(means[name], ours)))
+    return {"record": record, "network": name, "shares": means[name], "yours": ours, "bars": BARS}
+
+
+def shares(record, keys, depth):
+    """{network: mean share of its pictures above each of BARS} of a record whose names have so many parts."""
+    counts = {}
+    with (DATA / "results" / f"{record}.csv").open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            *head, quantity = row["name"].split("/")
+            bars = [k for k, bar in enumerate(BARS) if quantity == f"ncc_above_{bar}"]
+            if bars and len(head) + 1 == depth:
+                of = counts.setdefault(", start: ".join(row[key] for key in keys), [[] for _ in BARS])
+                of[bars[0]].append(float(row["value"]) / RECORDED)
+    return {name: [sum(some) / len(some) for some in of] for name, of in counts.items()}
+
+
+def versions():
+    """What the numbers depend on beside the input."""
+    return {"python": platform.python_version()} | {name: version(name) for name in ("torch", "numpy", "scipy")}
+
+
+class Risk(NamedTuple):
+    """What the audit says of one picture."""
+
+    side: int  # of SIDES
+    index: int  # on that side
+    ncc: float | None  # the best |NCC| with what any attack returned
+    attack: int | None  # which of the outcomes that was
+    likeness: float | None  # to what that attack returned, by details; or None without one
+    loss: float | None
+    above: float  # share of the held-out pictures that it stands above, by |NCC|, or by its loss if nothing came back
+    returned: bool  # almost exactly
+
+
+def risks(outcomes, sizes):
+    """The Risks of all pictures on sides of these sizes, the largest first."""
+    attacks = [k for k, one in enumerate(outcomes) if one.ncc]
+    losses = next((one.facts["losses"] for one in outcomes if "losses" in one.facts), None)
+    near, found = nearly_exact(outcomes), []
+    for side, size in enumerate(sizes):
+        for k in range(size):
+            best, attack = max(((outcomes[a].ncc[side][k].item(), a) for a in attacks), default=(None, None))
+            like = None if attack is None else outcomes[attack].score[side][k].item()
+            loss = losses[side][k] if losses else None
+            returned = bool(near and best > near.bar)
+            found.append(Risk(side, k, best, attack, like, loss, 0.0, returned))
+    held_out = sorted(strength(one) for one in found if one.side == 1)
+    found = [one._replace(above=bisect_left(held_out, strength(one)) / len(held_out)) for one in found]
+    return sorted(found, key=strength, reverse=True)
+
+
+def strength(risk):
+    """What pictures are ordered by."""
+    return risk.ncc if risk.ncc is not None else -(risk.loss or 0.0)
+
+
+def reported(case, name, sides, outcomes, control, warnings, doubt, settings, level, seconds):
+    """The Report of all outcomes of a case; `doubt` is a sentence that limits a finding of nothing, or empty."""
+    comparisons = judge.holm([one for outcome in outcomes for one in outcome.comparisons])
+    status, sentence = finding(nearly_exact(outcomes), comparisons, control, level)
+    sentence = f"{sentence} {doubt}" if doubt and status == FOUND_NOTHING else sentence
+    found = risks(outcomes, [len(side.images) for side in sides])
+    content = {
+        "finding": {"status": status, "sentence": sentence, "level": level},
+        "warnings": [*warnings, *unfinished(outcomes), *([doubt] if doubt and status != FOUND_NOTHING else [])],
+        "network": {"name": name, "widths": widths(case.layers)},
+        "pictures": {"shape": list(case.shape), **{of: len(side.images) for of, side in zip(SIDES, sides)}},
+        "stages": [staged(one) for one in outcomes],
+        "comparisons": [one._asdict() for one in comparisons],
+        "control": [one._asdict() for one in control],
+        "true_positives": rates(outcomes),
+        "nearest": nearest(outcomes, bool(case.start)),
+        "images": [described(one, outcomes, sides) for one in found],
+        "threat_model": threat_model(case),
+        "limits": LIMITS,
+        "settings": settings,
+        "versions": versions(),
+        "seconds": round(seconds, 2),
+    }
+    small = [bytes_of(sides[one.side].images[one.index][None], case.shape)[0] for one in found]
+    return Report(content, galleries(case, outcomes, sides, found), small if len(small) <= SMALL else [])
+
+
+def unfinished(outcomes):
+    """A sentence on the stages that gave nothing, if there are any."""
+    missing = [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]
+    return [f"{len(missing)} of {len(outcomes)} stages gave no answer: {', '.join(missing)}."] if missing else []
+
+
+def widths(layers):
+    """How many values go in, and come out of every layer."""
+    return [layers[0].weight.shape[1], *(len(layer.weight) for layer in layers)] if layers else []
+
+
+def staged(outcome):
+    """A stage for the content."""
+    facts = {key: value for key, value in outcome.facts.items() if key != "losses"}
+    times = {"expected_seconds": round(outcome.expected, 2), "seconds": round(outcome.seconds, 2)}
+    return {"name": outcome.name, "state": outcome.state, "said": outcome.said, "facts": facts, **times}
+
+
+def rates(outcomes):
+    """True positives at few false ones, of every score of membership."""
+    found = []
+    for one in outcomes:
+        for rate in judge.RATES if one.score else ():
+            value, allowed = judge.true_positives(one.score, rate)
+            area = dict(zip(("auc", "low", "high"), one.score.area))
+            of = {"rate": rate, "allowed": allowed, "of": len(one.score.held_out), "value": value}
+            found.append({"score": one.name, **area, **of})
+    return found
+
+
+def described(risk, outcomes, sides):
+    """A picture for the content."""
+    numbers = {name: getattr(risk, name) for name in ("ncc", "likeness", "loss", "above", "returned")}
+    attack = None if risk.attack is None else outcomes[risk.attack].name
+    return {"name": sides[risk.side].names[risk.index], "side": SIDES[risk.side], "attack": attack, **numbers}
+
+
+def threat_model(case):
+    """What the attacker is taken to know, in sentences."""
+    read = "all weights" if len(case.layers) > 1 else "the weights of the first layer"
+    has = f"{read} of the network" if case.layers else "the outputs of the network"
+    said = [
+        f"The attacker has {has}" + (", and those from before its training." if case.start else "."),
+        "It knows the size of the pictures, and how many there were where a layer does not tell.",
+        "It has no training picture. The judge has them and the held-out ones, and matches both with what came back.",
+    ]
+    if case.logits:
+        said.append("For membership by loss it has the very picture, and asks whether the network was trained on it.")
+    return said
+
+
+def galleries(case, outcomes, sides, risks):
+    """Of either side the pictures that came back best, beside what came back: {title: [(picture, returned, words)]}."""
+    shown = {}
+    for side, title in enumerate(("Training pictures most at risk", "Held-out pictures, chosen in the same way")):
+        shown[title] = []
+        for one in [one for one in risks if one.side == side and one.attack is not None][:SHOWN]:
+            own, found = sides[side].images[one.index], back(case, outcomes[one.attack].found, one)
+            words = f"{sides[side].names[one.index]}: {one.ncc:.2f}"
+            shown[title].append((*bytes_of(torch.stack([own, found]), case.shape), words))
+    return shown
+
+
+def back(case, found, risk):
+    """What came back of a picture, as a picture (d,): its best match, in its own sign and contrast, stretched."""
+    seen = case.sides[risk.side][risk.index]
+    likeness = ncc(seen[None], found)[0]
+    best = likeness.abs().argmax()
+    drawn = likeness[best].sign() * (found[best] - found[best].mean())
+    return stretch(case.shown(drawn * seen.std() / drawn.std().clamp_min(1e-30) + seen.mean())[None])[0]

@@ -1,0 +1,239 @@
+"""The stages of an audit, thin calls of what the book has: structure, unmixing, stationarity, membership by loss."""
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import cross_entropy, softplus
+
+import utils.audit.judge as judge
+from utils import networks
+from utils.attacks import decoreco, known_start, starts, unmixing
+from utils.attacks.contract import Released
+from utils.errors import InputError
+from utils.evaluation import membership
+from utils.kernels.similarity import detail_ncc, ncc
+
+INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it is said to lie
+EVALUATIONS = 400, 1300  # of the objective of one unmixing, for up to unmixing.FEW pictures and for more
+STARTS = 2  # that an unmixing usually makes
+PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
+
+
+class Case(NamedTuple):
+    """All that the stages look at. Rows are pictures as the network sees them, flattened as (H, W, C)."""
+
+    layers: tuple  # of the network: all, the first one, or none
+    start: tuple  # of the network before training; empty if it is not known
+    logits: Callable | None  # rows (n, d) -> outputs (n, K)
+    sides: tuple  # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted
+    exchanged: tuple  # the same, but without the mean of both sides together where the trainer subtracted that of one
+    labels: tuple  # (m,) and (n,), or two None
+    shape: tuple  # (H, W, C)
+    recipe: networks.Recipe
+    steps: int  # of the stationarity attack
+    seed: int
+    shown: Callable  # rows as the network sees them (n, d) -> pictures in [0, 1], but for what lies beyond
+
+    @property
+    def released(self):
+        """What an attacker is given."""
+        return Released(self.layers, torch.zeros(len(self.sides[0])), self.recipe)
+
+
+class Outcome(NamedTuple):
+    """What one stage gave."""
+
+    name: str
+    state: str  # ran, refused or skipped
+    said: str  # in a sentence
+    expected: float = 0.0  # seconds, as it was told beforehand
+    seconds: float = 0.0
+    comparisons: tuple = ()  # judge.Comparisons
+    found: torch.Tensor | None = None  # pictures (k, d) that came back, as the network sees them
+    ncc: tuple = ()  # the best |NCC| with them of training (m,) and held-out (n,) pictures
+    score: judge.Scored | None = None  # of membership
+    facts: dict = {}  # what else there is to say, for JSON
+
+
+class Stage(NamedTuple):
+    """What can be run."""
+
+    name: str
+    expected: float  # seconds
+    run: Callable  # () -> Outcome
+
+
+@functools.cache
+def rate():
+    """Floating-point operations in a second, in products of matrices."""
+    x = torch.ones(400, 400)
+    x @ x
+    begun = time.perf_counter()
+    for _ in range(5):
+        x @ x
+    return 5 * 2 * 400**3 / (time.perf_counter() - begun)
+
+
+def planned(case):
+    """The Stages for a Case, the fast ones first."""
+    stages = [Stage("membership by loss", 1.0, functools.partial(by_loss, case))] if case.logits else []
+    if not case.layers:
+        return stages
+    layers = {"W₁": lambda: (case.released._replace(network=case.layers[:1]), None)}
+    if case.start:
+        added = functools.cache(lambda: known_start.trained_part(layers["W₁"]()[0], case.start[:1]))
+        layers["the change of W₁"] = added
+    look, unmixing_once, step = costs(case)
+    for name, of in layers.items():
+        times = 15 if case.start and name != "W₁" else 1  # α takes some rounds
+        stages.append(Stage(f"structure of {name}", 0.2 + times * look, functools.partial(structure, case, name, of)))
+    for name, of in layers.items():
+        stages.append(Stage(f"unmixing of {name}", 0.5 + unmixing_once, functools.partial(unmixed, case, name, of)))
+    if case.logits and len(case.layers) > 1:
+        stages.append(Stage("stationarity", 1 + look + case.steps * step, functools.partial(stationary, case)))
+    return stages
+
+
+def costs(case):
+    """About how many seconds one look at the first layer, its unmixing, and a step of stationarity take here."""
+    m, few = len(case.sides[0]), len(case.sides[0]) <= unmixing.FEW
+    (rows, columns), (height, width, channels) = case.layers[0].weight.shape, case.shape
+    least = min(rows, columns)
+    look = 30 * least**3 + 8 * rows * columns * least
+    details = 8 * channels * height * width  # numbers of a picture that unmixing looks at
+    unmixing_once = 6 * m * m * details * (STARTS * EVALUATIONS[0] if few else EVALUATIONS[1])
+    sizes = [(least, rows), *(tuple(layer.weight.shape) for layer in case.layers[1:])]
+    step = 2 * m * sum(12 * a * b + 100 * (a + b) for a, b in sizes)
+    return look / rate(), unmixing_once / rate(), step / rate()
+
+
+def energy(case, basis):
+    """The share of every picture in the span of a basis (d, r): (m,) and (n,)."""
+    return tuple((x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.sides)
+
+
+def structure(case, name, of):
+    """Whether the singular values of the first layer fall off a cliff, and which pictures lie in the span before it."""
+    released, alpha = of()
+    m, weight = len(case.sides[0]), released.network[0].weight
+    gram = weight @ weight.mT if weight.shape[0] <= weight.shape[1] else weight.mT @ weight
+    values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
+    facts = {
+        "singular_values": (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1].tolist(),
+        "count": None,
+        "alpha": alpha,
+    }
+    try:
+        count, basis, _ = unmixing.read(released)
+        facts["count"] = count
+    except InputError as error:
+        try:
+            count, basis, _ = unmixing.read(released, m)
+        except InputError:
+            return Outcome(f"structure of {name}", "refused", str(error), facts=facts)
+    shares = energy(case, basis)
+    score = judge.scored(shares, case.labels)
+    comparisons = [judge.of_area(f"energy in the span of {name}", score)]
+    facts |= {"share": [part.mean().item() for part in shares]}
+    if facts["count"] is None:
+        said = f"{name} has no cliff in its singular values; the first {count} directions were taken for the span."
+    else:
+        inside = [part > 1 - INSIDE for part in shares]
+        facts["inside"] = [part.sum().item() for part in inside]
+        comparisons.append(judge.of_count(f"pictures in the span of {name}", *inside))
+        ours, theirs = facts["inside"]
+        said = (
+            f"The singular values of {name} fall off a cliff that tells {count} pictures; {ours} of {m} training and "
+            f"{theirs} of {len(shares[1])} held-out pictures lie in the span before it."
+        )
+    return Outcome(f"structure of {name}", "ran", said, comparisons=tuple(comparisons), score=score, facts=facts)
+
+
+def returned(case, name, found, said, facts):
+    """The Outcome of an attack that returned pictures: matched with both sides alike."""
+    likeness = [detail_ncc(found, part, case.shape).amax(0) for part in case.exchanged]
+    correlated = tuple(ncc(part, found).abs().amax(1) for part in case.sides)
+    score = judge.scored(likeness, case.labels)
+    comparisons = (
+        judge.of_area(f"likeness to what {name} returned", score),
+        judge.of_count(f"alike what {name} returned", *(part > membership.ALIKE for part in likeness)),
+        judge.of_count(f"|NCC| above {judge.NEAR:g} with what {name} returned", *(c > judge.NEAR for c in correlated)),
+    )
+    return Outcome(name, "ran", said, comparisons=comparisons, found=found, ncc=correlated, score=score, facts=facts)
+
+
+def unmixed(case, name, of):
+    """The unmixing attack on a first layer; the number of pictures is told to it where the layer does not tell."""
+    m = len(case.sides[0])
+    found = unmixing.attempt(of()[0], case.shape, m, case.seed)
+    if found.images is None:
+        return Outcome(f"unmixing of {name}", "refused", found.refusals[-1])
+    who = f"The layer told {found.count} pictures." if found.count else f"The attack was told that there are {m}."
+    return returned(case, f"unmixing of {name}", found.images, who, {"count": found.count})
+
+
+def stationary(case):
+    """The stationarity attack, from noise in the span of the first layer, with twice as many candidates as pictures."""
+    outputs, released = len(case.layers[-1].weight), case.released
+    kinds, n, scale = max(outputs, 2), 2 * len(case.sides[0]), decoreco.SETTINGS["adam"].scale
+    start = starts.normal(-(-n // kinds) * kinds, case.layers[0].weight.shape[1], scale, case.seed)
+    wide = max(part.abs().max() for part in case.sides) > 1  # then the published range of pixels is not theirs
+    settings = {"rule": "signed" if outputs == 1 else "multiclass", "range_weight": 0.0 if wide else 1.0}
+    settings |= {"basis": networks.span(released.network), "seed": case.seed, "iterations": case.steps}
+    found = inspect.unwrap(decoreco.attack)(released, start, **settings)  # so it keeps nothing on disk
+    said = f"{len(start)} candidates moved for {case.steps} steps; the loss fell to {found.loss.item():.2g} of ‖θ‖²."
+    return returned(case, "stationarity", found.images, said, {"loss": found.loss.item()})
+
+
+def losses(outputs, labels, loss):
+    """The loss of every picture from the outputs z (n, K); without labels, that of the likeliest class: (n,)."""
+    if outputs.shape[1] > 1:
+        return cross_entropy(outputs, outputs.argmax(1) if labels is None else labels, reduction="none")
+    z = outputs[:, 0]
+    signs = z.sign() if labels is None else 2.0 * labels - 1
+    return (z - signs).square() / 2 if loss == "square" else softplus(-signs * z)
+
+
+def correct(outputs, labels):
+    """Which pictures an output (n, K) classifies as their labels say: (n,)."""
+    return (outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()) == labels
+
+
+def by_loss(case):
+    """Whether the loss of training pictures is smaller than that of held-out ones."""
+    outputs, labels, note, facts = [case.logits(x) for x in case.sides], case.labels, "", {}
+    if not all(part.isfinite().all() for part in outputs):
+        raise InputError("The outputs of the network are not finite for these pictures: check their normalisation.")
+    if labels[0] is not None:
+        right = [correct(*one) for one in zip(outputs, labels)]
+        if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
+            labels, right = tuple(1 - part for part in labels), [~part for part in right]
+            note = " The two classes were exchanged, as the network has them so."
+        facts["accuracy"] = shares = [part.double().mean().item() for part in right]
+        told = f"{shares[0]:.0%} of the training and {shares[1]:.0%} of the held-out pictures are classified correctly."
+    else:
+        told = "The classes are not known, so the loss of the likeliest class was taken."
+    values = [losses(*one, case.recipe.loss) for one in zip(outputs, labels)]
+    facts["losses"] = [part.tolist() for part in values]
+    score = judge.scored([-part for part in values], case.labels)
+    comparisons = (judge.of_area("loss", score),)
+    return Outcome("membership by loss", "ran", told + note, comparisons=comparisons, score=score, facts=facts)
+
+
+def agreement(outcomes, shape):
+    """The Outcomes, the stationarity attack's with how many of its pictures another attack returned as well."""
+    found = [one.found for one in outcomes if one.found is not None and one.name != "stationarity"]
+    return [agreed(one, torch.cat(found), shape) if found and one.name == "stationarity" else one for one in outcomes]
+
+
+def agreed(outcome, others, shape):
+    """An Outcome with how many of its pictures are alike others (k, d)."""
+    if outcome.found is None:
+        return outcome
+    count = int((detail_ncc(outcome.found, others, shape).amax(1) > membership.ALIKE).sum())
+    said = f"{outcome.said} {count} of its {len(outcome.found)} pictures are alike one that unmixing returned."
+    return outcome._replace(said=said, facts=outcome.facts | {"agreed": count})

@@ -1,0 +1,255 @@
+"""Networks of strangers: weights of a file, a state dict or a module, under whatever names; no code in them is run."""
+
+import copy
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from utils import networks
+from utils.errors import InputError
+from utils.networks import Layer
+
+NESTED = "state_dict", "model_state_dict", "model", "net", "network", "weights"  # where checkpoints keep the weights
+SHARD = re.compile(r"-\d+-of-\d+\.\w+$")
+SORTABLE = 7  # matrices, up to which every order of them is looked at
+SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
+FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}  # of safetensors
+OTHERS = {"I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}
+LOOK = 1e-3  # largest relative difference of two outputs that count as equal
+Logits = Callable[[torch.Tensor], torch.Tensor]  # pictures as rows (n, d), as the network sees them -> outputs (n, K)
+
+
+class Target(NamedTuple):
+    """A network to be audited, as far as it could be read."""
+
+    name: str
+    layers: tuple  # of Layers in double precision: all, or the first one alone; empty if that is not fully connected
+    logits: Logits | None  # what it says of pictures, or None if only a part of it could be read
+    notes: list  # sentences on what could not be read
+
+
+def square(inputs):
+    """The shape (H, W, C) of a square picture of so many values, grey or in colour; None if there is none."""
+    for channels in (1, 3):
+        side = math.isqrt(inputs // channels)
+        if side >= SMALLEST and side * side * channels == inputs:
+            return side, side, channels
+    return None
+
+
+def read(network, shape=None, layout="CHW"):
+    """The Target that is a file (.pth, .pt, .safetensors), a state dict, a torch module, or a function of pictures.
+
+    With no `shape` (H, W, C), the first layer must take square pictures. `layout` says how the trainer flattened them,
+    CHW as torch does or HWC; the Target takes HWC. A function takes a batch (n, C, H, W) and gives (n, K). InputError
+    if nothing can be read.
+    """
+    if isinstance(network, torch.nn.Module):
+        return of_module(network, shape, layout)
+    if callable(network):
+        return Target(getattr(network, "__name__", "a function"), (), of_function(network, shape), [NO_WEIGHTS])
+    name = Path(network).name if isinstance(network, str | Path) else "a state dict"
+    state = tensors(network) if isinstance(network, str | Path) else network
+    if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
+        layers, note = networks.change(tuple(state), torch.Tensor.double), ""
+    else:
+        layers, note = layers_of(named(state, name), name, shape)
+        layers = arranged(layers, shape or square(layers[0].weight.shape[1]), layout)
+    whole = None if note else lambda x: networks.forward(layers, x)[1][-1]
+    return Target(name, layers, whole, [note] if note else [])
+
+
+NO_LAYERS = "Of the network only the outputs were looked at: its first layer is not a fully connected one of pictures."
+NO_WEIGHTS = "The network was given as a function: its weights were not looked at, only its outputs."
+
+
+def of_function(function, shape):
+    """The logits of a function that takes a batch (n, C, H, W) in single precision."""
+    if shape is None:
+        raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
+    height, width, channels = shape
+
+    def logits(x):
+        batch = x.view(-1, height, width, channels).permute(0, 3, 1, 2).float().contiguous()
+        with torch.no_grad():
+            outputs = [function(some) for some in batch.split(256)]
+        return torch.cat(outputs).flatten(1).double()
+
+    return logits
+
+
+def of_module(module, shape, layout):
+    """The Target that is a torch module: its layers, if they are fully connected, and its own outputs."""
+    name, module = type(module).__name__, copy.deepcopy(module).cpu().eval()
+    try:
+        target = read({key: part for key, part in module.state_dict().items()}, shape, layout)
+    except InputError:
+        target = Target(name, (), None, [NO_LAYERS])
+    flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
+    shape = shape or (square(target.layers[0].weight.shape[1]) if target.layers else None)
+    own = of_function((lambda x: module(flattened(x, layout))) if flat else module, shape)
+    if target.logits:
+        probe = torch.rand(8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        ours, theirs = target.logits(probe), own(probe)
+        if ours.shape != theirs.shape or (ours - theirs).norm() > LOOK * theirs.norm():
+            note = "The module is more than layers with ReLUs between them: only its first layer and outputs were used."
+            target = target._replace(layers=target.layers[:1], notes=[note])
+    return target._replace(name=name, logits=own)
+
+
+def flattened(batch, layout):
+    """A batch (n, C, H, W) as rows in a layout."""
+    return (batch if layout == "CHW" else batch.permute(0, 2, 3, 1)).flatten(1)
+
+
+def arranged(layers, shape, layout):
+    """Layers whose first one takes pictures flattened as (H, W, C), whatever the layout before."""
+    if layout not in ("CHW", "HWC"):
+        raise InputError(f"The layout is {layout!r}; it must be CHW, torch's own, or HWC.")
+    if layout == "HWC":
+        return layers
+    (height, width, channels), first = shape, layers[0]
+    columns = first.weight.unflatten(1, (channels, height, width)).permute(0, 2, 3, 1).flatten(1)
+    return first._replace(weight=columns), *layers[1:]
+
+
+def tensors(path):
+    """{name: tensor} of a file of weights, on the CPU; no code in it is run."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There is no file {path}: check the path of the weights.")
+    if SHARD.search(path.name) or path.name.endswith(".index.json"):
+        raise InputError(f"{path} is a part of a sharded network: save it whole, in one file.")
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors(path.read_bytes())
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        kind = "safetensors" if path.suffix == ".safetensors" else "tensors alone; code in it, if any, was not run"
+        raise InputError(f"{path} is not a file of {kind}: save the network's state_dict().") from error
+
+
+def safetensors(contents):
+    """{name: tensor} of the bytes of a safetensors file: the length of a JSON header, the header, the numbers.
+
+    ValueError or KeyError for anything else.
+    """
+    end = 8 + int.from_bytes(contents[:8], "little")
+    header, numbers = json.loads(contents[8:end]), bytearray(contents[end:])
+    header.pop("__metadata__", None)
+    found = {}
+    for name, entry in header.items():
+        (begin, stop), kind = entry["data_offsets"], {**FLOATS, **OTHERS}[entry["dtype"]]
+        count = math.prod(entry["shape"])
+        if not 0 <= begin <= stop <= len(numbers) or (stop - begin) != count * torch.empty(0, dtype=kind).itemsize:
+            raise ValueError(f"{name} does not fit into the file")
+        part = torch.frombuffer(numbers, dtype=kind, count=count, offset=begin) if count else torch.empty(0, dtype=kind)
+        found[name] = part.view(entry["shape"])
+    return found
+
+
+def named(state, source):
+    """The tensors {name: tensor} of a state dict or a checkpoint that holds one; InputError if they are no reals."""
+    if not isinstance(state, Mapping):
+        raise InputError(
+            f"{source} holds a {type(state).__name__}, not named weights: save the network's state_dict()."
+        )
+    while inner := [state[key] for key in NESTED if isinstance(state.get(key), Mapping)]:
+        state = inner[0]
+    found = {str(name): part.detach().cpu() for name, part in state.items() if torch.is_tensor(part)}
+    for name, part in found.items():
+        refuse(part, f"{source}: {name}")
+    if not found:
+        raise InputError(f"{source} holds no tensor: save the network's state_dict().")
+    return found
+
+
+def refuse(part, name):
+    """Raise InputError if a tensor is of a kind that holds no plain weights."""
+    kinds = {"sparse": part.layout != torch.strided, "quantised": part.is_quantized, "complex": part.is_complex()}
+    for kind, holds in kinds.items():
+        if holds:
+            raise InputError(f"{name} is {kind}: save it as a dense tensor of real numbers, in float32.")
+    if part.is_floating_point() and not part.isfinite().all():
+        raise InputError(f"{name} holds values that are NaN or infinite: give a network that was trained to an end.")
+    if not part.is_floating_point() and part.dim() > 1:
+        raise InputError(f"{name} holds whole numbers ({part.dtype}), as quantised weights are: save it in float32.")
+
+
+def layers_of(state, source, shape):
+    """The Layers of named tensors, and "" or why only the first one could be read: weights are matrices, in order."""
+    many = {name: part.double() for name, part in state.items() if part.dim() > 1}
+    if not many:
+        raise InputError(f"{source} has no matrix of weights: save the state_dict() of a fully connected network.")
+    for name, part in many.items():
+        if part.dim() > 2:
+            raise InputError(
+                f"{source} has a convolution, {name} of {'×'.join(map(str, part.shape))}, and these attacks read fully "
+                "connected layers: give the network as a Python function, for membership by loss."
+            )
+    order, chain = in_order(many, source, shape)
+    biases = {name: state.get(sibling(name)) for name in order}
+    layers = tuple(Layer(many[name], bias_of(biases[name], many[name], f"{source}: {name}")) for name in order)
+    used = {*order, *map(sibling, order)}
+    rest = [name for name, part in state.items() if name not in used and part.is_floating_point() and part.dim()]
+    if chain and not rest:
+        return layers, ""
+    why = (
+        f"{rest[0]} is no part of a fully connected layer" if rest else "the shapes behind it do not follow each other"
+    )
+    return layers[:1], f"Only the first layer of {source} was read, as {why}; its outputs are not known."
+
+
+def sibling(name):
+    """The name of the bias of a weight: fc1.weight has fc1.bias."""
+    head, _, last = name.rpartition(".")
+    return f"{head}.bias" if head else last.replace("weight", "bias")
+
+
+def bias_of(bias, weight, name):
+    """A layer's bias in double precision, or None; InputError if it does not fit."""
+    if bias is None or bias.shape == weight.shape[:1]:
+        return None if bias is None else bias.double()
+    raise InputError(f"{name} gives {len(weight)} values, and its bias has the shape {tuple(bias.shape)}.")
+
+
+def fits(inputs, shape):
+    """Whether a layer of so many inputs takes pictures of a shape, or any square ones."""
+    return square(inputs) is not None if shape is None else inputs == math.prod(shape)
+
+
+def in_order(matrices, source, shape):
+    """The names of matrices from the pixels on, and whether all of them follow each other, else the first one alone.
+
+    That is the order of the file, or of the numbers in the names, or else the only one in which shapes follow. A file
+    that is sorted by its names, as safetensors are, says less than their numbers.
+    """
+
+    def follows(names):
+        sizes = [matrices[name].shape for name in names]
+        return fits(sizes[0][1], shape) and all(after[1] == before[0] for before, after in zip(sizes, sizes[1:]))
+
+    given, by_number = [*matrices], sorted(matrices, key=by_numbers)
+    for names in (by_number, given) if given == sorted(given) else (given, by_number):
+        if follows(names):
+            return names, True
+    others = [*filter(follows, itertools.permutations(given))] if len(given) <= SORTABLE else []
+    if len(others) == 1:
+        return [*others[0]], True
+    first = [name for name in by_number if fits(matrices[name].shape[1], shape)]
+    if not first:
+        sizes = ", ".join(f"{name} {tuple(part.shape)}" for name, part in [*matrices.items()][:4])
+        size = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
+        raise InputError(f"{source} has {sizes}: none of these takes {size}; check the network and the pictures.")
+    return first[:1], False
+
+
+def by_numbers(name):
+    """A key that sorts layers.10 behind layers.9."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
