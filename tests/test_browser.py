@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import torch
 
 sync_api = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
 import print_book  # noqa: E402
 
+from utils.audit import audit  # noqa: E402
 from utils.errors import InputError  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -241,6 +243,19 @@ def test_what_is_whole_is_not_blamed(page, write):
     good = write(f"<img src='{DOT}' alt='a dot'><pre>\\(x\\)</pre>{wide}<a href='page.html#here' id='here'>there</a>")
     assert not problems(page, good)
     assert weight(page) == good.stat().st_size
+
+
+def test_the_report_of_an_audit_is_whole_and_asks_for_nothing(page, tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    pictures, others = torch.rand(2, 12, 8, 8, 3, generator=draw, dtype=torch.float64)
+    mixture = torch.randn(40, 12, generator=draw, dtype=torch.float64) @ pictures.flatten(1)
+    last = torch.randn(2, 40, generator=draw, dtype=torch.float64)
+    network = {"a picture of <b>names</b>.weight": mixture, "last.weight": last}
+    found = audit(network, pictures, others, layout="HWC", steps=2, progress=False)
+    path = found.save(tmp_path / "report")
+    assert found.status == 1 and not problems(page, path)
+    assert page.locator(".finding").inner_text() == found.sentence and page.locator(".pairs li").count() == 24
+    assert [url for url in page.asked if not url.startswith("data:")] == [path.as_uri()]
 
 
 def printing(folder):
