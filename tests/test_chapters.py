@@ -43,7 +43,7 @@ WRONG = [
     ("book/07-partition-initialisation", {"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz"),
     ("book/04-decoreco-solver", {"WEIGHTS": "/nowhere.pth"}, "There is no file /nowhere.pth"),
     ("book/appendix-solver", {"IMAGES": 20, "LEARNING_RATE": 1e4}, "LEARNING_RATE 10000 is too large: by step 1"),
-    ("book/try-your-own", {"FOLDER": "/nowhere"}, "FOLDER is /nowhere, with no folder in it: give a folder"),
+    ("book/try-your-own", {"FOLDER": "/nowhere"}, "FOLDER is for your own network: give WEIGHTS and HELD_OUT"),
     ("book/08-landscape", {"GRID": 1}, "GRID must be at least 2."),
 ]
 
