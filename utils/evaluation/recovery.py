@@ -42,11 +42,6 @@ def leak(found, training, held_out, known, shape):
     return membership.leak(found, training - mean, held_out - mean, shape)
 
 
-def twins(found):
-    """The share of images (n, d) that another of them repeats, with an NCC above 0.9."""
-    return (ncc(found, found).fill_diagonal_(0).amax(1) > STRONG).double().mean().item()
-
-
 def prefix(layers, rule):
     """The first part of the names in RESULTS for a network with so many layers and the rule of its training."""
     return f"unmixing/{DEPTHS[layers]}/{rule}"
