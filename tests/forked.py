@@ -9,7 +9,7 @@ from pathlib import Path
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        "utils",
+        "utils",  # before torch, for its settings
         "torch.func",
         "scipy.stats",
         "sklearn.linear_model",
@@ -25,7 +25,9 @@ def kernel(words, environment, folder):
     os.setsid()
     os.environ |= environment
     os.chdir(folder)
-    sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
+    sys.path[:] = ["", *(path for path in sys.path if path != str(Path(__file__).parent))]
+    for name in [name for name in sys.modules if name.split(".")[0] == "utils"]:  # a folder may have its own
+        del sys.modules[name]
     for stream in range(3):
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     import matplotlib
