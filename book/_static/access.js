@@ -6,6 +6,10 @@
   // The list of chapters and its title are one landmark.
   each(".bd-sidebar-primary", landmark("region", "Book"));
 
+  // What folds a part of the list says which.
+  each(".bd-sidebar-primary li.has-children", (part) =>
+    part.querySelector("summary")?.setAttribute("aria-label", `Pages of ${part.querySelector("a").textContent.trim()}`));
+
   // The corner of a table heads nothing.
   each("th", (head) => {
     if (head.textContent.trim() || head.querySelector("img, svg")) return;
