@@ -17,22 +17,22 @@ from utils.cache import write
 from utils.kernels.similarity import ncc
 
 BOOK = Path(__file__).parent.parent / "book"
-M, COLUMNS, ZOOM = 50, 10, 3
+M, COLUMNS, ZOOM = 50, 10, 2
 
 
 def sheet(x, shape):
-    """Images (50, d) in [0, 1], ten in a row, enlarged: the bytes of a JPEG file."""
+    """Images (50, d) in [0, 1], ten in a row, enlarged: the bytes of a WebP file."""
     height, width, channels = shape
     tiles = (255 * x.clamp(0, 1)).round().byte().view(-1, COLUMNS, *shape).numpy()  # (5, 10, H, W, C)
     tiles = np.pad(tiles, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)), constant_values=255)
     whole = tiles.transpose(0, 2, 1, 3, 4).reshape(len(tiles) * (height + 2), COLUMNS * (width + 2), channels)
     picture = Image.fromarray(whole).resize((ZOOM * whole.shape[1], ZOOM * whole.shape[0]), Image.Resampling.NEAREST)
-    picture.save(file := io.BytesIO(), "JPEG", quality=80, optimize=True)
+    picture.save(file := io.BytesIO(), "WEBP", quality=55, method=6)
     return file.getvalue()
 
 
 def main(path, seed=20):
-    """Train, attack, and write secret.jpg and returned.jpg into the book."""
+    """Train, attack, and write secret.webp and returned.webp into the book."""
     labelled = images.load(path)
     data = images.split(labelled, M, 800, int(seed), held_out=M)
     victim = ordinary.train(data.secret, data.known, data.shape, "sgd_decay", seed=int(seed))
@@ -43,8 +43,8 @@ def main(path, seed=20):
     print(
         f"{int(found.sure.sum())} sure; least NCC {likeness.amax(1).min():.4f}, median {likeness.amax(1).median():.5f}"
     )
-    write(BOOK / "secret.jpg", sheet(data.secret.images, data.shape))
-    write(BOOK / "returned.jpg", sheet(best, data.shape))
+    write(BOOK / "secret.webp", sheet(data.secret.images, data.shape))
+    write(BOOK / "returned.webp", sheet(best, data.shape))
 
 
 if __name__ == "__main__":
