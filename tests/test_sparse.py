@@ -46,6 +46,8 @@ def test_near_images_become_exact_with_size_and_sign(behind):
     near = -normalize(x + 0.08 * drawn(M, M, seed=4) @ x)  # sizes and signs are lost
     found = sparse.refine(near, mixing, bias, basis, layers)
     assert found.sure.all()
+    b = normalize(added @ torch.linalg.pinv(x), dim=0)
+    assert (normalize(found.columns, dim=0) * b).sum(0).abs().min() > 1 - 1e-9
     torch.testing.assert_close(found.images, x, rtol=1e-6, atol=1e-6)
 
 

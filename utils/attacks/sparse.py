@@ -1,11 +1,12 @@
 """Exact images behind a known start: an image writes nothing into a neuron that it never activates.
 
-W₁ − αW₁⁰ = BX, and b_ji = 0 to the last bit where image i activates neuron j at no step of the training. So a column of
+W₁ − αW₁⁰ = BX, and b_ji = 0 up to rounding where image i activates neuron j at no step of the training. So a column of
 B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
-holds the layer in coordinates. Any vector of the span can have m − 1 zeros; one with clearly more is a column of B, and
-needs no picture to be believed. Unmixed images say where to look: the neurons that they leave most inactive, at the
-start and at the end of the training, are likely to be zeros. Needs more neurons than about three times the images, and
-updates that are sums of gradients: Adam's are not.
+holds the layer in coordinates. Any vector of a span without structure has m − 1 zeros at most; one with clearly more is
+most likely a column of B. That is evidence and no proof: where two columns are proportional at many neurons, a
+difference of them has many zeros, too. Unmixed images say where to look: the neurons that they leave most inactive, at
+the start and at the end of the training, are likely to be zeros. Needs more neurons than about three times the images,
+and updates that are sums of gradients: Adam's are not.
 """
 
 from typing import NamedTuple
@@ -28,6 +29,7 @@ class Refined(NamedTuple):
 
     images: torch.Tensor  # (m, d)
     sure: torch.Tensor  # (m,)
+    columns: torch.Tensor | None = None  # of B (h, m), but for the size of each
 
 
 class Columns(NamedTuple):
@@ -37,13 +39,14 @@ class Columns(NamedTuple):
     upper: torch.Tensor  # (m, m)
     bias: torch.Tensor  # (h,)
     basis: torch.Tensor  # (d, m), of the images
+    lengths: torch.Tensor  # (h, 1), that the rows had
 
 
 def columns(mixing, bias, basis):
     """The Columns of A (h, m), of what was added to the biases (h,), and of a basis (d, m) of the images."""
     lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
     rows, upper = torch.linalg.qr(mixing / lengths)
-    return Columns(rows, upper, bias / lengths[:, 0], basis)
+    return Columns(rows, upper, bias / lengths[:, 0], basis, lengths)
 
 
 def sized(matrix, known):
@@ -106,8 +109,9 @@ def refine(images, mixing, bias, basis, layers):
         found = torch.where(sure[:, None], found, near)
         exact = sized(torch.linalg.inv(torch.linalg.solve(known.upper, found.mT)), known)
         if cosine_similarity(matrix, exact).abs().median() < LIKE:
-            return Refined(matrix @ basis.mT, before)  # one wrong column spoils all images
+            sure, found = before, near
+            break  # one wrong column spoils all images
         matrix = exact
         if (sure == before).all():
             break
-    return Refined(matrix @ basis.mT, sure)
+    return Refined(matrix @ basis.mT, sure, known.lengths * (known.rows @ found.mT))
