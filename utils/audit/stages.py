@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch.nn.functional import cross_entropy, softplus
 
 import utils.audit.judge as judge
 from utils import networks
@@ -15,6 +14,7 @@ from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.evaluation import membership
+from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import detail_ncc, ncc
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it is said to lie
@@ -191,11 +191,11 @@ def stationary(case):
 
 def losses(outputs, labels, loss):
     """The loss of every picture from the outputs z (n, K); without labels, that of the likeliest class: (n,)."""
-    if outputs.shape[1] > 1:
-        return cross_entropy(outputs, outputs.argmax(1) if labels is None else labels, reduction="none")
-    z = outputs[:, 0]
-    signs = z.sign() if labels is None else 2.0 * labels - 1
-    return (z - signs).square() / 2 if loss == "square" else softplus(-signs * z)
+    several = outputs.shape[1] > 1
+    if labels is None:
+        labels = outputs.argmax(1) if several else (outputs[:, 0] > 0).long()
+    kind = "cross_entropy" if several else "square" if loss == "square" else "logistic"
+    return LOSSES[kind].value(outputs, labels)
 
 
 def correct(outputs, labels):

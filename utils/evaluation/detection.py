@@ -109,23 +109,19 @@ def rows(named, judged, place, seed):
     for attack, (truth, pixels, null) in judged.items():
         start = place if attack == "stationarity" else "none"
         shares = [mask.double().mean().item() for mask in (truth, null, pixels)]
-        numbers = {("", "share_true"): shares[:2], ("", "share_true_in_pixels"): shares[2:]}
+        numbers = {("", "share_true"): (shares[0], shares[1]), ("", "share_true_in_pixels"): (shares[2], None)}
         for name, found in detections[attack].items():
             for score in ("", name) if name == "combination" else (name,):
                 if found:
-                    numbers |= {(score, "auc"): [found.auc.value], (score, "tpr_at_1_percent"): [found.tpr]}
+                    numbers |= {(score, "auc"): (found.auc.value, None), (score, "tpr_at_1_percent"): (found.tpr, None)}
         if detections[attack].get("combination"):
             combination = named[attack]["combination"]
-            firsts = [precision(combination, mask) for mask in (truth, null, pixels)]
-            numbers["", "precision_of_the_first_ten"] = firsts[:2]
-            numbers["", "precision_in_pixels"] = firsts[2:]
+            own, chance, other = (precision(combination, mask) for mask in (truth, null, pixels))
+            numbers["", "precision_of_the_first_ten"] = own, chance
+            numbers["", "precision_in_pixels"] = other, None
             if told := membership.detection(combination, pixels):
-                numbers["", "auc_in_pixels"] = [told.auc.value]
-        listed += [Row(name_of(attack, start, *key), seed, *with_baseline(each)) for key, each in numbers.items()]
+                numbers["", "auc_in_pixels"] = told.auc.value, None
+        listed += [
+            Row(name_of(attack, start, *key), seed, value, baseline=base) for key, (value, base) in numbers.items()
+        ]
     return listed
-
-
-def with_baseline(numbers):
-    """A value, and its baseline where there is one, as a Row takes them."""
-    value, *baseline = numbers
-    return value, None, *baseline
