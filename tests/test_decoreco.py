@@ -80,7 +80,8 @@ def steps_of(ours, rates, gradients):
     memory = [[torch.zeros_like(g), torch.zeros_like(g)] for g in gradients[0]]
     for k, slopes in enumerate(gradients):
         factor = schedule(k, len(gradients))
-        tensors = [move(*given, factor * rate) for *given, rate in zip(tensors, slopes, memory, rates)]
+        for *given, rate in zip(tensors, slopes, memory, rates):
+            move(*given, factor * rate)
         path.append(torch.cat([p.flatten() for p in tensors]))
     return torch.stack(path)
 

@@ -3,7 +3,6 @@
 import resource
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -28,49 +27,6 @@ def released():
 def attacked(released, **settings):
     start = starts.normal(10, 3072, 0.0197, 0)
     return decoreco.attack.__wrapped__(released, start, iterations=20, **settings)  # not a kept one
-
-
-def test_a_compiled_attack_is_the_plain_one(released, monkeypatch):
-    """The whole step is one graph, compiled once: a second graph would be one for every step."""
-    plain = attacked(released, dtype=torch.float64)
-    monkeypatch.setenv("KERNELS", "compiled")
-    torch.compiler.reset()
-    made, compile = [], torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **how: compile(f, backend=lambda g, x: made.append(g) or g, **how))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = attacked(released, dtype=torch.float64)
-    assert len(made) == 1
-    assert torch.allclose(found.images, plain.images, rtol=1e-9, atol=1e-12)
-    assert torch.allclose(found.history, plain.history, rtol=1e-9)
-
-
-def broken(function, **how):
-    raise RuntimeError("no compiler")
-
-
-def wrong(function, **how):
-    return lambda *tensors: tuple(2 * part if torch.is_tensor(part) else part for part in function(*tensors))
-
-
-@pytest.mark.parametrize("compile, reason", [(broken, "RuntimeError"), (wrong, "it gave other numbers")])
-def test_what_cannot_be_compiled_runs_as_it_is_and_that_is_said_once(released, compile, reason, monkeypatch):
-    plain = attacked(released)
-    monkeypatch.setenv("KERNELS", "compiled")
-    monkeypatch.setattr(torch, "compile", compile)
-    with pytest.warns(UserWarning, match=rf"The step cannot be compiled here \({reason}\): plain torch") as said:
-        found = attacked(released)
-    assert len(said) == 1 and torch.equal(found.images, plain.images)
-
-
-def test_a_cpu_compiles_only_if_it_is_told_to(released, monkeypatch):
-    monkeypatch.setattr(torch, "compile", broken)
-    for way in ("auto", "plain"):
-        monkeypatch.setenv("KERNELS", way)
-        attacked(released)
-    monkeypatch.setenv("KERNELS", "fast")
-    with pytest.raises(InputError, match="KERNELS is 'fast', but it must be one of 'auto', 'plain', 'compiled'"):
-        attacked(released)
 
 
 def test_small_steps_take_one_thread_and_the_others_come_back(released):
@@ -132,7 +88,7 @@ def test_a_memory_that_fills_on_the_way_is_told_in_one_sentence(released, monkey
         raise error
 
     monkeypatch.setattr(Stationarity, "__call__", full)
-    with pytest.raises(InputError, match="^The memory is full: .* choose fewer CANDIDATES or IMAGES.$"):
+    with pytest.raises(InputError, match="^The memory is full: .* choose at most 5 CANDIDATES or IMAGES.$"):
         attacked(released)
 
 

@@ -4,6 +4,7 @@ A network sees its images through X̄ᵀ = QLᵀ only (QR of the images with a c
 """
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from utils import networks
 from utils.attacks.contract import Released, check_layers
 from utils.cache import cached
 from utils.errors import InputError, choose
-from utils.kernels import affine, devices, layers, one_hidden, solvers
+from utils.kernels import affine, devices, graphs, layers, one_hidden, solvers
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.polish import polish
@@ -140,7 +141,7 @@ def descended(network, x, y, recipe):
 
     def objective(theta):
         z, slope = layers.pullback(unflatten(theta[:-1], inner), seen, lambda z: loss.slope(z, known) / len(seen))
-        slope = torch.cat([slope, slope.new_zeros(1)]) + recipe.weight_decay * theta
+        slope = torch.cat([slope, slope.new_zeros(1)]).add_(recipe.weight_decay * theta)
         return loss.value(z, known).mean() + recipe.weight_decay / 2 * theta @ theta, slope
 
     with devices.tuned(seen, inner):
@@ -159,17 +160,25 @@ def descend(objective, theta, recipe):
 
     So it follows the curvature as the weights shrink, and training goes on where loss and gradient are tiny.
     """
-    value, slope = objective(theta)
-    velocity, rate = torch.zeros_like(theta), recipe.learning_rate
-    for _ in range(recipe.epochs):
-        tried = recipe.momentum * velocity + slope
-        trial = theta - rate * tried
-        new, new_slope = objective(trial)
-        if new <= value:
-            theta, value, slope, velocity, rate = trial, new, new_slope, tried, recipe.growth * rate
-        else:
-            velocity, rate = torch.zeros_like(theta), 0.8 * rate
+    theta, (value, slope) = theta.clone(), objective(theta)
+    rate = torch.full((), recipe.learning_rate, dtype=torch.float64, device=theta.device)
+    state = theta, value, slope, torch.zeros_like(theta), rate  # a step changes them in place
+    step = partial(descended_step, objective, recipe.momentum, (rate.new_tensor(recipe.growth), rate.new_tensor(0.8)))
+    graphs.repeated(partial(step, *state), state, often=recipe.epochs)(recipe.epochs)
     return theta
+
+
+def descended_step(objective, momentum, factors, theta, value, slope, velocity, rate):
+    """A step of this descent on its θ, energy, gradient, velocity and rate, without a question to the device."""
+    trial = theta - rate * velocity.mul_(momentum).add_(slope)
+    new, new_slope = objective(trial)
+    better = new <= value
+    taken = better.to(theta)  # 1 or 0, which leaves all as it was
+    theta.lerp_(trial, taken)
+    slope.lerp_(new_slope.nan_to_num_(), taken)
+    velocity.mul_(taken)
+    torch.fmin(value, new, out=value)
+    rate.mul_(torch.where(better, *factors))
 
 
 def published(path, secret, recipe, shape):

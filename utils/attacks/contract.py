@@ -8,7 +8,7 @@ import torch
 from tqdm.auto import tqdm
 
 from utils.errors import InputError, choose
-from utils.kernels import devices
+from utils.kernels import devices, graphs
 from utils.kernels.similarity import best_match, is_constant
 from utils.networks import Recipe, span, within
 
@@ -51,9 +51,10 @@ def check_start(released, start, labels):
         raise InputError(f"A start of {n} images of {d} values needs {n} labels and {d} inputs, but {there}.")
     if not start.numel() or not start.isfinite().all():
         raise InputError("The start is empty, or holds values that are NaN or infinite: draw it anew.")
-    choose("KERNELS", devices.way(), devices.WAYS)
-    if (share := devices.needed(released.network, n) / devices.room(start.device)) > 1:
-        raise InputError(f"{n} candidates do not fit into the memory: choose at most {int(n / share)} CANDIDATES.")
+    if choose("KERNELS", graphs.way(), graphs.WAYS) == "graph" and not start.is_cuda:
+        raise InputError("KERNELS is graph, and only a GPU has graphs: use auto, plain or compiled.")
+    if n > (most := devices.most(released.network, start.device)):
+        raise InputError(f"{n} candidates do not fit into the memory: choose at most {most} CANDIDATES.")
 
 
 @contextmanager
@@ -65,7 +66,9 @@ def tuned(x, network, rounded=False):
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):
             raise
-        raise InputError("The memory is full: end what else runs, or choose fewer CANDIDATES or IMAGES.") from error
+        fits = min(x.shape[-2] // 2, devices.most(network, x.device))
+        what = f"choose at most {fits} CANDIDATES or IMAGES" if fits else "choose a smaller network"
+        raise InputError(f"The memory is full: end what else runs, or {what}.") from error
 
 
 def bar(iterations, name, progress):

@@ -6,6 +6,8 @@ below their bound. Images are without a mean: the trainer's is not released. Lea
 
 import math
 import time
+import warnings
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,8 +16,8 @@ from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
 from utils.cache import cached
 from utils.errors import InputError, choose
-from utils.kernels import devices
 from utils.kernels.coefficients import RULES, Tied, best
+from utils.kernels.graphs import LOOK, plain, repeated
 from utils.kernels.layers import change, flatten
 from utils.kernels.residual import Stationarity
 from utils.kernels.solvers import STEPS, words
@@ -38,15 +40,28 @@ class Parts(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where an attack stands after `step` steps: all that it needs to go on as if it had not stopped."""
+    """Where an attack stands: all that it needs to go on as if it had not stopped. Steps change it in place."""
 
-    step: int
+    step: torch.Tensor  # (1,), how many were taken
     x: torch.Tensor  # pixels (…, n, d), or coordinates (…, n, r)
     coefficients: torch.Tensor  # λ (…, n)
-    best: list  # x and λ with the smallest loss so far, among those with the last α
+    best_x: torch.Tensor  # x and λ with the smallest loss so far, among those with the last α
+    best_coefficients: torch.Tensor
     least: torch.Tensor  # that loss (…)
-    history: torch.Tensor  # the loss of every step so far (step, …)
-    memory: list  # the optimiser's, two tensors for x and two for λ; zeros at first
+    history: torch.Tensor  # the loss of every step so far, and zeros (K+1, …)
+    mean: torch.Tensor  # the optimiser's memory for x, zeros at first
+    square: torch.Tensor
+    coefficient_mean: torch.Tensor  # and for λ
+    coefficient_square: torch.Tensor
+
+
+class Plan(NamedTuple):
+    """What is another at every step, up to the last loss (K+1,), on the attack's device."""
+
+    sharpness: torch.Tensor  # α
+    arrived: torch.Tensor  # whether that is the last α
+    rate: torch.Tensor  # of x
+    coefficient_rate: torch.Tensor  # of λ
 
 
 class Settings(NamedTuple):
@@ -75,7 +90,8 @@ class Objective:
     """The attacker's loss and its gradients, at pixels x or at coordinates in a basis (d, r), and at λ."""
 
     def __init__(self, network, rule, sharpness, lambda_min, range_weight, basis=None):
-        self.stationarity = Stationarity(network if basis is None else in_span(network, basis), rule, sharpness)
+        seen, sharpness = network if basis is None else in_span(network, basis), network[0].weight.new_tensor(sharpness)
+        self.stationarity = Stationarity(seen, rule, sharpness)
         self.bound = lambda_min if rule.bounded else -math.inf
         self.range_weight, self.basis = range_weight, basis
         self.scale = flatten(network).square().sum()  # ‖θ*‖²
@@ -145,74 +161,121 @@ def attack(
         settings = settings._replace(learning_rate=settings.learning_rate * pixels_per_axis**0.5)
     objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis)
     begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
-    state = state or initial(x, begin)
+    state, plan = state or initial(x, begin, iterations), planned(settings, optimiser, iterations, x)
+    run = partial(minimise, objective, state, optimiser, plan, until, tolerance, progress)
     with tuned(x, objective.stationarity.network, rounded=True):
-        state, stopped = minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress)
-    x, found = state.best if until is None or state.least.isfinite().all() else state[1:3]
+        state, stopped, history = spared(objective.stationarity, x, run)
+    x, found = state[3:5] if until is None or state.least.isfinite().all() else state[1:3]
     parts, seconds = objective(x, found)[0], time.perf_counter() - begun
     parts = parts._replace(share=objective.share(x, found), state=state if until else None)
-    found, history = found.to(start), state.history
+    found = found.to(start)
     return Attack(objective.pixels(x).to(start), found, None, parts.total, history, stopped, parts, seconds)
 
 
-def initial(x, coefficients):
+def initial(x, coefficients, iterations):
     """The State of an attack that begins at candidates x and λ."""
-    least = torch.full(x.shape[:-2], math.inf).to(x)
-    memory = [[torch.zeros_like(part), torch.zeros_like(part)] for part in (x, coefficients)]
-    return State(0, x, coefficients, [x, coefficients], least, least[None][:0], memory)
+    least, step = torch.full(x.shape[:-2], math.inf).to(x), torch.zeros(1, dtype=torch.long, device=x.device)
+    history = least.new_zeros(iterations + 1, *least.shape)
+    memory = [torch.zeros_like(part) for part in (x, x, coefficients, coefficients)]
+    return State(step, x, coefficients, x, coefficients, least, history, *memory)
 
 
-def minimise(objective, state, optimiser, settings, iterations, until, tolerance, progress):
-    """Run the optimiser from a State, to its end or `until` a step: the new State, and why it stopped."""
-    evaluate, history = devices.compiled(objective), [*state.history]
-    alphas = torch.tensor([settings.alpha(k, iterations) for k in range(iterations + 1)], dtype=torch.float64)
-    sharpness, arrived = alphas.to(state.x), (alphas == settings.sharpness).tolist()
-    state = state._replace(memory=[[part.clone() for part in parts] for parts in state.memory])  # steps change it
-    end = iterations if until is None else min(until, iterations)
-    for _ in bar(end - state.step, "DecoReco attack", progress):
-        objective.stationarity.sharpness = sharpness[state.step]
-        if state.step == end < iterations:
-            break
+def planned(settings, optimiser, iterations, like):
+    """The Plan of an attack of so many steps; its numbers are of the type of `like`."""
+    steps, factor = range(iterations + 1), STEPS[optimiser][1]
+    alphas = torch.tensor([settings.alpha(k, iterations) for k in steps], dtype=torch.float64)
+    factors = torch.tensor([*(factor(k, iterations) for k in steps[:-1]), 0.0], dtype=torch.float64)
+    arrived = (alphas == settings.sharpness).to(like.device)
+    return Plan(alphas.to(like), arrived, *((factors * rate).to(like) for rate in settings[:2]))
+
+
+def at(values, step):
+    """The entry of `values` (K, …) at a step (1,), or the last one behind them; a GPU looks it up by itself."""
+    return values.index_select(0, step.clamp_max(len(values) - 1))[0]
+
+
+def minimise(objective, state, optimiser, plan, until, tolerance, progress):
+    """Take the steps of an attack from a State, to its end or `until` a step: State, why it stopped, and the losses."""
+    state = State(*(part.clone() for part in state))  # steps change it
+    last, taken = len(state.history) - 1, int(state.step)
+    end, chunk = last if until is None else min(until, last), LOOK[state.x.device.type]
+    step = partial(stepped, objective, state, plan, STEPS[optimiser][0], tolerance)
+    if optimiser == "projection":  # the best λ are found on the processor, before each step
+        project, chunk = partial(projected, objective, state, plan), 1
+        run = plain(lambda: (project(), step()))
+    else:
+        run = repeated(step, state, often=end - taken)
+    with bar(end, "DecoReco attack", progress) as shown:
+        shown.update(taken)
+        while taken < end and not terminated(state, taken, tolerance):
+            run(count := min(chunk, end - taken))
+            taken += count
+            shown.update(count)
+    if taken == last and not terminated(state, taken, tolerance):  # the last candidates have a loss, too
         if optimiser == "projection":
-            state = projected(objective, state)
-        parts, *gradients = evaluate(state.x, state.coefficients)
-        history.append(parts.total)
-        if arrived[state.step]:  # losses of another α cannot be compared
-            state = noted(state, parts.total, tolerance)
-        if state.step == iterations or terminated(state, parts.total, tolerance):
-            break
-        state = stepped(state, gradients, optimiser, settings, iterations)
-    stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1].isfinite())
+            project()
+        evaluated(objective, state, plan, tolerance)
+        taken += 1
+    objective.stationarity.sharpness.copy_(plan.sharpness[min(int(state.step), last)])
+    history = state.history[:taken]
+    stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Choose a smaller LEARNING_RATE.")
-    return state._replace(history=torch.stack(history)), stopped
+    return state, stopped, history
 
 
-def projected(objective, state):
-    """The State with the best λ for its candidates, which may have diverged."""
-    return state._replace(coefficients=objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3)))
+def spared(stationarity, x, run):
+    """What `run()` returns. If that fills a GPU, and there are several sets of candidates, once more with half of them.
+
+    The sets x (S, n, d) are evaluated in slices, as many at once as seem to fit; others may use the memory, too.
+    """
+    n, sets = x.shape[-2], len(x) if x.dim() == 3 else 1
+    try:
+        return run()
+    except torch.OutOfMemoryError:
+        at_once = min(sets, stationarity.rows // n)
+        if at_once < 2:
+            raise
+    warnings.warn(f"The memory is full: of {sets} sets of candidates {at_once // 2} are moved at once.", stacklevel=4)
+    stationarity.rows = n * (at_once // 2)
+    torch.cuda.empty_cache()
+    return run()
 
 
-def noted(state, loss, tolerance):
-    """The State with the smallest loss (…) so far and where it was; what has converged stays."""
-    better = (loss < state.least) & (state.least > tolerance)
-    masks = better[..., None, None], better[..., None]
-    best = [torch.where(*triple) for triple in zip(masks, state[1:3], state.best)]
-    return state._replace(best=best, least=torch.where(better, loss, state.least))
+def stepped(objective, state, plan, move, tolerance):
+    """A step on the tensors of a State: the loss and its gradients, what was best so far, and along the gradients."""
+    x_gradient, coefficient_gradient = evaluated(objective, state, plan, tolerance)
+    move(state.x, x_gradient, state[7:9], at(plan.rate, state.step))
+    move(state.coefficients, coefficient_gradient, state[9:11], at(plan.coefficient_rate, state.step))
+    state.step.add_(1)
 
 
-def terminated(state, loss, tolerance):
-    """Whether all attacks have converged or diverged; a GPU is asked now and then only, since it has to wait."""
-    looks = state.step % devices.LOOK[state.x.device.type] == 0
-    return looks and bool((state.least <= tolerance).all() or not loss.isfinite().any())
+def evaluated(objective, state, plan, tolerance):
+    """The gradients in x and λ; the loss is noted, and, if it is the smallest so far, where that was.
+
+    Only losses of the last α are compared. What has converged stays.
+    """
+    objective.stationarity.sharpness.copy_(at(plan.sharpness, state.step))
+    parts, *gradients = objective(state.x, state.coefficients)
+    loss = parts.total
+    state.history.index_copy_(0, state.step.clamp_max(len(state.history) - 1), loss[None])
+    better = at(plan.arrived, state.step) & (loss < state.least) & (state.least > tolerance)
+    state.best_x.copy_(torch.where(better[..., None, None], state.x, state.best_x))
+    state.best_coefficients.copy_(torch.where(better[..., None], state.coefficients, state.best_coefficients))
+    state.least.copy_(torch.where(better, loss, state.least))
+    return gradients
 
 
-def stepped(state, gradients, optimiser, settings, iterations):
-    """The State after a step of the optimiser along the gradients in x and λ."""
-    move, schedule = STEPS[optimiser]
-    rates = (schedule(state.step, iterations) * rate for rate in settings[:2])
-    x, coefficients = map(move, state[1:3], gradients, state.memory, rates)
-    return state._replace(step=state.step + 1, x=x, coefficients=coefficients)
+def projected(objective, state, plan):
+    """Replace λ by the best ones for the candidates, which may have diverged."""
+    objective.stationarity.sharpness.copy_(at(plan.sharpness, state.step))
+    state.coefficients.copy_(objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3)))
+
+
+def terminated(state, taken, tolerance):
+    """Whether after some steps all attacks have converged or diverged."""
+    diverged = taken and not state.history[taken - 1].isfinite().any()
+    return bool(diverged or (state.least <= tolerance).all())
 
 
 def draw(rule, x, seed):

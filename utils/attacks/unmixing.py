@@ -5,6 +5,7 @@ At a stationary point W₁ = BX and b₁ = B1, with the training images as rows 
 
 import math
 import time
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.functional import normalize
 
 from utils.attacks.contract import Attack, check_layers
 from utils.errors import InputError
-from utils.kernels import contrast
+from utils.kernels import contrast, graphs
 from utils.networks import change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs are those of the relation
@@ -76,18 +77,28 @@ def unmix(basis, shape, count, seed=0):
     few, history = count <= FEW, []
     found, white = contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
     rows = orthogonal(count, basis.shape[1], seed).numpy()
+    point, slope, loss = found.new_zeros(rows.shape), found.new_zeros(rows.shape), found.new_zeros(())
+    for floor, window, steps in STAGES if few else LATER:
+        step = partial(descent, point, slope, loss, found, floor, window)
+        evaluate = graphs.repeated(step, (point, slope, loss), compiles=False)
 
-    def value(flat):
-        point = torch.as_tensor(flat).to(found).view(rows.shape).requires_grad_()
-        f = contrast.objective(normalize(point), found, floor, window)
-        f.backward()
-        history.append(f.item())
-        return history[-1], point.grad.cpu().double().flatten().numpy()
+        def value(flat, evaluate=evaluate):
+            point.copy_(torch.as_tensor(flat).view(point.shape))
+            evaluate(1)
+            history.append(loss.item())
+            return history[-1], slope.cpu().double().flatten().numpy()
 
-    for floor, window, steps in STAGES if few else LATER:  # noqa: B007 (value reads them)
         options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-5}
         rows = minimize(value, rows.ravel(), jac=True, method="L-BFGS-B", options=options).x.reshape(rows.shape)
     return normalize(torch.as_tensor(rows)).to(basis) @ white.to(basis), torch.tensor(history)
+
+
+def descent(point, slope, loss, found, floor, window):
+    """Write the objective of rows `point` (m, r), brought to length one, and its gradient into `loss` and `slope`."""
+    leaf = point.detach().requires_grad_()
+    value = contrast.objective(normalize(leaf), found, floor, window)
+    slope.copy_(torch.autograd.grad(value, leaf)[0])
+    loss.copy_(value.detach())
 
 
 def relation(matrix, mixing, bias):

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from utils.kernels.graphs import LOOK
+
 # The answer x of a linear solve, b − Ax, a list of ‖b − Ax‖/‖b‖ (…) after each iteration, and booleans (…).
 Solution = namedtuple("Solution", "x remainder residuals converged")
 
@@ -44,10 +46,10 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
     x, r, z = torch.zeros_like(b), b, precondition(b)
     p, rz, goal = z, dot(b, z), tolerance**2 * dot(b, b)
     left = torch.zeros_like(rz, dtype=torch.bool)
-    history = []
-    for _ in range(iterations):
+    history: list = []
+    for k in range(iterations):
         active = (dot(r, r) > goal) & ~left
-        if not active.any():
+        if k % LOOK[b.device.type] == 0 and not active.any():  # a further iteration moves nothing
             break
         ap = product(p)
         curvature = dot(p, ap)
@@ -174,8 +176,8 @@ def backtrack(objective, x, value, gradient, direction, active):
 
 
 def momentum(x, gradient, memory, rate):
-    """A step of gradient descent with momentum 0.9; `memory`, zeros like x at first, is changed in place."""
-    return x - rate * memory[0].mul_(0.9).add_(gradient)
+    """A step of gradient descent with momentum 0.9; x and `memory`, zeros like x at first, are changed in place."""
+    x.sub_(rate * memory[0].mul_(0.9).add_(gradient))
 
 
 def adam(x, gradient, memory, rate):
@@ -183,7 +185,7 @@ def adam(x, gradient, memory, rate):
     mean, square = memory
     mean.mul_(0.9).add_(0.1 * gradient)
     square.mul_(0.999).add_((0.001 * gradient).mul_(gradient))
-    return x - (rate * mean).div_(square.sqrt().add_(1e-12))
+    x.sub_((rate * mean).div_(square.sqrt().add_(1e-12)))
 
 
 def schedule(k, iterations):
@@ -191,5 +193,5 @@ def schedule(k, iterations):
     return (1 + math.cos(math.pi * k / iterations)) / 2 * ((1 - 0.999 ** (k + 1)) ** 0.5 / (1 - 0.9 ** (k + 1)))
 
 
-# First-order optimisers: x, gradient, memory, rate -> x; and the factor of their rates, of k and iterations.
+# First-order optimisers: they move x along a gradient, with a memory, at a rate; and the factor of rates, at step k.
 STEPS = {"sgd": (momentum, lambda k, iterations: 1.0), "adam": (adam, schedule), "projection": (adam, schedule)}

@@ -1,0 +1,227 @@
+"""A step that repeats: it asks its device nothing, is one graph, and replayed gives the plain loop to the last bit."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from utils import images, networks, victims
+from utils.attacks import decoreco, starts, unmixing
+from utils.errors import InputError
+from utils.kernels import contrast, graphs, solvers
+from utils.kernels.residual import Stationarity
+
+QUESTIONS = {"_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2", "unique_consecutive"}
+CASES = [(rule, optimiser, space) for rule in ("signed", "margin", "tied") for optimiser in ("adam", "sgd")
+         for space in ("pixels", "span")]  # fmt: skip
+
+
+class Unasked(TorchDispatchMode):
+    """Whatever a GPU would have to wait for is an error."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation.overloadpacket.__name__
+        assert name not in QUESTIONS, f"{name} asks the device for a value"
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def released():
+    data = images.split(images.load("photos"), 12, 12)
+    recipe = networks.perceptron("signed", 20, 16)._replace(epochs=60, stages=0)
+    return victims.train(data.secret, recipe).released
+
+
+def prepared(released, rule, optimiser, space, iterations=12, sets=2):
+    """The objective, the State and the Plan of an attack in float64."""
+    x = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(sets)])
+    network, basis = released.network, networks.span(released.network) if space == "span" else None
+    made = decoreco.make_rule(rule, decoreco.balanced(10, 2), network, released.recipe)
+    settings = decoreco.SETTINGS[optimiser]._replace(learning_rate=1e-7 if rule == "tied" else 1e-3)  # stay finite
+    objective = decoreco.Objective(network, made, settings.softest, 0.3, 1.0, basis)
+    x = x if basis is None else x @ basis
+    state = decoreco.initial(x, decoreco.draw(made, x, 0), iterations)
+    state = decoreco.State(*(part.clone() for part in state))
+    plan = decoreco.planned(settings, optimiser, iterations, x)
+    return objective, state, plan, solvers.STEPS[optimiser][0], settings
+
+
+def plain_loop(objective, x, coefficients, settings, optimiser, iterations):
+    """x, λ and the losses of an attack, written with numbers and lists, as one would."""
+    memory, losses = [[torch.zeros_like(part) for _ in range(2)] for part in (x, coefficients)], []
+    moved = [x.clone(), coefficients.clone()]
+    for k in range(iterations):
+        objective.stationarity.sharpness = torch.tensor(settings.alpha(k, iterations), dtype=torch.float64)
+        parts, *gradients = objective(*moved)
+        losses.append(parts.total)
+        factor = solvers.schedule(k, iterations) if optimiser == "adam" else 1.0
+        for each, gradient, (mean, square), rate in zip(moved, gradients, memory, settings[:2]):
+            if optimiser == "sgd":
+                mean.copy_(0.9 * mean + gradient)
+                each.sub_(factor * rate * mean)
+            else:
+                mean.copy_(mean * 0.9 + 0.1 * gradient)
+                square.copy_(square * 0.999 + 0.001 * gradient * gradient)
+                each.sub_(factor * rate * mean / (square.sqrt() + 1e-12))
+    return *moved, torch.stack(losses)
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_a_step_asks_for_nothing_and_what_was_traced_once_is_the_plain_loop_to_the_last_bit(released, case):
+    """Tracing keeps the operations of one step, as a GPU's graph does: no number of the processor can change later."""
+    objective, state, plan, move, settings = prepared(released, *case)
+    wanted = plain_loop(objective, state.x, state.coefficients, settings, case[1], 12)
+    objective.stationarity.sharpness = torch.zeros((), dtype=torch.float64)
+    step = partial(decoreco.stepped, objective, state, plan, move, 0.0)
+    with Unasked():
+        step()
+    places = [part.data_ptr() for part in state]
+    traced = graphs.restored(lambda: make_fx(lambda: step())(), state)
+    for _ in range(11):
+        traced()
+    assert int(state.step) == 12 and state.x.isfinite().all() and places == [part.data_ptr() for part in state]
+    for ours, theirs in zip((state.x, state.coefficients, state.history[:12]), wanted):
+        assert torch.equal(ours, theirs)
+    graphs.restored(lambda: [traced() for _ in range(5)], state)  # trials of a way go beyond the last step
+    assert torch.equal(state.x, wanted[0])
+
+
+def test_the_trainers_step_asks_for_nothing_and_undoes_itself_when_the_energy_rises():
+    recipe = networks.perceptron("signed", 5)._replace(epochs=200, learning_rate=1.0)
+    hessian = torch.linspace(0.1, 10, 6, dtype=torch.float64)
+    begun = torch.ones(6, dtype=torch.float64)
+
+    def objective(theta):
+        return (hessian * theta**2).sum() / 2, hessian * theta
+
+    with Unasked():
+        found = victims.descend(objective, begun, recipe)
+    theta, rate, velocity = begun, recipe.learning_rate, torch.zeros(6)
+    value, slope = objective(theta)
+    undone = 0
+    for _ in range(200):
+        tried = recipe.momentum * velocity + slope
+        new, new_slope = objective(trial := theta - rate * tried)
+        if new <= value:
+            theta, value, slope, velocity, rate = trial, new, new_slope, tried, recipe.growth * rate
+        else:
+            velocity, rate, undone = torch.zeros(6), 0.8 * rate, undone + 1
+    assert undone > 3 and torch.equal(found, theta) and torch.equal(begun, torch.ones(6).double())
+
+
+def test_a_trial_that_overflows_is_undone():
+    recipe = networks.perceptron("signed", 5)._replace(epochs=400, learning_rate=1e3)
+
+    def objective(theta):
+        return theta.exp().sum(), theta.exp()
+
+    found = victims.descend(objective, -torch.linspace(-2, 2, 5), recipe)
+    assert found.isfinite().all() and objective(found)[0] < 1e-2
+
+
+def test_the_step_of_unmixing_asks_for_nothing():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(6, 6, generator=generator)
+    found = contrast.details(torch.randn(6, 192, generator=generator), (8, 8, 3))
+    slope, loss = torch.zeros_like(rows), torch.zeros(())
+    with Unasked():
+        unmixing.descent(rows, slope, loss, found, 0.1, 3)
+    leaf = rows.clone().requires_grad_()
+    value = contrast.objective(torch.nn.functional.normalize(leaf), found, 0.1, 3)
+    assert loss == value.detach() and torch.equal(slope, torch.autograd.grad(value, leaf)[0])
+
+
+def attacked(released, **settings):
+    start = starts.normal(10, 3072, 0.0197, 0)
+    return decoreco.attack.__wrapped__(released, start, iterations=20, **settings)  # not a kept one
+
+
+def test_a_compiled_attack_is_the_plain_one(released, monkeypatch):
+    """The whole step is one graph, compiled once: a second graph would be one for every step."""
+    plain = attacked(released, dtype=torch.float64)
+    monkeypatch.setenv("KERNELS", "compiled")
+    torch.compiler.reset()
+    made, compile = [], torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **how: compile(f, backend=lambda g, x: made.append(g) or g, **how))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = attacked(released, dtype=torch.float64)
+    assert len(made) == 1
+    assert torch.allclose(found.images, plain.images, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(found.history, plain.history, rtol=1e-9)
+
+
+def broken(function, **how):
+    raise RuntimeError("no compiler")
+
+
+def wrong(function, **how):
+    """A compiler whose steps move twice as far."""
+    return lambda: (function(), function())
+
+
+@pytest.mark.parametrize("compile, reason", [(broken, "RuntimeError"), (wrong, "it gave other numbers")])
+def test_what_cannot_be_compiled_runs_as_it_is_and_that_is_said_once(released, compile, reason, monkeypatch):
+    plain = attacked(released)
+    monkeypatch.setenv("KERNELS", "compiled")
+    monkeypatch.setattr(torch, "compile", compile)
+    with pytest.warns(UserWarning, match=rf"The step cannot be compiled here \({reason}\)") as said:
+        found = attacked(released)
+    assert len(said) == 1 and torch.equal(found.images, plain.images)
+
+
+def test_a_cpu_compiles_only_if_it_is_told_to(released, monkeypatch):
+    monkeypatch.setattr(torch, "compile", broken)
+    for way in ("auto", "plain"):
+        monkeypatch.setenv("KERNELS", way)
+        attacked(released)
+    for way, sentence in (("fast", "KERNELS is 'fast', but it must be one of"), ("graph", "only a GPU has graphs")):
+        monkeypatch.setenv("KERNELS", way)
+        with pytest.raises(InputError, match=sentence):
+            attacked(released)
+
+
+def test_a_graph_of_many_steps_and_one_of_a_single_step_make_any_number(monkeypatch):
+    class Replayed:
+        def __init__(self, step, n):
+            self.replay = lambda: [step() for _ in range(n)]
+
+    monkeypatch.setattr(graphs, "capture", Replayed)
+    count = torch.zeros(1)
+    run = graphs.captured(lambda: count.add_(1))
+    for n in (0, 1, 7, 50, 123):
+        count.zero_()
+        run(n)
+        assert count == n
+
+
+def full(sets):
+    """A residual that needs more memory than there is for so many sets of candidates at once."""
+    evaluate = Stationarity.__call__
+
+    def call(self, x, coefficients):
+        if min(len(x), self.rows // x.shape[-2]) >= sets:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return evaluate(self, x, coefficients)
+
+    return call
+
+
+def test_a_full_memory_is_met_once_with_smaller_slices(released, monkeypatch):
+    start = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(4)])
+    run = partial(decoreco.attack.__wrapped__, released, start, iterations=5)
+    plain = run()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(Stationarity, "__call__", full(4))
+    with pytest.warns(UserWarning, match="of 4 sets of candidates 2 are moved at once") as said:
+        found = run()
+    assert len(said) == 1 and torch.allclose(found.images, plain.images, rtol=1e-4, atol=1e-6)
+    monkeypatch.setattr(Stationarity, "__call__", full(1))
+    with (
+        pytest.raises(InputError, match="The memory is full: .* choose at most 5 CANDIDATES"),
+        pytest.warns(UserWarning),
+    ):
+        run()
