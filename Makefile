@@ -7,6 +7,7 @@
 # make pdf      the whole book on one page, and as a PDF, where there is a Chromium
 # make lab      open the chapters in JupyterLab
 # make bench    the kernels beside plain versions       ONLY=step  some of them     RECORD=cpu  keep all in data/speed/
+# make gpu      what a GPU can show, in ten minutes     RECORD=h100  the record's name     DEVICE=cpu  a rehearsal at toy size
 # make grid     GRID=experiments/example.yaml   every run of a grid, a table and a page; run again to resume
 # make record   GRID=experiments/affine.yaml    what a finished grid gave, into data/results/, for the chapters
 # make verify   RECORD=small              compute a run of a record again (without RECORD: of each), and compare;
@@ -80,7 +81,7 @@ $(error The Python of .venv is gone, or this folder was moved: make distclean, t
 endif
 endif
 
-.PHONY: book runs html pdf test rehearse lint check coverage install-check bench batch grid paper record verify lab outputs lock clean distclean
+.PHONY: book runs html pdf test rehearse lint check coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html
@@ -167,6 +168,19 @@ bench: .venv/ready
 	@mkdir -p _build && $(BIN)/pytest -q benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; \
 		status=$$?; if [ $$status = 5 ]; then echo "No benchmark has such a name: see $(BIN)/pytest benchmarks --collect-only -q"; fi; exit $$status
 	$(if $(RECORD),@$(BIN)/python benchmarks/record.py _build/bench.json data/speed/$(RECORD).json)
+
+# All that a GPU can show, in ten minutes at most: that its kernels give the processor's numbers, then every benchmark,
+# for data/speed/$(RECORD).json. DEVICE=cpu rehearses it at toy size, and records nothing.
+gpu: RECORD := $(or $(RECORD),gpu)
+gpu: .venv/ready
+	$(if $(filter $(WORD),$(RECORD)),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as h100))
+	@$(BIN)/python -c 'import sys, torch; sys.exit("$(DEVICE)" != "cpu" and not torch.cuda.is_available())' || \
+		{ echo "There is no GPU here: make gpu DEVICE=cpu rehearses it at toy size"; exit 1; }
+	@mkdir -p _build && rm -f _build/gpu-bench.json
+	@$(BIN)/pytest -q -p no:xdist tests/test_kernels_on_a_gpu.py
+	@MINUTES=9 $(if $(filter cpu,$(DEVICE)),DEVICE=cpu REHEARSE=yes) $(BIN)/pytest -q benchmarks \
+		$(if $(filter cpu,$(DEVICE)),-k "paper or limits" --benchmark-max-time=0.01) --benchmark-json=_build/gpu-bench.json; status=$$?; \
+		$(BIN)/python benchmarks/record.py _build/gpu-bench.json $(if $(filter cpu,$(DEVICE)),_build,data/speed)/$(RECORD).json && exit $$status
 
 grid: .venv/ready $(SNAKEMAKE_ENV)/ready
 	@$(BIN)/python -m workflow.grid $(GRID) $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,16 @@ import torch
 from problems import DEVICE
 
 from utils import cache
+
+BEGUN, MINUTES = time.monotonic(), float(os.environ.get("MINUTES", "inf"))
+# A processor measures no attack at the paper's size; REHEARSE has them run at toy size.
+collect_ignore = [] if DEVICE.type == "cuda" or "REHEARSE" in os.environ else ["bench_paper.py"]
+
+
+def pytest_runtest_setup():
+    """What does not begin within so many MINUTES is not measured."""
+    if time.monotonic() - BEGUN > 60 * MINUTES:
+        pytest.skip(f"not measured: the {MINUTES:g} minutes are over")
 
 
 def finished(function):
@@ -25,21 +36,30 @@ def measure(benchmark, monkeypatch):
 
     Versions of a kernel with the same `size` {name: number}, and the same precision if that is `apart`, are a group.
     `flops` and `bytes` are of the whole work. Where only a part is run, times count `scale` times, and are marked ~.
+    What takes minutes is run `once`.
     """
 
-    def run(function, kernel, version, size, dtype, apart=False, scale=1, note="", flops=None, bytes=None):
+    def run(function, kernel, version, size, dtype, apart=False, scale=1, note="", flops=None, bytes=None, once=False):
         about = {"kernel": kernel, "version": version, "size": size, "dtype": dtype}
         benchmark.extra_info |= about | {"flops": flops, "bytes": bytes, "note": note}
         benchmark.group = ", ".join([kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart])
         benchmark.name += " ~" * (scale != 1)
         monkeypatch.setattr(cache, "FOLDER", None)
-        found = benchmark(finished, function)
+        found = benchmark.pedantic(finished, (function,)) if once else benchmark(finished, function)
         if benchmark.enabled:
             times = benchmark.stats.stats.data
             times[:] = [scale * seconds for seconds in times]
         return found
 
     return run
+
+
+@pytest.fixture
+def rounding():
+    """A function that has a GPU round the factors of single-precision products to TF32, or not, until the test ends."""
+    before = torch.get_float32_matmul_precision()
+    yield lambda kind: torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
+    torch.set_float32_matmul_precision(before)
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):

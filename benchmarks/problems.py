@@ -1,5 +1,6 @@
 """What several benchmarks need: the device, photographs, what victims release, and whether two versions agree."""
 
+import os
 from functools import cache
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from utils import images, networks, victims
 from utils.attacks import decoreco, starts
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device(os.environ.get("DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu"))
 PHOTOS = images.load("photos")
 PUBLISHED = decoreco.SETTINGS["sgd"]
 

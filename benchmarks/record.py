@@ -31,7 +31,7 @@ def record_of(measured, name):
     """The command, the machine and its limits, and a row for every other benchmark."""
     limits = [one for one in measured["benchmarks"] if one["extra_info"]["kernel"] == "limits"]
     return {
-        "command": f"make bench RECORD={name}",
+        "command": f"make {'gpu' if measured['machine_info']['device'] == 'cuda' else 'bench'} RECORD={name}",
         "about": {what: measured["machine_info"][what] for what in MACHINE},
         "limits": {one["extra_info"]["version"]: limit_of(one) for one in limits},
         "rows": [row_of(one) for one in measured["benchmarks"] if one not in limits],

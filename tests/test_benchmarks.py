@@ -57,6 +57,25 @@ def test_a_record_has_every_benchmark(path, measured):
         assert len(record["rows"]) + len(record["limits"]) == measured[1]
 
 
+def test_what_a_gpu_is_to_show_is_rehearsed_at_toy_size():
+    command = ["make", "--no-print-directory", "-o", ".venv/ready", "gpu", "DEVICE=cpu", "RECORD=rehearsal"]
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ended = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
+    assert not ended.returncode, ended.stdout + ended.stderr
+    record = json.loads((ROOT / "_build" / "rehearsal.json").read_text())
+    check_rows(record["rows"])
+    versions = [row["version"] for row in record["rows"] if row["kernel"] == "paper"]
+    assert sorted(versions) == ["ours"] * 5 + ["published", "unmixing", "unmixing", "victim"]
+    assert sorted((ROOT / "data" / "speed").glob("*.json")) == SPEED
+
+
+def test_without_a_gpu_its_measurement_says_how_to_rehearse():
+    command = ["make", "--no-print-directory", "-o", ".venv/ready", "gpu"]
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True)
+    assert ended.returncode and "There is no GPU here: make gpu DEVICE=cpu rehearses it" in ended.stdout + ended.stderr
+
+
 def bench(folder, status, *words):
     """What `make bench` says if pytest ends with this status."""
     (folder / "pytest").write_text(f"#!/bin/sh\nexit {status}\n")

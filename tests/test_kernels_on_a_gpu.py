@@ -1,0 +1,104 @@
+"""The kernels on a GPU, in three precisions, against double precision on the processor; without a GPU, there alone."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from utils import images, networks, victims
+from utils.attacks import bilevel, decoreco, starts, unmixing
+from utils.kernels import contrast, similarity
+from utils.kernels.coefficients import Signed
+from utils.kernels.residual import Stationarity
+
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+# How far a result may be off, relative to its norm. TF32 keeps ten bits of each factor, on a GPU.
+PRECISIONS = {"float64": 1e-9, "float32": 1e-3, "tf32": 5e-2}
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+
+@pytest.fixture(scope="module")
+def victim():
+    return trained("cpu")
+
+
+def trained(device, **training):
+    data = images.split(images.load("photos"), 12, 12, 0, torch.device(device))
+    recipe = networks.perceptron("signed", 40, 30)._replace(epochs=200, stages=0)._replace(**training)
+    return victims.train.__wrapped__(data.secret, recipe)
+
+
+def off(ours, exact):
+    """By how much a result is off, relative to its norm."""
+    return ((ours.double().cpu() - exact).norm() / exact.norm()).item()
+
+
+def moved(network, device, dtype):
+    return networks.change(network, lambda p: p.to(device, dtype))
+
+
+@pytest.fixture(params=PRECISIONS)
+def precision(request):
+    """A precision's type and tolerance, while products are rounded as it says."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if request.param == "tf32" else "highest")
+    yield torch.float64 if request.param == "float64" else torch.float32, PRECISIONS[request.param]
+    torch.set_float32_matmul_precision(before)
+
+
+def test_the_residual_and_its_gradients(device, precision, victim):
+    dtype, tolerance = precision
+    x, coefficients = starts.normal(20, 3072, 0.1, 0), starts.normal(20, 1, 1.0, 1)[:, 0]
+    exact = Stationarity(victim.released.network, Signed(), 30.0)(x, coefficients)
+    step = Stationarity(moved(victim.released.network, device, dtype), Signed(), 30.0)
+    found = step(x.to(device, dtype), coefficients.to(device, dtype))
+    assert all(off(*pair) < tolerance for pair in zip(found, exact))
+
+
+def test_the_contrast_of_unmixing(device, precision):
+    dtype, tolerance = precision
+    rows, basis = starts.normal(12, 12, 1.0, 0), starts.normal(12, 3072, 1.0, 1)
+    found = []
+    for where, kind in (("cpu", torch.float64), (device, dtype)):
+        point, given = rows.to(where, kind), contrast.details(basis.to(where, kind), (32, 32, 3))
+        slope, loss = torch.zeros_like(point), point.new_zeros(())
+        unmixing.descent(point, slope, loss, given, 0.1, 3)
+        found.append((loss, slope))
+    assert all(off(*pair) < tolerance for pair in zip(found[1], found[0]))
+
+
+def test_similarities(device, precision):
+    dtype, tolerance = precision
+    x, y = starts.random(9, 3072, 0), starts.random(7, 3072, 1)
+    for function in (partial(similarity.ssim, shape=(32, 32, 3)), similarity.ncc, similarity.l2):
+        exact = function(x, y)
+        assert off(function(x.to(device, dtype), y.to(device, dtype)), exact.double()) < max(tolerance, 1e-3)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_an_attack_is_that_of_the_processor(device, victim, optimiser):
+    """In double precision, whichever way its steps are taken."""
+    settings = {"optimiser": optimiser, "iterations": 60, "dtype": torch.float64, "learning_rate": 1e-3}
+    start = starts.normal(20, 3072, 0.0197, 0)
+    exact = decoreco.attack.__wrapped__(victim.released, start, **settings)
+    released = victim.released._replace(network=moved(victim.released.network, device, torch.float64))
+    found = decoreco.attack.__wrapped__(released, start.to(device), **settings)
+    assert off(found.images, exact.images) < 1e-6 and off(found.history, exact.history) < 1e-6
+
+
+def test_a_victim_is_that_of_the_processor(device):
+    short = {"epochs": 40, "dtype": torch.float64}
+    exact, found = (networks.flatten(trained(where, **short).released.network) for where in ("cpu", device))
+    assert off(found, exact) < 1e-6
+
+
+@pytest.mark.parametrize("hidden", [0, 20])
+def test_a_hypergradient_is_that_of_the_processor(device, hidden):
+    recipe = networks.one_hidden(hidden, 0.01) if hidden else networks.affine(0.01)
+    found = []
+    for where in ("cpu", device):
+        data = images.split(images.load("photos"), 12, 12, 0, torch.device(where))
+        released = victims.train.__wrapped__(data.secret, recipe).released
+        start = released.network if hidden else None
+        found.append(bilevel.hypergradient(released, data.known.images, start=start).gradient)
+    assert off(found[1], found[0]) < 1e-5
