@@ -181,8 +181,16 @@ def momentum(x, gradient, memory, rate):
 
 
 def adam(x, gradient, memory, rate):
-    """A step of Adam (0.9, 0.999) at a rate of `schedule`; torch.optim loads in seconds. Few passes, in this order."""
+    """A step of Adam (0.9, 0.999) at a rate of `schedule`, which corrects its biases; single precision in one pass.
+
+    So far behind the first step torch's own kernel corrects no bias any more.
+    """
     mean, square = memory
+    if x.dtype == torch.float32:
+        steps, settings = [x.new_full((), 1e9)], {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        settings |= {"lr": rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-12}
+        torch._fused_adam_([x], [gradient], [mean], [square], [], steps, **settings)
+        return
     mean.mul_(0.9).add_(0.1 * gradient)
     square.mul_(0.999).add_((0.001 * gradient).mul_(gradient))
     x.sub_((rate * mean).div_(square.sqrt().add_(1e-12)))
