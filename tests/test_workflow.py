@@ -349,6 +349,11 @@ def test_a_record_is_tidy_and_its_fingerprint_is_computed_again_at_its_commit(ma
     assert (about["runs"], about["notebook"]) == (2, "experiments/tiny.ipynb")
     assert about["cheapest"] == {"SEED": 0, "START": "random"}
     assert about["data_sha256_by_seed"] == {"0": "ab", "1": "ab"} and str(made) not in text
+    runs = [
+        {"parameters": {"SEED": seed}, "provenance": {"data_sha256": data}}
+        for seed, data in ((0, "b"), (0, "a"), (1, "b"))
+    ]
+    assert record.data_of(dict(enumerate(runs))) == {0: ["a", "b"], 1: "b"}
     with open(made / "data/results/g.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
     assert rows[1] == dict(START="random", name="a/random/b", seed="1", value="2.333333333333", baseline="0.25")

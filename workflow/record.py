@@ -41,13 +41,21 @@ def provenance(plan, done):
     return {
         "notebook": str(Path(next(iter(plan["runs"].values()))["notebook"]).relative_to(ROOT)),
         "code": [dict(zip(CODE, by)) | {"runs": runs if len(groups) > 1 else "all"} for by, runs in groups.items()],
-        "data_sha256_by_seed": {c["parameters"]["SEED"]: c["provenance"]["data_sha256"] for c in done.values()},
+        "data_sha256_by_seed": data_of(done),
         "versions": next(iter(found.values()))["versions"],
         "devices": sorted({parts["device"] for parts in found.values()}),
         "runs": len(found),
         "hours": round(sum(seconds.values()) / 3600, 2),
         "cheapest": plan["runs"][min(seconds, key=lambda name: seconds[name])]["crossed"],
     }
+
+
+def data_of(done):
+    """{seed: the hash of its images}; a list of them where other parameters choose the images, too."""
+    found: dict = {}
+    for content in done.values():
+        found.setdefault(content["parameters"]["SEED"], set()).add(content["provenance"]["data_sha256"])
+    return {seed: sorted(hashes) if len(hashes) > 1 else min(hashes) for seed, hashes in found.items()}
 
 
 def pictures_of(plan, folder, wanted):

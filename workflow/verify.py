@@ -114,7 +114,8 @@ def line_of(run, about, rows, content):
     code, named = code_of(about, run)
     record, label = run["crossed"].values()
     why = [] if named else ["its commit has other code than its runs had"]
-    if content["provenance"]["data_sha256"] != about["data_sha256_by_seed"].get(str(content["parameters"]["SEED"])):
+    recorded = about["data_sha256_by_seed"].get(str(content["parameters"]["SEED"]), [])
+    if content["provenance"]["data_sha256"] not in ([recorded] if isinstance(recorded, str) else recorded):
         why += ["its images are others than those recorded"]
     why += map(sentence, outside)
     counts = len(found), equal, len(found) - equal - len(outside), len(outside)
