@@ -102,3 +102,12 @@ def test_a_hypergradient_is_that_of_the_processor(device, hidden):
         start = released.network if hidden else None
         found.append(bilevel.hypergradient(released, data.known.images, start=start).gradient)
     assert off(found[1], found[0]) < 1e-5
+
+
+def test_pairs_are_taken_in_slices_that_fit(device, monkeypatch):
+    x, y = (starts.random(*size, k).to(device) for k, size in enumerate(((9, 3072), (7, 3072))))
+    whole, taken, slice_of = similarity.ssim(x, y, (32, 32, 3)), [], similarity.ssim_slice
+    monkeypatch.setattr(similarity, "room", lambda device: 4 * 4 * 2 * 65 * 7 * 4)  # a quarter of it holds four images
+    monkeypatch.setattr(similarity, "ssim_slice", lambda part, *rest: taken.append(len(part)) or slice_of(part, *rest))
+    torch.testing.assert_close(similarity.ssim(x, y, (32, 32, 3)), whole)
+    assert taken == [4, 4, 1]

@@ -4,7 +4,10 @@ import torch
 from torch.nn import AvgPool2d
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
+from utils.kernels.devices import room
+
 C1, C2 = 0.01**2, 0.03**2  # the constants of SSIM for pixels in [0, 1]
+POSITIONS = 64  # of the window, whose products are made at once
 
 
 def l2(images, references):
@@ -87,12 +90,21 @@ def ssim(images, references, shape, window=7):
 
     Equals `skimage.metrics.structural_similarity(…, win_size=window, data_range=1, channel_axis=2)` to 1e-5. At one
     position of the window, the numerators (2μₓμᵧ + C₁)(2cov + C₂) of all pairs are a table of rank 2w² + 2, the
-    denominators (μₓ² + μᵧ² + C₁)(varₓ + varᵧ + C₂) one of rank 4: two matrix products and a division. Memory: n·k.
+    denominators (μₓ² + μᵧ² + C₁)(varₓ + varᵧ + C₂) one of rank 4: two matrix products and a division. Images are taken
+    in slices, as many at once as fit into a quarter of the memory that is there.
     """
+    numbers = 2 * (POSITIONS + 1) * len(references)  # for an image, of four bytes each
+    rows = max(1, int(room(images.device) / 4 / (4 * max(1, numbers))))
+    slices = [ssim_slice(part, references, shape, window) for part in images.split(rows)]
+    return slices[0] if len(slices) == 1 else torch.cat(slices)
+
+
+def ssim_slice(images, references, shape, window):
+    """The same of images that are taken at once."""
     x, y = (rows.T.float().contiguous() for rows in (images, references))  # (d, n), (d, k): one line per pixel
     pixels = torch.arange(len(x), device=x.device).reshape(shape).unfold(0, window, 1).unfold(1, window, 1)
     table, pixels = images.new_zeros(x.shape[1], y.shape[1]), pixels.reshape(-1, window**2)  # (P, w²)
-    for block in pixels.split(64):
+    for block in pixels.split(POSITIONS):
         part = x.new_zeros(table.shape)  # few terms, whose sum loses little
         for left, right, low_left, low_right in zip(*factors(x[block], y[block])):  # (64, w², n), (64, w², k)
             part.addcdiv_(left.mT @ right, low_left.mT @ low_right)  # (n, rank) @ (rank, k)
