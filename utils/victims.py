@@ -162,21 +162,21 @@ def descend(objective, theta, recipe):
     """
     theta, (value, slope) = theta.clone(), objective(theta)
     rate = torch.full((), recipe.learning_rate, dtype=torch.float64, device=theta.device)
-    state = theta, value, slope, torch.zeros_like(theta), rate  # a step changes them in place
+    state = theta, value, slope, torch.zeros_like(theta), torch.zeros_like(value), rate  # a step changes them in place
     step = partial(descended_step, objective, recipe.momentum, (rate.new_tensor(recipe.growth), rate.new_tensor(0.8)))
     graphs.repeated(partial(step, *state), state, often=recipe.epochs)(recipe.epochs)
     return theta
 
 
-def descended_step(objective, momentum, factors, theta, value, slope, velocity, rate):
-    """A step of this descent on its θ, energy, gradient, velocity and rate, without a question to the device."""
-    trial = theta - rate * velocity.mul_(momentum).add_(slope)
+def descended_step(objective, momentum, factors, theta, value, slope, velocity, kept, rate):
+    """A step of this descent, without a question to the device; `kept` is the momentum, or 0 behind an undone step."""
+    trial = theta - rate * velocity.mul_(kept).add_(slope)
     new, new_slope = objective(trial)
     better = new <= value
     taken = better.to(theta)  # 1 or 0, which leaves all as it was
     theta.lerp_(trial, taken)
     slope.lerp_(new_slope.nan_to_num_(), taken)
-    velocity.mul_(taken)
+    kept.copy_(momentum * taken)
     torch.fmin(value, new, out=value)
     rate.mul_(torch.where(better, *factors))
 
