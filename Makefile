@@ -122,7 +122,7 @@ test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
 	@echo "1/5 the linter, the types, and the tests that run no notebook"
 	@$(MAKE) --no-print-directory check
 	@echo "2/5 every chapter at toy size, with right and wrong parameters"
-	@$(PYTEST) tests -m chapters
+	@$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters
 	@echo "3/5 every chapter gives its committed outputs"
 	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 $(CHAPTERS:%=book/%.ipynb)
 	@echo "4/5 the book with its committed outputs renders without a warning"
