@@ -14,8 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jupyter_client.manager import KernelManager
-from jupyter_client.provisioning import local_provisioner
+sys.modules["rfc3987_syntax"] = None  # a grammar that nbformat's imports would build, in two seconds
+from jupyter_client.manager import KernelManager  # noqa: E402
+from jupyter_client.provisioning import local_provisioner  # noqa: E402
 
 FOLDER = tempfile.mkdtemp(prefix="kernels-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
