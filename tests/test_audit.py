@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import struct
+import zlib
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -11,8 +14,8 @@ import torch
 from PIL import Image
 from scipy.stats import kstest
 
-from utils import images
-from utils.audit import audit, judge, pictures, report, weights
+from utils import images, ordinary
+from utils.audit import audit, judge, pictures, report, safetensors, weights
 from utils.audit.__main__ import main
 from utils.errors import InputError
 from utils.networks import Layer
@@ -58,18 +61,6 @@ def saved(path, part):
     return path
 
 
-def safetensors(tensors):
-    """A file of float32 tensors in the format of safetensors: sorted by name, as its library sorts them."""
-    header, numbers = {"__metadata__": {"format": "pt"}}, b""
-    for name in sorted(tensors):
-        part = tensors[name].contiguous().numpy().tobytes()
-        offsets = [len(numbers), len(numbers) + len(part)]
-        header[name] = {"dtype": "F32", "shape": list(tensors[name].shape), "data_offsets": offsets}
-        numbers += part
-    head = json.dumps(header).encode()
-    return len(head).to_bytes(8, "little") + head + numbers
-
-
 def renamed(state, *names):
     """A state dict with other names for its layers."""
     return {f"{name}.{part}": state[f"{k}.{part}"] for k, name in zip((0, 2), names) for part in Layer._fields}
@@ -97,10 +88,10 @@ def test_a_network_is_read_under_whatever_names(naming, tmp_path):
 
 def test_safetensors_are_read_without_their_library_and_in_order(tmp_path):
     state = {f"layers.{k}.weight": drawn(30, 300 if k == 0 else 30, seed=k) for k in range(11)}
-    (tmp_path / "net.safetensors").write_bytes(safetensors(state))
+    (tmp_path / "net.safetensors").write_bytes(safetensors.written(state))
     layers = weights.read(tmp_path / "net.safetensors", layout="HWC").layers
     assert all(torch.equal(layer.weight, state[f"layers.{k}.weight"].double()) for k, layer in enumerate(layers))
-    (tmp_path / "net.safetensors").write_bytes(safetensors(state)[:-4])
+    (tmp_path / "net.safetensors").write_bytes(safetensors.written(state)[:-4])
     with pytest.raises(InputError, match="is not a file of safetensors"):
         weights.read(tmp_path / "net.safetensors")
 
@@ -152,6 +143,8 @@ WRONG = {
     "bias": (GOOD | {"0.bias": drawn(7)}, "0.weight gives 60 values, and its bias has the shape"),
     "no matrix": ({"0.bias": drawn(7)}, "has no matrix of weights"),
     "no tensor": ({"epoch": 3}, "holds no tensor"),
+    "zero": (GOOD | {"0.weight": 0 * GOOD["0.weight"]}, "0.weight is zero everywhere"),
+    "meta": (GOOD | {"0.weight": GOOD["0.weight"].to("meta")}, "0.weight has a shape and no numbers"),
     "a tensor": (drawn(3, 300), "holds a Tensor, not named weights"),
 }
 
@@ -369,3 +362,135 @@ def test_wrong_parameters_are_refused(sides, mixing):
     }.items():
         with pytest.raises(InputError, match=said[1]):
             audit(mixing, *sides, progress=False, **{given: said[0]})
+
+
+def test_files_are_those_of_the_library_of_safetensors():
+    library = pytest.importorskip("safetensors.torch")
+    state = GOOD | {"half": drawn(3).half(), "count": torch.arange(3), "none": torch.empty(0, 3)}
+    for back in (library.load(safetensors.written(state)), safetensors.read(library.save(state))):
+        assert all(torch.equal(back[name], part) for name, part in state.items())
+
+
+def test_pictures_behind_a_known_start_are_sure(sides):
+    rows, labels = (torch.from_numpy(part) for part in sides[0])
+    part = images.Part(rows.flatten(1).double() / 255, labels.double())
+    victim = ordinary.train(part, None, SHAPE, "sgd", (3 * WIDTH,), epochs=40)
+    after, before = (
+        {f"{k}.{name}": p for k, layer in enumerate(net) for name, p in layer._asdict().items()}
+        for net in (victim.released.network, victim.start)
+    )
+    mean = victim.mean.view(SHAPE)[0, 0].tolist()
+    content = checked(audit(after, *sides, before, mean=mean, layout="HWC", steps=1, progress=False))
+    sure = {side: [one["sure"] for one in content["images"] if one["side"] == side] for side in report.SIDES}
+    assert sum(sure["training"]) >= M // 2 and not any(sure["held_out"])
+    change = next(one for one in content["stages"] if one["name"] == "unmixing of the change of W₁")
+    assert change["facts"]["sure"] >= sum(sure["training"]) and report.WITHOUT_START in content["limits"]
+    without_bias = [{name: p for name, p in net.items() if name != "0.bias"} for net in (after, before)]
+    blind = audit(without_bias[0], *sides, without_bias[1], mean=mean, layout="HWC", steps=1, progress=False)
+    assert {one["sure"] for one in checked(blind)["images"]} == {None}
+
+
+def test_pictures_shown_in_a_wrong_way_give_no_answer():
+    doubt = report.Doubt("It classifies 50 %; from 0 to 255 it is 100 %.", wrong=True)
+    assert report.doubted(report.FOUND_NOTHING, "Nothing.", doubt) == (2, f"There is no answer. {doubt.said}")
+    assert report.doubted(report.LEAKS, "A leak.", doubt) == (report.LEAKS, "A leak.")
+    late = doubt._replace(wrong=False)
+    assert report.doubted(report.FOUND_NOTHING, "Nothing.", late) == (0, f"Nothing. {doubt.said}")
+
+
+def bomb(path):
+    """A small file that says that it is a picture of 400 megapixels."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 20000, 20000, 8, 2, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(9))) + chunk(b"IEND", b""))
+
+
+def real(path):
+    path.unlink()
+    Image.fromarray(np.zeros((SIDE, SIDE), np.float32)).save(path.with_suffix(".tiff"))
+
+
+def few(path):
+    for other in sorted(path.parent.iterdir())[2:]:
+        other.unlink()
+
+
+def dangling(path):
+    path.unlink()
+    path.symlink_to("nowhere.png")
+
+
+PICTURES = {
+    "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:60]), "cannot be read as a picture"),
+    "empty": (lambda path: path.write_bytes(b""), "cannot be read as a picture"),
+    "huge": (bomb, "is too large to be a training picture"),
+    "real": (real, "holds real numbers"),
+    "dangling": (dangling, "cannot be read as a picture"),
+    "few": (few, "There are 8 training pictures: give 10 or more"),
+    "beside": (lambda path: path.rename(path.parent.parent / "x.png"), "holds pictures beside folders of pictures"),
+}
+OPTIONS = {
+    "--level nan": "The level is nan",
+    "--limit -1": "The limit is -1.0",
+    "--steps 0": "There are 0 steps",
+    "--mean nan": "The mean is",
+    "--before SELF": "The first layer is that of its start",
+    "--before none.pth": "There is no file",
+    "--before none-00001-of-00002.safetensors": "There is no file",
+}
+
+
+def one_sentence(arguments, out, capsys):
+    """What the command says in its one line when it cannot answer; it writes nothing."""
+    assert main([*map(str, arguments), "--out", str(out)]) == report.NO_ANSWER
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and not [*out.iterdir()]
+    return lines[0]
+
+
+@pytest.fixture
+def folders(sides, tmp_path):
+    torch.save(torch_network().state_dict(), tmp_path / "net.pth")
+    return [tmp_path / "net.pth", *(saved(tmp_path / name, part) for name, part in zip(("in", "held"), sides))]
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_bad_pictures_give_one_sentence(kind, folders, tmp_path, capsys):
+    spoil, said = PICTURES[kind]
+    spoil(sorted(folders[1].rglob("*.png"))[0])
+    assert said in one_sentence(folders, tmp_path / "out", capsys)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_bad_options_give_one_sentence(options, folders, tmp_path, capsys):
+    words = [str(folders[0]) if word == "SELF" else word for word in options.split()]
+    assert OPTIONS[options] in one_sentence([*folders, *words], tmp_path / "out", capsys)
+
+
+def test_transparent_pictures_and_copies_are_said(folders, sides, tmp_path):
+    first, second, *_ = sorted(folders[1].rglob("*.png"))
+    Image.fromarray(np.dstack([sides[0][0][0], np.zeros((SIDE, SIDE), np.uint8)])).save(first)
+    (first.parent / "copy.png").write_bytes(second.read_bytes())
+    found = audit(*folders, steps=1, progress=False)
+    said = " ".join(found.content["warnings"])
+    assert "1 are transparent and were laid on white" in said
+    assert f"1 training pictures are copies of others, such as class 0/copy.png of class 0/{second.name}." in said
+    checked(found)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_full_disk_leaves_no_half_of_a_report(failing, sides, mixing, tmp_path, monkeypatch):
+    found, write = audit(mixing, *sides, steps=1, progress=False), Path.write_text
+
+    def full(path, *arguments, **named):
+        if path.name == report.FILES[failing]:
+            raise OSError(28, "No space left on device")
+        return write(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InputError, match="cannot be written .*No space left"):
+        found.save(tmp_path / "out")
+    assert not [*(tmp_path / "out").iterdir()]

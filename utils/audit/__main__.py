@@ -44,8 +44,11 @@ def main(arguments=None):
     except InputError as error:
         print(error, file=sys.stderr)
         return NO_ANSWER
-    except MemoryError:
-        print("The memory is full: audit fewer pictures, or end what else runs.", file=sys.stderr)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+            traceback.print_exc()
+        else:
+            print("The memory is full: audit fewer pictures, or end what else runs.", file=sys.stderr)
         return NO_ANSWER
     except KeyboardInterrupt:
         print("Interrupted: no report was written.", file=sys.stderr)

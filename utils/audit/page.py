@@ -65,8 +65,12 @@ FALSE = (
     "rates below {:.1%} take more of them."
 )
 ORDER = (
-    "The most at risk first. The last column says above how many of the held-out pictures a picture stands: by its "
+    "The most at risk first. The column “above” says above how many of the held-out pictures a picture stands: by its "
     "best |NCC|, or by its loss if no attack returned pictures."
+)
+SURE = (
+    "An attacker can be sure of the pictures marked so without seeing one: what they wrote into the layer has zeros at "
+    "neurons that they never activated, more than chance gives. That is evidence, and no proof."
 )
 CLIFF = (
     "Singular values of the first layer, relative to the largest one, by their place. A cliff tells how many pictures "
@@ -233,14 +237,15 @@ def nearest(found):
 
 def images(rows, thumbnails):
     """A line for every picture of both sides."""
-    shown = []
+    shown, zeros = [], any(row["sure"] is not None for row in rows)
     for k, row in enumerate(rows):
         small = f"<img alt='thumbnail' src='{data_uri(thumbnails[k])}'>" if thumbnails else ""
         strongest, *others = (number(row[key]) for key in ("ncc", "likeness", "loss"))
         cells = row["side"].replace("_", " "), strongest, escape(row["attack"] or "–"), *others, f"{row['above']:.0%}"
+        cells += ("yes" if row["sure"] else "–",) * zeros
         shown.append(("risk" * row["returned"], (small + escape(row["name"]), *cells)))
-    header = ["picture", "side", "|NCC|", "returned by", "likeness", "loss", "above"]
-    return paragraph(ORDER) + table(header, shown, "Pictures")
+    header = ["picture", "side", "|NCC|", "returned by", "likeness", "loss", "above", *["sure"] * zeros]
+    return paragraph(ORDER) + paragraph(SURE) * zeros + table(header, shown, "Pictures")
 
 
 def settings(content):

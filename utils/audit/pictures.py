@@ -1,6 +1,7 @@
 """Pictures of strangers: folders, `.npz` files and arrays, as rows (n, d) in [0, 1]; what was done to them is said."""
 
 import hashlib
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -92,7 +93,7 @@ def of_folder(folder, shape, what, skip):
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the {what} as a folder, an .npz file or an array.")
     known = Image.registered_extensions()
-    inside = sorted(path for path in folder.rglob("*") if path.is_file() and not hidden(path.relative_to(folder)))
+    inside = sorted(path for path in folder.rglob("*") if not (path.is_dir() or hidden(path.relative_to(folder))))
     paths = [path for path in inside if path.suffix.lower() in known]
     classes = [path.relative_to(folder).parts[0] for path in paths if path.parent != folder]
     if 0 < len(classes) < len(paths):
@@ -124,7 +125,10 @@ def pixels_of(path, shape, done):
     """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`. InputError if it cannot be read."""
     height, width, channels = shape
     try:
-        with Image.open(path) as file:
+        with (
+            warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+            Image.open(path) as file,
+        ):
             file.load()
             picture = file
     except (Image.DecompressionBombError, MemoryError) as error:
@@ -133,6 +137,8 @@ def pixels_of(path, shape, done):
         raise InputError(
             f"{path} cannot be read as a picture: mend it, or have such pictures skipped (--skip-corrupt)."
         ) from error
+    if picture.mode == "F":
+        raise InputError(f"{path} holds real numbers, and no scale says what is white: save it with 8 or 16 bits.")
     picture = plain(picture, channels, done)
     if picture.size != (width, height):
         if height != width:
@@ -165,18 +171,30 @@ def squared(picture, side):
     return picture.crop((left, top, left + cut, top + cut)).resize((side, side), Image.Resampling.LANCZOS)
 
 
+def mark_of(row):
+    """What equal pictures share."""
+    return hashlib.sha256(row.numpy().tobytes()).digest()
+
+
 def compared(members, held_out):
     """Sentences on what the two sides share; InputError if there are too few, or one picture is on both."""
     for part, what in ((members, "training pictures"), (held_out, "held-out pictures")):
         if len(part.images) < FEWEST:
             raise InputError(f"There are {len(part.images)} {what}: give {FEWEST} or more, for a test.")
-    marks = {hashlib.sha256(row.numpy().tobytes()).digest(): name for row, name in zip(members.images, members.names)}
+    marks = {}
+    for row, name in zip(members.images, members.names):
+        marks.setdefault(mark_of(row), name)
     for row, name in zip(held_out.images, held_out.names):
-        if (twin := marks.get(hashlib.sha256(row.numpy().tobytes()).digest())) is not None:
+        if (twin := marks.get(mark_of(row))) is not None:
             raise InputError(f"The training picture {twin} and the held-out picture {name} are equal: remove one.")
     notes = [*members.notes, *held_out.notes]
-    if len(marks) < len(members.images):
-        notes.append(f"{len(members.images) - len(marks)} training pictures are copies of others.")
+    if (members.labels is None) != (held_out.labels is None):
+        notes.append("Classes are known on one side alone, so they were not used: give both sides in the same form.")
+    copies = [
+        (name, marks[mark]) for name, mark in zip(members.names, map(mark_of, members.images)) if marks[mark] != name
+    ]
+    if copies:
+        notes.append(f"{len(copies)} training pictures are copies of others, such as {copies[0][0]} of {copies[0][1]}.")
     near = (ncc(held_out.images, members.images) > TWINS).nonzero().tolist()
     if near:
         pair = f"{members.names[near[0][1]]} and the held-out {held_out.names[near[0][0]]}"

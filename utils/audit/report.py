@@ -14,7 +14,6 @@ import torch
 
 import utils.audit.judge as judge
 from utils.audit.page import bytes_of, page
-from utils.cache import write
 from utils.errors import InputError
 from utils.kernels.similarity import ncc, stretch
 
@@ -34,6 +33,7 @@ LIMITS = [
     "The held-out pictures must be of the same source as the training pictures, and drawn at random from it.",
     "Pictures that were augmented, cut or resized otherwise in training are compared as they were given here.",
 ]
+WITHOUT_START = "The stationarity attack and membership by loss do not use the network from before the training."
 
 
 class Report(NamedTuple):
@@ -65,12 +65,14 @@ class Report(NamedTuple):
         return f"<p>{self.sentence}</p>"
 
     def save(self, folder):
-        """Write report.json and report.html into a folder, each whole or not at all: the path of the page."""
-        folder = writable(folder)
-        texts = [self.json(), self.html()]
+        """Write report.json and report.html into a folder, both or none: the path of the page."""
+        texts, folder = [self.json(), self.html()], writable(folder)
         try:
-            for name, text in zip(FILES, texts):
-                write(folder / name, text.encode())
+            with tempfile.TemporaryDirectory(dir=folder, prefix="report.") as beside:
+                for name, text in zip(FILES, texts):
+                    (Path(beside) / name).write_text(text, encoding="utf-8")
+                for name in FILES:
+                    os.replace(Path(beside) / name, folder / name)
         except OSError as error:
             raise unwritable(folder, error) from error
         return folder / FILES[1]
@@ -94,6 +96,13 @@ def unwritable(folder, error):
     """The InputError for a folder in which nothing can be written."""
     reason = getattr(error, "strerror", None) or error
     return InputError(f"The report cannot be written to {folder} ({reason}): give a folder of yours with room in it.")
+
+
+class Doubt(NamedTuple):
+    """Why a finding of nothing may be worth nothing."""
+
+    said: str = ""  # in a sentence; empty: there is no doubt
+    wrong: bool = False  # whether the network classifies its pictures better if they are shown in another way
 
 
 class Near(NamedTuple):
@@ -187,6 +196,7 @@ class Risk(NamedTuple):
     loss: float | None
     above: float  # share of the held-out pictures that it stands above, by |NCC|, or by its loss if nothing came back
     returned: bool  # almost exactly
+    sure: bool | None  # and the attacker can be sure of it, by zeros; None where no attack looks for them
 
 
 def risks(outcomes, sizes):
@@ -200,7 +210,8 @@ def risks(outcomes, sizes):
             like = None if attack is None else outcomes[attack].score[side][k].item()
             loss = losses[side][k] if losses else None
             returned = bool(near and best > near.bar)
-            found.append(Risk(side, k, best, attack, like, loss, 0.0, returned))
+            sure = [bool(one.sure[side][k] and one.ncc[side][k] > near.bar) for one in outcomes if one.sure]
+            found.append(Risk(side, k, best, attack, like, loss, 0.0, returned, any(sure) if sure else None))
     held_out = sorted(strength(one) for one in found if one.side == 1)
     found = [one._replace(above=bisect_left(held_out, strength(one)) / len(held_out)) for one in found]
     return sorted(found, key=strength, reverse=True)
@@ -211,15 +222,23 @@ def strength(risk):
     return risk.ncc if risk.ncc is not None else -(risk.loss or 0.0)
 
 
+def doubted(status, sentence, doubt):
+    """A finding under a Doubt: nothing was found, or there is no answer if pictures were shown in a wrong way."""
+    if not doubt.said or status != FOUND_NOTHING:
+        return status, sentence
+    return (NO_ANSWER, f"There is no answer. {doubt.said}") if doubt.wrong else (status, f"{sentence} {doubt.said}")
+
+
 def reported(case, name, sides, outcomes, control, warnings, doubt, settings, level, seconds):
-    """The Report of all outcomes of a case; `doubt` is a sentence that limits a finding of nothing, or empty."""
+    """The Report of all outcomes of a case, under a Doubt."""
     comparisons = judge.holm([one for outcome in outcomes for one in outcome.comparisons])
     status, sentence = finding(nearly_exact(outcomes), comparisons, control, level)
-    sentence = f"{sentence} {doubt}" if doubt and status == FOUND_NOTHING else sentence
+    status, sentence = doubted(status, sentence, doubt)
+    doubts = [doubt.said] if doubt.said and doubt.said not in sentence else []
     found = risks(outcomes, [len(side.images) for side in sides])
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level},
-        "warnings": [*warnings, *unfinished(outcomes), *([doubt] if doubt and status != FOUND_NOTHING else [])],
+        "warnings": [*warnings, *unfinished(outcomes), *doubts],
         "network": {"name": name, "widths": widths(case.layers)},
         "pictures": {"shape": list(case.shape), **{of: len(side.images) for of, side in zip(SIDES, sides)}},
         "stages": [staged(one) for one in outcomes],
@@ -229,7 +248,7 @@ def reported(case, name, sides, outcomes, control, warnings, doubt, settings, le
         "nearest": nearest(outcomes, bool(case.start)),
         "images": [described(one, outcomes, sides) for one in found],
         "threat_model": threat_model(case),
-        "limits": LIMITS,
+        "limits": [*LIMITS, *([WITHOUT_START] if case.start else [])],
         "settings": settings,
         "versions": versions(),
         "seconds": round(seconds, 2),
@@ -270,7 +289,7 @@ def rates(outcomes):
 
 def described(risk, outcomes, sides):
     """A picture for the content."""
-    numbers = {name: getattr(risk, name) for name in ("ncc", "likeness", "loss", "above", "returned")}
+    numbers = {name: getattr(risk, name) for name in ("ncc", "likeness", "loss", "above", "returned", "sure")}
     attack = None if risk.attack is None else outcomes[risk.attack].name
     return {"name": sides[risk.side].names[risk.index], "side": SIDES[risk.side], "attack": attack, **numbers}
 
@@ -296,7 +315,7 @@ def galleries(case, outcomes, sides, risks):
         shown[title] = []
         for one in [one for one in risks if one.side == side and one.attack is not None][:SHOWN]:
             own, found = sides[side].images[one.index], back(case, outcomes[one.attack].found, one)
-            words = f"{sides[side].names[one.index]}: {one.ncc:.2f}"
+            words = f"{sides[side].names[one.index]}: {one.ncc:.2f}{', sure' * bool(one.sure)}"
             shown[title].append((*bytes_of(torch.stack([own, found]), case.shape), words))
     return shown
 

@@ -17,6 +17,7 @@ import utils.audit.report as report
 import utils.audit.stages as stages
 import utils.audit.weights as weights
 from utils import networks, photographs
+from utils.attacks import known_start
 from utils.errors import InputError, choose
 from utils.kernels.similarity import detail_ncc, ncc
 
@@ -42,6 +43,7 @@ def audit(
     """
     begun = time.monotonic()
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
+    check(level, limit, steps, seed)
     known = {size for size in map(pictures.shape_of, (members, held_out)) if size}
     if len(known | ({tuple(shape)} if shape else set())) > 1:
         raise InputError(f"Pictures have the sizes {sorted(known)}: give one size, that of the network.")
@@ -53,6 +55,8 @@ def audit(
     start = weights.read(before, shape, layout).layers if before is not None else ()
     if before is not None and not (start and target.layers):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
+    if start:
+        known_start.check(target.layers[:1], start[:1])
     case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
@@ -62,6 +66,18 @@ def audit(
     doubt = doubts(case, outcomes, sides, layout)
     seconds = time.monotonic() - begun
     return report.reported(case, target.name, sides, outcomes, control, warnings, doubt, settings, level, seconds)
+
+
+def check(level, limit, steps, seed):
+    """Raise InputError unless these settings of `audit` are numbers that it can use."""
+    if not 0 < level < 1:
+        raise InputError(f"The level is {level}: give a chance of a false alarm between 0 and 1.")
+    if not limit >= 0:
+        raise InputError(f"The limit is {limit}: give the seconds that a stage may take.")
+    if steps < 1 or seed < 0:
+        raise InputError(
+            f"There are {steps} steps, and the seed is {seed}: give one step or more, and no negative seed."
+        )
 
 
 def channels(value, shape, name):
@@ -161,10 +177,10 @@ def clock(title, seconds, progress):
 
 
 def doubts(case, outcomes, sides, layout):
-    """A sentence if the network classifies too few training pictures, with what fits better, if anything; or none."""
+    """The Doubt if the network classifies too few training pictures, with what fits better, if anything; or none."""
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
-        return ""
+        return report.Doubt()
     raw, x, labels = sides[0].images, case.sides[0], case.labels[0]
     tried = {
         "pixels as they are, from 0 to 1": raw,
@@ -179,8 +195,9 @@ def doubts(case, outcomes, sides, layout):
         f"The network classifies only {accuracy:.0%} of the training pictures correctly: "
         "it was not trained to the end, or its normalisation is another one"
     )
-    better = f"; with {best} it is {shares[best]:.0%}" if shares[best] > accuracy + 0.1 else ""
-    return f"{said}{better}."
+    wrong = shares[best] > accuracy + 0.1
+    better = f"; with {best} it is {shares[best]:.0%}" if wrong else ""
+    return report.Doubt(f"{said}{better}.", wrong)
 
 
 def share_of(outputs, labels):

@@ -55,6 +55,7 @@ class Outcome(NamedTuple):
     comparisons: tuple = ()  # judge.Comparisons
     found: torch.Tensor | None = None  # pictures (k, d) that came back, as the network sees them
     ncc: tuple = ()  # the best |NCC| with them of training (m,) and held-out (n,) pictures
+    sure: tuple = ()  # whether these best matches rest on zeros, masks (m,) and (n,); behind a known start alone
     score: judge.Scored | None = None  # of membership
     facts: dict = {}  # what else there is to say, for JSON
 
@@ -153,27 +154,34 @@ def structure(case, name, of):
     return Outcome(f"structure of {name}", "ran", said, comparisons=tuple(comparisons), score=score, facts=facts)
 
 
-def returned(case, name, found, said, facts):
-    """The Outcome of an attack that returned pictures: matched with both sides alike."""
+def returned(case, name, found, said, facts, sure=None):
+    """The Outcome of an attack that returned pictures (k, d): matched with both sides alike. `sure` is a mask (k,)."""
     likeness = [detail_ncc(found, part, case.shape).amax(0) for part in case.exchanged]
-    correlated = tuple(ncc(part, found).abs().amax(1) for part in case.sides)
+    correlated, best = zip(*(ncc(part, found).abs().max(1) for part in case.sides))
+    known = () if sure is None else tuple(sure[index] for index in best)
     score = judge.scored(likeness, case.labels)
     comparisons = (
         judge.of_area(f"likeness to what {name} returned", score),
         judge.of_count(f"alike what {name} returned", *(part > membership.ALIKE for part in likeness)),
         judge.of_count(f"|NCC| above {judge.NEAR:g} with what {name} returned", *(c > judge.NEAR for c in correlated)),
     )
-    return Outcome(name, "ran", said, comparisons=comparisons, found=found, ncc=correlated, score=score, facts=facts)
+    matched = {"found": found, "ncc": correlated, "sure": known, "score": score}
+    return Outcome(name, "ran", said, comparisons=comparisons, facts=facts, **matched)
 
 
 def unmixed(case, name, of):
     """The unmixing attack on a first layer; the number of pictures is told to it where the layer does not tell."""
-    m = len(case.sides[0])
-    found = unmixing.attempt(of()[0], case.shape, m, case.seed)
+    m, (released, alpha) = len(case.sides[0]), of()
+    found = unmixing.attempt(released, case.shape, m, case.seed)
     if found.images is None:
         return Outcome(f"unmixing of {name}", "refused", found.refusals[-1])
     who = f"The layer told {found.count} pictures." if found.count else f"The attack was told that there are {m}."
-    return returned(case, f"unmixing of {name}", found.images, who, {"count": found.count})
+    if alpha is None or released.network[0].bias is None:
+        return returned(case, f"unmixing of {name}", found.images, who, {"count": found.count})
+    exact = known_start.exact(case.released._replace(network=case.layers[:1]), case.start[:1], alpha, found)
+    facts = {"count": found.count, "sure": int(exact.sure.sum())}
+    said = f"{who} Zeros at neurons that a picture never activated make {facts['sure']} of {len(exact.sure)} sure."
+    return returned(case, f"unmixing of {name}", exact.images, said, facts, exact.sure)
 
 
 def stationary(case):

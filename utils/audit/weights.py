@@ -2,15 +2,16 @@
 
 import copy
 import itertools
-import json
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+import utils.audit.safetensors as safetensors
 from utils import networks
 from utils.errors import InputError
 from utils.networks import Layer
@@ -19,8 +20,6 @@ NESTED = "state_dict", "model_state_dict", "model", "net", "network", "weights" 
 SHARD = re.compile(r"-\d+-of-\d+\.\w+$")
 SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
-FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}  # of safetensors
-OTHERS = {"I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
 Logits = Callable[[torch.Tensor], torch.Tensor]  # pictures as rows (n, d), as the network sees them -> outputs (n, K)
 
@@ -128,30 +127,14 @@ def tensors(path):
         raise InputError(f"{path} is a part of a sharded network: save it whole, in one file.")
     try:
         if path.suffix == ".safetensors":
-            return safetensors(path.read_bytes())
-        return torch.load(path, map_location="cpu", weights_only=True)
+            return safetensors.read(path.read_bytes())
+        with warnings.catch_warnings(action="ignore"):  # of layouts that `refuse` refuses
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from error
     except Exception as error:
         kind = "safetensors" if path.suffix == ".safetensors" else "tensors alone; code in it, if any, was not run"
         raise InputError(f"{path} is not a file of {kind}: save the network's state_dict().") from error
-
-
-def safetensors(contents):
-    """{name: tensor} of the bytes of a safetensors file: the length of a JSON header, the header, the numbers.
-
-    ValueError or KeyError for anything else.
-    """
-    end = 8 + int.from_bytes(contents[:8], "little")
-    header, numbers = json.loads(contents[8:end]), bytearray(contents[end:])
-    header.pop("__metadata__", None)
-    found = {}
-    for name, entry in header.items():
-        (begin, stop), kind = entry["data_offsets"], {**FLOATS, **OTHERS}[entry["dtype"]]
-        count = math.prod(entry["shape"])
-        if not 0 <= begin <= stop <= len(numbers) or (stop - begin) != count * torch.empty(0, dtype=kind).itemsize:
-            raise ValueError(f"{name} does not fit into the file")
-        part = torch.frombuffer(numbers, dtype=kind, count=count, offset=begin) if count else torch.empty(0, dtype=kind)
-        found[name] = part.view(entry["shape"])
-    return found
 
 
 def named(state, source):
@@ -162,9 +145,10 @@ def named(state, source):
         )
     while inner := [state[key] for key in NESTED if isinstance(state.get(key), Mapping)]:
         state = inner[0]
-    found = {str(name): part.detach().cpu() for name, part in state.items() if torch.is_tensor(part)}
+    found = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
     for name, part in found.items():
         refuse(part, f"{source}: {name}")
+    found = {name: part.cpu() for name, part in found.items()}
     if not found:
         raise InputError(f"{source} holds no tensor: save the network's state_dict().")
     return found
@@ -172,6 +156,8 @@ def named(state, source):
 
 def refuse(part, name):
     """Raise InputError if a tensor is of a kind that holds no plain weights."""
+    if part.is_meta:
+        raise InputError(f"{name} has a shape and no numbers: save the network's state_dict() after it was loaded.")
     kinds = {"sparse": part.layout != torch.strided, "quantised": part.is_quantized, "complex": part.is_complex()}
     for kind, holds in kinds.items():
         if holds:
@@ -194,6 +180,8 @@ def layers_of(state, source, shape):
                 "connected layers: give the network as a Python function, for membership by loss."
             )
     order, chain = in_order(many, source, shape)
+    if not many[order[0]].any():
+        raise InputError(f"{source}: {order[0]} is zero everywhere: give a network that was trained.")
     biases = {name: state.get(sibling(name)) for name in order}
     layers = tuple(Layer(many[name], bias_of(biases[name], many[name], f"{source}: {name}")) for name in order)
     used = {*order, *map(sibling, order)}
