@@ -48,7 +48,7 @@ def written(tensors, metadata=None):
     names = {kind: name for name, kind in KINDS.items()}
     header, numbers = {METADATA: metadata} if metadata else {}, bytearray()
     for name in sorted(tensors):
-        part = tensors[name].detach().cpu().contiguous()
+        part = tensors[name].detach().cpu().clone(memory_format=torch.contiguous_format)
         begin = len(numbers)
         numbers += part.flatten().view(torch.uint8).numpy().tobytes()
         header[name] = {"dtype": names[part.dtype], "shape": [*part.shape], "data_offsets": [begin, len(numbers)]}

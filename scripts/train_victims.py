@@ -1,0 +1,95 @@
+"""Train the book's victims from the seeds, for anyone to attack: weights, recipes, and which images they saw.
+
+    .venv/bin/python -m scripts.train_victims [FOLDER] [--dataset photos] [--images 20] [--neurons 90] [--seed 0]
+
+FOLDER gets `index.json` and `.safetensors` files, but no image: the index names the places of images in the data set.
+The files of data/victims are those of the default settings; the book's size is `--images 50 --neurons 500`.
+"""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+from utils import images, networks, ordinary, victims
+from utils.audit import benchmark, safetensors
+from utils.errors import InputError
+
+HIDDEN = "dtype", "sharpness"  # fields of a recipe that files do not tell: these networks have ReLUs or no neurons
+ABOUT = {
+    "affine": "An affine classifier with weight decay, at its stationary point.",
+    "small-start": "A three-layer ReLU network from small weights, with weight decay, to a stationary point.",
+    "known-start": "A three-layer ReLU network by torch's SGD with momentum and decay, from a known start.",
+    "adam": "The same network, from the same known start, by Adam.",
+}
+
+
+def trained(data, neurons, seed):
+    """{victim: (its Released network, its start or nothing, its mean per colour)}."""
+    found = {}
+    recipes = {"affine": networks.affine(0.01), "small-start": networks.perceptron("signed", neurons, neurons)}
+    for name, recipe in recipes.items():
+        found[name] = victims.train(data.secret, recipe, seed).released, (), [0.0] * data.shape[-1]
+    for name, trainer in {"known-start": "sgd_decay", "adam": "adam"}.items():
+        one = ordinary.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
+        found[name] = one.released, one.start, one.mean.view(data.shape)[0, 0].tolist()
+    return found
+
+
+def places(part, labelled):
+    """Where the images of a Part are in a data set."""
+    rows = {image.tobytes(): k for k, image in enumerate(labelled.images)}
+    pixels = (part.images * 255).round().numpy().astype(labelled.images.dtype)
+    return [rows[image.tobytes()] for image in pixels]
+
+
+def written(path, network, metadata):
+    """Write a network in single precision, as networks are published; the name of the file."""
+    named = {
+        f"layers.{k}.{name}": part.float()
+        for k, layer in enumerate(network)
+        for name, part in layer._asdict().items()
+        if part is not None
+    }
+    path.write_bytes(safetensors.written(named, metadata))
+    return path.name
+
+
+def main(arguments=None):
+    """Train all victims, and write their files and the index."""
+    found = argparse.ArgumentParser("python -m scripts.train_victims", description=__doc__.splitlines()[0])
+    found.add_argument("folder", nargs="?", default=benchmark.FOLDER, type=Path)
+    found.add_argument("--dataset", default="photos", help="photos, cifar10-subset or an .npz file of bytes")
+    for name, default in {"images": 20, "neurons": 90, "seed": 0}.items():
+        found.add_argument(f"--{name}", type=int, default=default)
+    given = found.parse_args(arguments)
+    labelled = images.load(given.dataset)
+    if labelled.images.dtype.kind != "u":
+        raise InputError("The index names images by their bytes: give a data set of bytes.")
+    m = given.images
+    data = images.split(labelled, m, m, given.seed, held_out=m)
+    rows = [places(part, labelled) for part in (data.secret, data.held_out)]
+    given.folder.mkdir(parents=True, exist_ok=True)
+    index, starts = {}, {}
+    for name, (released, start, mean) in trained(data, given.neurons, given.seed).items():
+        recipe = {key: value for key, value in released.recipe._asdict().items() if key not in HIDDEN}
+        if start and not starts:
+            starts["file"] = written(given.folder / "start.safetensors", start, {"about": "before any training"})
+        index[name] = {
+            "about": ABOUT[name], "before": starts["file"] if start else None, "shape": list(data.shape),
+            "file": written(given.folder / f"{name}.safetensors", released.network, {"recipe": json.dumps(recipe)}),
+            "dataset": given.dataset, "binary": True, "seed": given.seed, "mean": mean, "recipe": recipe,
+            "training": rows[0], "held_out": rows[1], "sha256": benchmark.digest(labelled.images[sum(rows, [])]),
+            "labels": data.secret.labels.long().tolist(), "held_out_labels": data.held_out.labels.long().tolist(),
+        }  # fmt: skip
+        assert math.isinf(released.recipe.sharpness)
+    text = ",\n".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in index.items())
+    (given.folder / "index.json").write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        sys.exit(str(error))

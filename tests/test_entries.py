@@ -1,0 +1,93 @@
+"""The networks to attack: files that the seeds give again, a count with a null, and a page that works to the letter."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from scripts import benchmark_page, train_victims
+from utils import networks
+from utils.audit import benchmark
+from utils.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+NAMES = [*benchmark.index()]
+ALIKE = 1e-2  # ‖θ − θ*‖²/‖θ*‖² of two trainings from one seed, whatever the order of additions
+
+
+def seen(name, side):
+    """Training (0) or held-out (1) images of a victim as the network saw them."""
+    entry = benchmark.index()[name]
+    mean = torch.tensor(entry["mean"], dtype=torch.float64).repeat(32 * 32)
+    parts = [part - mean for part in benchmark.sides(entry)]
+    return parts[side] - parts[0].mean(0) * entry["recipe"]["centred"]
+
+
+@pytest.fixture(scope="module")
+def again(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("victims")
+    train_victims.main([str(folder)])
+    return folder
+
+
+def test_the_files_are_small_and_hold_no_picture():
+    files = [*benchmark.FOLDER.iterdir()]
+    assert sum(file.stat().st_size for file in files) < 5e6
+    assert {file.suffix for file in files} == {".safetensors", ".json", ".csv"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_seeds_give_the_networks_again(name, again):
+    old, new = (benchmark.load(name, folder) for folder in (benchmark.FOLDER, again))
+    assert benchmark.index(again)[name]["training"] == benchmark.index()[name]["training"]
+    if name != "small-start":  # its polish makes rounding large
+        assert networks.distance(new.released.network, old.released.network) < ALIKE
+    assert len(old.released.labels) == 20 and old.released.recipe == new.released.recipe
+    for ours, theirs in zip(old.start, new.start):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_images_themselves_count_and_held_out_ones_do_not(name):
+    truth = benchmark.evaluate(name, -3 * seen(name, 0))
+    assert truth.above == [20, 20, 20] and truth.held_out[1:] == [0, 0] and truth.auc > 0.99 and truth.p < 0.01
+    wrong = benchmark.evaluate(name, seen(name, 1))
+    assert wrong.held_out == [20, 20, 20] and wrong.above[1:] == [0, 0] and wrong.auc < 0.01 and wrong.p > 0.9
+
+
+def test_what_cannot_be_counted_is_told(tmp_path, capsys):
+    for wrong in (np.zeros((2, 7)), np.zeros((0, 3072)), np.full((2, 3072), np.nan), np.zeros(3072)):
+        with pytest.raises(InputError, match="Pictures have the shape"):
+            benchmark.evaluate("affine", wrong)
+    with pytest.raises(InputError, match="The victim is 'none'"):
+        benchmark.evaluate("none", np.zeros((2, 3072)))
+    with pytest.raises(InputError, match="has no index.json"):
+        benchmark.load("affine", tmp_path)
+    (tmp_path / "a.npz").write_bytes(b"no archive")
+    for path in ("a.npz", "none.npz"):
+        assert benchmark.main(["affine", str(tmp_path / path)]) == 2
+        assert "has no array 'images'" in capsys.readouterr().err
+    with pytest.raises(InputError, match="photos does not hold the images of this victim"):
+        benchmark.sides(benchmark.index()["affine"] | {"sha256": ""})
+
+
+def test_the_page_says_how_to_enter(tmp_path, monkeypatch, capsys):
+    code = re.search(r"```python\n(.*?)```", benchmark_page.FILE.read_text(encoding="utf-8"), re.S).group(1)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "benchmark.md", "exec"), {})
+    assert benchmark.main(["small-start", "returned.npz"]) == 0
+    said = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
+    assert said["attack"] == "mine" and int(said["above_0.9"]) >= 15 and said["held_out_above_0.9"] == "0"
+
+
+def test_the_table_is_that_of_the_entries_and_one_entry_replaces_another(tmp_path):
+    text, rows = benchmark_page.FILE.read_text(encoding="utf-8"), benchmark.entries()
+    assert benchmark_page.page(text, rows) == text
+    assert {row["victim"] for row in rows} == {*NAMES}
+    score = benchmark.evaluate("affine", torch.rand(4, 3072))
+    path = tmp_path / "entries.csv"
+    for attack, pictures in (("mine", 4), ("yours", 4), ("mine", 7)):
+        benchmark.enter([score._replace(attack=attack, pictures=pictures)], path)
+    assert [(row["attack"], row["pictures"]) for row in benchmark.entries(path)] == [("mine", "7"), ("yours", "4")]

@@ -1,0 +1,171 @@
+"""Networks to attack: the book's victims as files, and one count of what an attack of anyone's returned.
+
+`python -m utils.audit.benchmark VICTIM RETURNED.npz` matches pictures with the training and with held-out ones. The
+attack must not see these: it is given what `load` returns.
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+import utils.audit.judge as judge
+import utils.audit.safetensors as safetensors
+from utils import images
+from utils.attacks.contract import Released
+from utils.errors import InputError, choose
+from utils.kernels.similarity import detail_ncc, ncc
+from utils.networks import Layer, Recipe
+
+FOLDER = images.DATA / "victims"
+BARS = 0.7, 0.9, 0.99  # of |NCC|
+
+
+class Victim(NamedTuple):
+    """All that an attack is given."""
+
+    released: Released  # layers for pictures flattened as (H, W, C), labels (m,), recipe
+    start: tuple  # of Layers, from before the training; empty where nobody knows it
+    shape: tuple  # (H, W, C)
+    mean: list  # one number per colour, taken off pixels in [0, 1]
+
+
+class Score(NamedTuple):
+    """How many of m training images an attack returned, and how many of as many held-out ones look as if it had."""
+
+    victim: str
+    attack: str
+    pictures: int  # that it returned
+    above: list  # training images with |NCC| above each of BARS
+    held_out: list  # held-out images above the same bars
+    auc: float  # the chance that a training image is more like what was returned than a held-out one
+    p: float  # of an area this large if they could be exchanged
+
+    def row(self):
+        """The Score as texts by column, for a table of entries."""
+        found = {"victim": self.victim, "attack": self.attack, "pictures": self.pictures}
+        for bar, ours, theirs in zip(BARS, self.above, self.held_out):
+            found |= {f"above_{bar}": ours, f"held_out_above_{bar}": theirs}
+        return {name: str(value) for name, value in (found | {"auc": f"{self.auc:.3f}", "p": f"{self.p:.2g}"}).items()}
+
+
+def index(folder=FOLDER):
+    """{victim: how it was trained, on which images, where its files are}; InputError if a folder holds none."""
+    try:
+        return json.loads((Path(folder) / "index.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} has no index.json of victims: train them by scripts/train_victims.py.") from error
+
+
+def layers(path):
+    """The Layers of a file that `scripts/train_victims.py` wrote, in double precision."""
+    try:
+        found = safetensors.read(Path(path).read_bytes())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read: take it from the repository again.") from error
+    count = len([name for name in found if name.endswith("weight")])
+    parts = [[found.get(f"layers.{k}.{part}") for part in Layer._fields] for k in range(count)]
+    return tuple(Layer(*(None if part is None else part.double() for part in pair)) for pair in parts)
+
+
+def load(name, folder=FOLDER):
+    """The Victim of a name."""
+    known = index(folder)
+    entry = known[choose("The victim", name, known)]
+    recipe = Recipe(**entry["recipe"])._replace(hidden=tuple(entry["recipe"]["hidden"]))
+    network, labels = layers(Path(folder) / entry["file"]), torch.tensor(entry["labels"], dtype=torch.float64)
+    start = layers(Path(folder) / entry["before"]) if entry["before"] else ()
+    return Victim(Released(network, labels, recipe), start, tuple(entry["shape"]), entry["mean"])
+
+
+def sides(entry):
+    """Training and held-out images (m, d) in [0, 1] of an entry of the index; InputError if they are others now."""
+    found = images.load(entry["dataset"], entry["binary"]).images
+    rows = [*entry["training"], *entry["held_out"]]
+    if max(rows) >= len(found) or digest(found[rows]) != entry["sha256"]:
+        raise InputError(f"{entry['dataset']} does not hold the images of this victim: take the locked versions.")
+    both = torch.from_numpy(found[rows] / 255.0).flatten(1)
+    return both.split([len(entry["training"]), len(entry["held_out"])])
+
+
+def digest(pixels):
+    """What tells these pixels (n, H, W, C), bytes, from others."""
+    return hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest()
+
+
+def evaluate(name, returned, attack="mine", folder=FOLDER):
+    """The Score of pictures returned (k, d) or (k, H, W, C), as the network saw them, in any size and either sign.
+
+    A network whose recipe is centred saw images without the mean of those that it was trained on.
+    """
+    known = index(folder)
+    entry = known[choose("The victim", name, known)]
+    found, shape = torch.as_tensor(np.asarray(returned, dtype=float)), entry["shape"]
+    found = found.flatten(1) if found.dim() > 1 else found
+    if found.dim() != 2 or not len(found) or found.shape[1] != np.prod(shape) or not found.isfinite().all():
+        raise InputError(f"Pictures have the shape {(*np.shape(returned),)}: give finite ones of {tuple(shape)}.")
+    parts = [part - torch.tensor(entry["mean"], dtype=torch.float64).expand(*shape).flatten() for part in sides(entry)]
+    own, both = (part.mean(0) * entry["recipe"]["centred"] for part in (parts[0], torch.cat(parts)))
+    parts, exchanged = ([part - mean for part in parts] for mean in (own, both))  # the area favours no side's mean
+    best = [ncc(part, found).abs().amax(1) for part in parts]
+    counts = [[int((values > bar).sum()) for bar in BARS] for values in best]
+    like = [torch.maximum(*(detail_ncc(sign * found, part, shape).amax(0) for sign in (1, -1))) for part in exchanged]
+    score = judge.scored(like, tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels")))
+    above, held_out = counts
+    return Score(name, attack, len(found), above, held_out, score.area.value, score.p)
+
+
+def entries(path=FOLDER / "entries.csv"):
+    """The rows of the table of entries, as texts by column."""
+    with Path(path).open(encoding="utf-8", newline="") as stream:
+        return [*csv.DictReader(stream)]
+
+
+def enter(scores, path=FOLDER / "entries.csv"):
+    """Write Scores into the table of entries; those of the same victim and attack are replaced."""
+    new = {(score.victim, score.attack): score.row() for score in scores}
+    old = entries(path) if Path(path).exists() else []
+    rows = {(row["victim"], row["attack"]): row for row in old} | new
+    with Path(path).open("w", encoding="utf-8", newline="") as stream:
+        table = csv.DictWriter(stream, [*next(iter(rows.values()))], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows.values())
+
+
+def main(arguments=None):
+    """Score a file, print the score, and enter it if asked."""
+    found = argparse.ArgumentParser("python -m utils.audit.benchmark", description=__doc__)
+    found.add_argument("victim", help=f"one of {', '.join(index())}, or of another FOLDER")
+    found.add_argument("returned", help="an .npz file with an array `images` (k, H, W, C) of floats")
+    found.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")
+    found.add_argument("--folder", default=FOLDER, help="of victims that scripts/train_victims.py trained")
+    found.add_argument("--enter", action="store_true", help="write the score into FOLDER/entries.csv")
+    given = found.parse_args(arguments)
+    try:
+        score = evaluate(given.victim, array(given.returned), given.attack, given.folder)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if given.enter:
+        enter([score], Path(given.folder) / "entries.csv")
+    print("\n".join(f"{name}: {value}" for name, value in score.row().items()))
+    return 0
+
+
+def array(path):
+    """The array `images` of an .npz file; InputError if there is none."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return archive["images"]
+    except Exception as error:  # whatever is in the file
+        raise InputError(f"{path} has no array 'images': save it with numpy.savez(path, images=…).") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
