@@ -141,7 +141,7 @@ def enter(scores, path=FOLDER / "entries.csv"):
 def main(arguments=None):
     """Score a file, print the score, and enter it if asked."""
     found = argparse.ArgumentParser("python -m utils.audit.benchmark", description=__doc__)
-    found.add_argument("victim", help=f"one of {', '.join(index())}, or of another FOLDER")
+    found.add_argument("victim", help="a name in the index.json of FOLDER")
     found.add_argument("returned", help="an .npz file with an array `images` (k, H, W, C) of floats")
     found.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")
     found.add_argument("--folder", default=FOLDER, help="of victims that scripts/train_victims.py trained")

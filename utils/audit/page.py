@@ -50,6 +50,7 @@ tr.risk > * { background: var(--leakbox); }
 th img { width: 2.2rem; float: left; margin-right: .6rem; image-rendering: pixelated; }
 figure { margin: .8rem 0; }
 figure svg { width: 100%; max-width: 40rem; height: auto; font: 15px system-ui, sans-serif; }
+@media (max-width: 30rem) { figure svg { font-size: 20px; } }
 figcaption { font-size: .9rem; color: var(--soft); max-width: 46rem; }
 """
 COLOURS = "--blue", "--warm"
