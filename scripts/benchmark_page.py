@@ -13,7 +13,7 @@ from utils.errors import InputError
 
 FILE = Path(__file__).parent.parent / "book" / "benchmark.md"
 MARKS = "<!-- entries -->\n", "<!-- end -->"
-HEADER = "| victim | attack | pictures | > 0.7 | > 0.9 | > 0.99 | leak AUC | p |\n" + "| --- " * 8 + "|"
+HEADER = "| victim | attack | pictures | >&nbsp;0.7 | >&nbsp;0.9 | >&nbsp;0.99 | leak AUC | p |\n" + "| --- " * 8 + "|"
 SCALE, STEPS = 0.02, 2000  # of the noise at which our stationarity attack begins, and of its steps
 
 
@@ -80,7 +80,7 @@ def page(text, rows):
     """The page with a line for every entry; counts of held-out images stand in parentheses."""
     lines = []
     for row in rows:
-        counts = [f"{row[f'above_{bar}']} ({row[f'held_out_above_{bar}']})" for bar in benchmark.BARS]
+        counts = [f"{row[f'above_{bar}']}&nbsp;({row[f'held_out_above_{bar}']})" for bar in benchmark.BARS]
         cells = [row["victim"], row["attack"], row["pictures"], *counts, row["auc"], row["p"]]
         lines.append(f"| {' | '.join(cells)} |")
     before, after = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
