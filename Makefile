@@ -13,7 +13,7 @@
 # make verify   RECORD=small              compute a run of a record again (without RECORD: of each), and compare;
 #               RUNS=all for all its runs, DATASET=FILE.npz for CIFAR-10's images
 # make paper    the attacks at the papers' sizes, hours on two cores; run again to resume
-# make batch    CHAPTER=05-random-initialisation SEEDS="0 1 2"       the grid of these seeds
+# make batch    CHAPTER=three-starts-bilevel SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
 # make clean    remove what was computed; the environment stays      make distclean     the environment, too
 # make install-check   install what conda and Binder install in an empty environment, and import it
@@ -21,7 +21,7 @@
 
 PYTHON ?= python3
 DATASET ?= photos
-CHAPTER ?= 05-random-initialisation
+CHAPTER ?= three-starts-bilevel
 SEEDS ?= 0 1 2
 PARAMETERS ?=
 GRID ?= experiments/example.yaml

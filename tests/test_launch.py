@@ -121,7 +121,7 @@ def checkout(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     for name in ("book", "scripts", ".venv/bin", "_vendor"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "book" / "05-random-initialisation.ipynb").touch()
+    (tmp_path / "book" / "three-starts-bilevel.ipynb").touch()
     for name in ("vendor.py", "widgets.js"):
         (tmp_path / "scripts" / name).touch()
     for name in ("python", "papermill"):
@@ -216,11 +216,11 @@ def test_an_environment_that_is_no_longer_whole_ends_in_a_hint(checkout, gone):
 
 def test_make_hands_on_what_it_is_given(checkout):
     folder, make = checkout
-    (folder / "book" / "05-random-initialisation.ipynb").write_text('"SEEDS = 3')
-    grid = "_build/batch-05-random-initialisation.yaml"
+    (folder / "book" / "three-starts-bilevel.ipynb").write_text('"SEEDS = 3')
+    grid = "_build/batch-three-starts-bilevel.yaml"
     there = "-o", ".snakemake-env/local/ready"
     assert make("batch", "SEEDS=3 4", "PARAMETERS=A=1", "DATASET=cifar10", *there)[0] == 0
-    assert (folder / grid).read_text() == "{experiment: 05-random-initialisation, cross: {SEED: [3,4]}}\n"
+    assert (folder / grid).read_text() == "{experiment: three-starts-bilevel, cross: {SEED: [3,4]}}\n"
     assert calls(folder)[-1] == ["-m", "workflow.grid", grid, "DATASET=cifar10", "SEEDS=1", "A=1"]
     assert 'SEEDS is empty: give some, as in SEEDS="0 1 2"' in make("batch", "SEEDS= ", *there)[2]
     assert make("verify", "RECORD=affine", "RUNS=all", "DATASET=x.npz", *there)[0] == 0
