@@ -22,12 +22,6 @@ def data(labelled):
     return images.split(labelled, 10, 20, 3, held_out=10)
 
 
-def test_every_seed_has_a_split_with_equal_parts(labelled):
-    found = trials.splits(labelled, 10, range(1, 3))
-    assert [*found] == [1, 2] and found[1].sha256 == images.split(labelled, 10, 10, 1, held_out=10).sha256
-    assert not torch.equal(found[1].secret.images, found[2].secret.images)
-
-
 def test_a_start_has_a_mean_if_and_only_if_the_victim_had_one(data):
     plain, centred = (victims.train(data.secret, recipe, 3) for recipe in (AFFINE, LAYERS))
     x = data.secret.images

@@ -3,16 +3,11 @@
 A victim of the bilevel attack sees its images as they are; one of the stationarity attack sees them without their mean.
 """
 
-from utils import images, networks, victims
+from utils import networks, victims
 from utils.attacks import bilevel, decoreco, planting, starts
 from utils.evaluation.experiment import Name, Trial
 
 SCALE = decoreco.SETTINGS["sgd"].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
-
-
-def splits(labelled, m, seeds, device="cpu"):
-    """{seed: Split} with m secret images each, as many that the attacker knows, and as many held out."""
-    return {seed: images.split(labelled, m, m, seed, device, held_out=m) for seed in seeds}
 
 
 def begin(place, data, victim, seed, n):
