@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
+import yaml
 
 sync_api = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -26,7 +27,9 @@ from utils.errors import InputError  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 HTML = ROOT / "_build" / "test" / "_build" / "html"
-PAGES = sorted(path.relative_to(HTML).as_posix() for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")])
+MOVED = yaml.safe_load((ROOT / "book" / "moved.yaml").read_text(encoding="utf-8"))
+FILES = [path for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")] if path.stem not in MOVED]
+PAGES = sorted(path.relative_to(HTML).as_posix() for path in FILES)
 BROWSER = print_book.browser()
 SCREEN, PHONE = {"width": 1280, "height": 900}, {"width": 420, "height": 900}
 DARK = "prefers-color-scheme: dark"
@@ -170,8 +173,15 @@ def test_a_page_is_whole_and_can_be_read_by_everybody(page, name):
 
 
 @rendered
+@pytest.mark.parametrize("old, new", MOVED.items())
+def test_an_old_address_leads_to_the_page_of_today(page, old, new):
+    page.goto((HTML / "book" / f"{old}.html").as_uri())
+    page.wait_for_url(f"**/book/{new}.html")
+
+
+@rendered
 def test_a_slider_changes_its_picture(page):
-    open_at(page, HTML / "book" / "08-landscape.html")
+    open_at(page, HTML / "book" / "energy-landscape.html")
     place = page.locator(".widget-subarea", has=page.locator(".noUi-handle")).first
     shown = "pictures => pictures.map((picture) => picture.src)"
     before = place.locator("img:visible").evaluate_all(shown)
@@ -183,7 +193,7 @@ def test_a_slider_changes_its_picture(page):
 @rendered
 @pytest.mark.parametrize("right", [True, False])
 def test_the_quiz_counts_what_a_reader_told(page, right):
-    open_at(page, HTML / "book" / "12-can-the-adversary-tell.html")
+    open_at(page, HTML / "book" / "can-anyone-tell.html")
     quiz = page.locator("#told-quiz")
     truth = [digit == "1" for digit in quiz.get_attribute("data-truth")]
     for item, member in zip(quiz.locator("fieldset").all(), truth, strict=True):

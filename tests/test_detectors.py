@@ -14,7 +14,7 @@ from utils.kernels import contrast
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import best_match
 
-CHAPTER = chapter_functions("12-can-the-adversary-tell")  # its curves, and its quiz
+CHAPTER = chapter_functions("can-anyone-tell")  # its curves, and its quiz
 SHAPE = (32, 32, 3)
 QUIZ = Path(__file__).parent.parent / "scripts" / "quiz.html"
 

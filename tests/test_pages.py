@@ -1,5 +1,6 @@
 """What is generated or drawn from elsewhere is up to date, and what is linked is there."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -7,18 +8,24 @@ from statistics import mean
 
 import nbformat
 import pytest
+import yaml
 
 from utils.notebook import parameters, recorded
+from workflow import plan
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
 sys.path.insert(0, str(ROOT / "scripts"))
 
+sys.path.insert(0, str(BOOK / "_extensions"))
+
+import forwards  # noqa: E402
 import start_page  # noqa: E402
 
 CONTENTS = re.findall(r"file: book/(\S+)", (ROOT / "_toc.yml").read_text())
 TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")]
 SMALL, LARGE = "small decoreco/signed/{START}/alike", "decoreco decoreco/signed/{START}/alike"
+RECORDS = sorted((ROOT / "data" / "results").glob("*.json"))
 DRAWN = [
     (SMALL, {"START": "random"}, "{} of 50 come back"),
     (SMALL, {"START": "partition"}, "{} of 50 come back"),
@@ -57,3 +64,18 @@ def test_links_lead_to_files_and_commands_to_notebooks_that_take_their_parameter
         cells = nbformat.read(ROOT / name, as_version=4).cells
         declared = parameters.assignments(next(c.source for c in cells if "parameters" in c.metadata.get("tags", [])))
         assert {*re.findall(r"-p (\w+)", given)} <= declared.keys(), name
+
+
+def test_every_old_name_leads_to_a_page_and_is_none_itself(tmp_path):
+    moved = yaml.safe_load((BOOK / "moved.yaml").read_text(encoding="utf-8"))
+    assert {*moved.values()} <= {*CONTENTS} and not moved.keys() & {*CONTENTS}
+    (tmp_path / "there.html").write_text("a page")
+    forwards.write(tmp_path, {"old": "new", "there": "new"})
+    assert 'url=new.html"' in (tmp_path / "old.html").read_text()
+    assert (tmp_path / "there.html").read_text() == "a page"
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_the_notebook_of_a_record_is_found_under_its_old_name(path):
+    grid = json.loads(path.read_text(encoding="utf-8"))["grid"]
+    assert plan.notebook_of(grid.get("experiment") or grid["chapter"])[0].is_file()

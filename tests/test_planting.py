@@ -9,7 +9,7 @@ from utils.attacks import starts
 from utils.errors import InputError
 from utils.kernels import affine
 
-CHAPTER = chapter_functions("01-linear-underdetermination")
+CHAPTER = chapter_functions("affine-model")
 NETWORK = chapter_functions("planting-behind-a-network")
 MU = CHAPTER["WEIGHT_DECAY"]
 plant = CHAPTER["plant"]

@@ -19,7 +19,7 @@ from utils.kernels import margin
 from utils.kernels.layers import Layer, flatten, forward, joint, pullback, unflatten
 from utils.kernels.similarity import mean_pair_gain
 
-chapter = SimpleNamespace(**chapter_functions("10-no-prior-no-leakage"))
+chapter = SimpleNamespace(**chapter_functions("priors"))
 at_kinks = partial(margin.kkt_distance, near=1e-3)
 RECIPE = networks.perceptron("margin", 20)._replace(centred=False, epochs=60, start=1e-8)
 

@@ -46,7 +46,7 @@ def test_both_versions_of_a_step_agree_and_torch_counts_what_the_formulas_count(
 
 @pytest.fixture(scope="module")
 def chapter():
-    return chapter_functions("13-speed")
+    return chapter_functions("speed")
 
 
 @pytest.mark.parametrize("bits", [7, 10])

@@ -13,7 +13,7 @@ from utils.kernels import contrast
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import ncc, planes
 
-CHAPTER = chapter_functions("11-what-the-weights-leak")
+CHAPTER = chapter_functions("unmixing-the-first-layer")
 SHAPE = (32, 32, 3)
 
 

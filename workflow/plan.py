@@ -20,6 +20,7 @@ from workflow import commits, run
 
 ROOT = Path(__file__).parent.parent
 MOST = 10_000  # runs
+MOVED = ROOT / "book" / "moved.yaml"  # old names of notebooks, under which some grids were recorded
 # The keys of a grid; the last three are for workflow.record.
 KEYS = {"experiment": str, "about": str, "parameters": dict, "cross": dict, "minutes": float, "retries": int}
 KEYS |= {"label": str, "full_size": bool, "pictures": list}
@@ -74,6 +75,8 @@ def check_keys(grid):
 def notebook_of(name):
     """Return the path of a notebook in experiments/ or book/, and the parameters {name: default} that it declares."""
     there = {path.stem: path for folder in ("book", "experiments") for path in sorted((ROOT / folder).glob("*.ipynb"))}
+    moved = yaml.safe_load(MOVED.read_text(encoding="utf-8")) if MOVED.exists() else {}
+    name = name if name in there else moved.get(name, name)
     path = there[choose("experiment", name, there)]
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]

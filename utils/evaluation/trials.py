@@ -50,20 +50,3 @@ def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **set
 def candidates(rule, data):
     """How many images DecoReco moves by a rule: as many as the attacker has; where images are tied to theirs, m."""
     return len((data.secret if rule == "tied" else data.known).labels)
-
-
-def decoreco_trial(data, recipe, rule, place, seed, space="pixels", restart=None, **settings):
-    """DecoReco on a network trained on a Split's secret images: a Trial.
-
-    `space` is `pixels`, or `span`, that of the first layer. With `restart`, a seed of coefficients, a second attack
-    begins at other noise, from `seed` + 1000, which any adversary can draw. `settings` are those of decoreco.attack.
-    """
-    victim = victims.train(data.secret, recipe, seed)
-    basis = networks.span(victim.released.network) if space == "span" else None
-    settings |= {"rule": rule, "basis": basis}
-    start, again = begin(place, data, victim, seed, candidates(rule, data)), None
-    found = decoreco.attack(victim.released, start, seed=seed, **settings)
-    if restart is not None:
-        noise = begin("random", data, victim, seed + 1000, len(start))
-        again = decoreco.attack(victim.released, noise, seed=restart, **settings)
-    return Trial(Name("decoreco", rule, place), seed, data, victim, start, found, basis, again)
