@@ -14,6 +14,7 @@ TEXT = verdict_page.FILE.read_text(encoding="utf-8")
 
 def test_the_conclusion_holds_every_sentence_of_the_ledger():
     assert verdict_page.page(TEXT) == TEXT, "run python -m scripts.verdict_page"
+    assert verdict_page.table() == verdict_page.TABLE.read_text(encoding="utf-8"), "run python -m scripts.verdict_page"
     tables = TEXT.split(verdict_page.MARKS[0])[1].split(verdict_page.MARKS[1])[0]
     for row in ledger.load():
         sentence = row["sentence"].replace("|", "\\|")
