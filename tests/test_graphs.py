@@ -15,8 +15,8 @@ from utils.kernels import contrast, graphs, solvers
 from utils.kernels.residual import Stationarity
 
 QUESTIONS = {"_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2", "unique_consecutive"}
-CASES = [(rule, optimiser, space) for rule in ("signed", "margin", "tied") for optimiser in ("adam", "sgd")
-         for space in ("pixels", "span")]  # fmt: skip
+RULES = "signed", "margin", "tied", "multiclass"
+CASES = [(rule, optimiser, space) for rule in RULES for optimiser in ("adam", "sgd") for space in ("pixels", "span")]
 
 
 class Unasked(TorchDispatchMode):
@@ -30,8 +30,13 @@ class Unasked(TorchDispatchMode):
 
 @pytest.fixture(scope="module")
 def released():
-    data = images.split(images.load("photos"), 12, 12)
-    recipe = networks.perceptron("signed", 20, 16)._replace(epochs=60, stages=0)
+    return trained("signed")
+
+
+def trained(rule):
+    """What a small victim gives away, with four outputs if the rule is for several classes."""
+    data = images.split(images.load("photos", binary=rule != "multiclass"), 12, 12)
+    recipe = networks.perceptron(rule, 20, 16)._replace(epochs=60, stages=0)
     return victims.train(data.secret, recipe).released
 
 
@@ -39,7 +44,8 @@ def prepared(released, rule, optimiser, space, iterations=12, sets=2):
     """The objective, the State and the Plan of an attack in float64."""
     x = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(sets)])
     network, basis = released.network, networks.span(released.network) if space == "span" else None
-    made = decoreco.make_rule(rule, decoreco.balanced(10, 2), network, released.recipe)
+    labels = decoreco.balanced(10, max(len(network[-1].weight), 2))
+    made = decoreco.make_rule(rule, labels, network, released.recipe)
     settings = decoreco.SETTINGS[optimiser]._replace(learning_rate=1e-7 if rule == "tied" else 1e-3)  # stay finite
     objective = decoreco.Objective(network, made, settings.softest, 0.3, 1.0, basis)
     x = x if basis is None else x @ basis
@@ -72,7 +78,8 @@ def plain_loop(objective, x, coefficients, settings, optimiser, iterations):
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_a_step_asks_for_nothing_and_what_was_traced_once_is_the_plain_loop_to_the_last_bit(released, case):
     """Tracing keeps the operations of one step, as a GPU's graph does: no number of the processor can change later."""
-    objective, state, plan, move, settings = prepared(released, *case)
+    attacked = trained("multiclass") if case[0] == "multiclass" else released
+    objective, state, plan, move, settings = prepared(attacked, *case)
     wanted = plain_loop(objective, state.x, state.coefficients, settings, case[1], 12)
     objective.stationarity.sharpness = torch.zeros((), dtype=torch.float64)
     step = partial(decoreco.stepped, objective, state, plan, move, 0.0)

@@ -51,8 +51,8 @@ class Multiclass(Signed):
     bounded = True
 
     def direction(self, z):
-        rival = torch.where(self.own > 0, -torch.inf, z).argmax(-1)  # the strongest other class j
-        return self.own - one_hot(rival, z.shape[-1])
+        rival = torch.where(self.own > 0, -torch.inf, z).argmax(-1, keepdim=True)  # the strongest other class j
+        return self.own - torch.zeros_like(z).scatter_(-1, rival, 1.0)
 
 
 @dataclass

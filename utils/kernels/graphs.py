@@ -60,7 +60,7 @@ def captured(step):
     """Take the step as a GPU captured it: STRIDE steps at a time, and the rest one by one."""
     graphs = {n: capture(step, n) for n in (STRIDE, 1)}
 
-    def run(n):
+    def run(n, kept=step):  # a graph reads and writes the step's tensors, and does not keep them itself
         for size, graph in graphs.items():
             for _ in range(n // size):
                 graph.replay()
