@@ -1,5 +1,6 @@
 """A step that repeats: it asks its device nothing, is one graph, and replayed gives the plain loop to the last bit."""
 
+import math
 import warnings
 from functools import partial
 
@@ -175,7 +176,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_that_is_said_once(released, c
     plain = attacked(released)
     monkeypatch.setenv("KERNELS", "compiled")
     monkeypatch.setattr(torch, "compile", compile)
-    with pytest.warns(UserWarning, match=rf"The step cannot be compiled here \({reason}\)") as said:
+    with pytest.warns(UserWarning, match=rf"The step cannot be compiled here \({reason}") as said:
         found = attacked(released)
     assert len(said) == 1 and torch.equal(found.images, plain.images)
 
@@ -193,16 +194,39 @@ def test_a_cpu_compiles_only_if_it_is_told_to(released, monkeypatch):
 
 def test_a_graph_of_many_steps_and_one_of_a_single_step_make_any_number(monkeypatch):
     class Replayed:
-        def __init__(self, step, n):
+        def __init__(self, step, n, pool):
+            self.pool = lambda: None
             self.replay = lambda: [step() for _ in range(n)]
 
     monkeypatch.setattr(graphs, "capture", Replayed)
     count = torch.zeros(1)
-    run = graphs.captured(lambda: count.add_(1))
-    for n in (0, 1, 7, 50, 123):
-        count.zero_()
-        run(n)
-        assert count == n
+    for stride in (1, 10):
+        run = graphs.captured(lambda: count.add_(1), stride)
+        for n in (0, 1, 7, 50, 123):
+            count.zero_()
+            run(n)
+            assert count == n
+
+
+@pytest.mark.parametrize("broken", [1, 10])
+def test_a_graph_that_does_otherwise_is_noticed_whichever_it_is(broken, monkeypatch):
+    class Replayed:
+        def __init__(self, step, n, pool):
+            self.replay = lambda: [step() for _ in range(n + (n == broken))]
+            self.pool = lambda: None
+
+    monkeypatch.setattr(graphs, "capture", Replayed)
+    count = torch.zeros(1)
+    with pytest.warns(UserWarning, match=r"cannot be captured here \(it gave other numbers\)"):
+        assert not graphs.agreeing("graph", graphs.captured, lambda: count.add_(1), [count], 10)
+    assert count == 0
+
+
+@pytest.mark.parametrize("ours", [[math.nan, 1.0], [0.0, math.inf], [0.0, 2.0]])
+def test_numbers_that_are_not_finite_count_as_others(ours):
+    plainly = torch.tensor([0.0, 1.0])
+    assert graphs.close(plainly, plainly) and not graphs.close(torch.tensor(ours), plainly)
+    assert not graphs.close(plainly, torch.tensor(ours))
 
 
 def full(sets):

@@ -7,14 +7,14 @@ import torch
 
 from utils import images, networks, victims
 from utils.attacks import bilevel, decoreco, starts, unmixing
-from utils.kernels import contrast, similarity
+from utils.kernels import contrast, similarity, solvers
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 # How far a result may be off, relative to its norm. TF32 keeps ten bits of each factor, on a GPU.
 PRECISIONS = {"float64": 1e-9, "float32": 1e-3, "tf32": 5e-2}
-pytestmark = pytest.mark.parametrize("device", DEVICES)
+pytestmark = [pytest.mark.parametrize("device", DEVICES), pytest.mark.filterwarnings("error:The step cannot be")]
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +75,31 @@ def test_similarities(device, precision):
         assert off(function(x.to(device, dtype), y.to(device, dtype)), exact.double()) < max(tolerance, 1e-3)
 
 
+@pytest.mark.parametrize("space", ["pixels", "span"])
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_an_attack_is_that_of_the_processor(device, victim, optimiser):
-    """In double precision, whichever way its steps are taken."""
-    settings = {"optimiser": optimiser, "iterations": 60, "dtype": torch.float64, "learning_rate": 1e-3}
-    start = starts.normal(20, 3072, 0.0197, 0)
-    exact = decoreco.attack.__wrapped__(victim.released, start, **settings)
+def test_an_attack_is_that_of_the_processor(device, victim, optimiser, space):
+    """Two sets of candidates in double precision, by the way of taking steps that the device has."""
+    settings = {"optimiser": optimiser, "iterations": 63, "dtype": torch.float64, "learning_rate": 1e-3}
+    start = torch.stack([starts.normal(20, 3072, 0.0197, seed) for seed in range(2)])
+    basis = networks.span(victim.released.network)
+    exact = decoreco.attack.__wrapped__(victim.released, start, basis=basis if space == "span" else None, **settings)
     released = victim.released._replace(network=moved(victim.released.network, device, torch.float64))
+    settings["basis"] = basis.to(device) if space == "span" else None
     found = decoreco.attack.__wrapped__(released, start.to(device), **settings)
     assert off(found.images, exact.images) < 1e-6 and off(found.history, exact.history) < 1e-6
+
+
+def test_adams_step_in_one_pass(device):
+    """Single precision takes torch's kernel, at a rate that is a tensor of the device."""
+    begun, generator = starts.normal(30, 40, 1.0, 0), torch.Generator().manual_seed(0)
+    parts = [[begun.clone().to(*to), begun.new_zeros(2, 30, 40).to(*to)] for to in (("cpu",), (device, torch.float32))]
+    for k in range(50):
+        gradient = torch.randn(30, 40, dtype=torch.float64, generator=generator)
+        for x, memory in parts:
+            rate = torch.tensor(0.03 * solvers.schedule(k, 50), dtype=torch.float64).to(x)
+            solvers.adam(x, gradient.to(x), memory, rate)
+    (exact, moments), (found, theirs) = parts
+    assert off(found, exact) < 1e-5 and off(theirs, moments) < 1e-5 and off(found, begun) > 0.1
 
 
 def test_a_victim_is_that_of_the_processor(device):

@@ -79,8 +79,9 @@ def unmix(basis, shape, count, seed=0):
     rows = orthogonal(count, basis.shape[1], seed).numpy()
     point, slope, loss = found.new_zeros(rows.shape), found.new_zeros(rows.shape), found.new_zeros(())
     for floor, window, steps in STAGES if few else LATER:
+        point.copy_(torch.as_tensor(rows))
         step = partial(descent, point, slope, loss, found, floor, window)
-        evaluate = graphs.repeated(step, (point, slope, loss), compiles=False)
+        evaluate = graphs.repeated(step, (point, slope, loss), compiles=False, stride=1)
 
         def value(flat, evaluate=evaluate):
             point.copy_(torch.as_tensor(flat).view(point.shape))

@@ -9,6 +9,7 @@ captures that; `auto` is `plain` on a CPU, and on a GPU what was faster, if the 
 import os
 import time
 import warnings
+from functools import partial
 
 import torch
 
@@ -24,19 +25,20 @@ def way():
     return os.environ.get("KERNELS", "auto")
 
 
-def repeated(step, tensors, often=0, compiles=True):
+def repeated(step, tensors, often=0, compiles=True, stride=STRIDE):
     """A function of n that takes a step n times, for one that changes these tensors; `often` says how many in all.
 
-    Other ways than the plain one are taken if after a step the tensors are the same, and else a warning says why not.
-    What cannot be compiled (`compiles`), such as a step that differentiates by itself, is captured as it is.
+    Other ways than the plain one are taken if they leave the tensors as the step does, and else a warning says why not.
+    What cannot be compiled (`compiles`), such as a step that differentiates by itself, is captured as it is. The
+    function's `way` is the name of what was taken.
     """
     cuda, asked = tensors[0].is_cuda, way()
     if asked == "plain" or (asked == "auto" and not cuda):
         return plain(step)
-    wanted = [captured] * (cuda and (asked != "compiled" or not compiles))
-    if compiles and (asked == "compiled" or (asked == "auto" and often >= OFTEN)):
-        wanted.append(captured_compiled if cuda else compiled)
-    ways = [run for make in wanted if (run := agreeing(make, step, tensors))]
+    wanted = ["graph"] * (cuda and (asked != "compiled" or not compiles))
+    wanted += ["compiled"] * (compiles and (asked == "compiled" or (asked == "auto" and often >= OFTEN)))
+    makes = {"graph": partial(captured, stride=stride), "compiled": captured_compiled if cuda else compiled}
+    ways = [run for name in wanted if (run := agreeing(name, makes[name], step, tensors, stride if cuda else 1))]
     return min(ways, key=lambda run: seconds(run, tensors)) if len(ways) > 1 else [*ways, plain(step)][0]
 
 
@@ -47,6 +49,7 @@ def plain(step):
         for _ in range(n):
             step()
 
+    run.way = "plain"  # type: ignore[attr-defined]
     return run
 
 
@@ -56,9 +59,14 @@ def compiled(step):
     return plain(torch.compile(step, fullgraph=True, dynamic=False))
 
 
-def captured(step):
-    """Take the step as a GPU captured it: STRIDE steps at a time, and the rest one by one."""
-    graphs = {n: capture(step, n) for n in (STRIDE, 1)}
+def captured(step, stride=STRIDE):
+    """Take the step as a GPU captured it: so many steps at a time, and the rest one by one.
+
+    Both graphs share the memory for what is between, since they never run at once.
+    """
+    graphs: dict = {}
+    for n in sorted({stride, 1}, reverse=True):
+        graphs[n] = capture(step, n, next((graph.pool() for graph in graphs.values()), None))
 
     def run(n, kept=step):  # a graph reads and writes the step's tensors, and does not keep them itself
         for size, graph in graphs.items():
@@ -75,8 +83,8 @@ def captured_compiled(step):
     return captured(torch.compile(step, fullgraph=True, dynamic=False))
 
 
-def capture(step, n):
-    """A CUDA graph of n steps."""
+def capture(step, n, pool=None):
+    """A CUDA graph of n steps, in the memory of a `pool`, or one of its own."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # libraries take their memory, the compiler its minute
@@ -84,7 +92,7 @@ def capture(step, n):
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         for _ in range(n):
             step()
     return graph
@@ -100,35 +108,45 @@ def restored(function, tensors):
             part.copy_(value)
 
 
-def after(run, tensors):
-    """The values of the tensors after a step, which is then undone."""
+def after(run, tensors, n):
+    """The values of the tensors after n steps, which are then undone."""
 
     def call():
-        run(1)
+        run(n)
         return [part.clone() for part in tensors]
 
     return restored(call, tensors)
 
 
-def agreeing(make, step, tensors):
-    """What `make` makes of a step, if it leaves the tensors as the step does; else None, and a warning says why."""
+def agreeing(name, make, step, tensors, stride):
+    """What `make` makes of a step, if it leaves the tensors as the step does; else None, and a warning says why.
+
+    Compared after a single step, and after `stride` of them and one more, so that every graph is replayed.
+    """
     try:
         run = restored(lambda: make(step), tensors)
-        if all(map(close, after(run, tensors), after(plain(step), tensors))):
+        if all(same(run, step, tensors, n) for n in {1, stride + (stride > 1)}):
+            run.way = name
             return run
         reason = "it gave other numbers"
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # no compiler, no Triton, an old GPU or driver: each has an error of its own
-        reason = type(error).__name__
-    name = {captured: "captured"}.get(make, "compiled")
-    warnings.warn(f"The step cannot be {name} here ({reason}): a slower way is taken.", stacklevel=4)
+    except Exception as error:  # no compiler, no Triton, an old GPU or driver, no room: each has an error of its own
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    made = {"graph": "captured", "compiled": "compiled"}[name]
+    warnings.warn(f"The step cannot be {made} here ({reason}): a slower way is taken.", stacklevel=4)
     return None
 
 
+def same(run, step, tensors, n):
+    """Whether another way leaves the tensors as n plain steps do."""
+    return all(map(close, after(run, tensors, n), after(plain(step), tensors, n)))
+
+
 def close(ours, plainly):
-    """Whether two tensors are the same but for rounding; infinite where both are."""
-    ours, plainly = (part.double().nan_to_num() for part in (ours, plainly))
+    """Whether two tensors are the same but for rounding, and not finite at the same places."""
+    finite = plainly.isfinite()
+    if not torch.equal(finite, ours.isfinite()):
+        return False
+    ours, plainly = (torch.where(finite, part.double(), 0) for part in (ours, plainly))
     return bool((ours - plainly).norm() <= SAME * plainly.norm())
 
 
