@@ -91,3 +91,15 @@ def test_the_table_is_that_of_the_entries_and_one_entry_replaces_another(tmp_pat
     for attack, pictures in (("mine", 4), ("yours", 4), ("mine", 7)):
         benchmark.enter([score._replace(attack=attack, pictures=pictures)], path)
     assert [(row["attack"], row["pictures"]) for row in benchmark.entries(path)] == [("mine", "7"), ("yours", "4")]
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (["nofile.npz"], "There is no file .*nofile.npz"),
+    (["returned.npz", "--enter"], "An entry needs a name of its attack"),
+    (["returned.npz", "--enter", "--attack", "a | b"], "An entry needs a name of its attack"),
+])  # fmt: skip
+def test_an_entry_that_cannot_be_made_is_said_in_one_sentence(words, sentence, tmp_path, capsys):
+    np.savez(tmp_path / "returned.npz", images=np.zeros((1, 32, 32, 3)))
+    status = benchmark.main(["small-start", str(tmp_path / words[0]), *words[1:]])
+    printed = capsys.readouterr()
+    assert status == 2 and not printed.out and re.match(sentence, printed.err) and len(printed.err.splitlines()) == 1

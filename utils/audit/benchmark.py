@@ -148,12 +148,15 @@ def main(arguments=None):
     found.add_argument("--enter", action="store_true", help="write the score into FOLDER/entries.csv")
     given = found.parse_args(arguments)
     try:
+        if given.enter and (given.attack == "mine" or not given.attack.isprintable() or "|" in given.attack):
+            raise InputError("An entry needs a name of its attack: --attack NAME, in one line and without a |.")
         score = evaluate(given.victim, array(given.returned), given.attack, given.folder)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     if given.enter:
-        enter([score], Path(given.folder) / "entries.csv")
+        enter([score], path := Path(given.folder) / "entries.csv")
+        print(f"entered into {path}")
     print("\n".join(f"{name}: {value}" for name, value in score.row().items()))
     return 0
 
@@ -163,6 +166,8 @@ def array(path):
     try:
         with np.load(path, allow_pickle=False) as archive:
             return archive["images"]
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {path}: give the .npz file with what your attack returned.") from error
     except Exception as error:  # whatever is in the file
         raise InputError(f"{path} has no array 'images': save it with numpy.savez(path, images=…).") from error
 

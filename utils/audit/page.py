@@ -153,6 +153,9 @@ def data_uri(pixels):
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
+PAIRS = "On the left the picture, on the right its best match among all that came back, and |NCC|, their correlation."
+
+
 def gallery(title, some):
     """Pictures beside what came back of them."""
     items = []
@@ -160,14 +163,14 @@ def gallery(title, some):
         text = escape(words)
         first = f"<img alt='Picture {text}' src='{data_uri(own)}'>"
         items.append(f"<li><div>{first}<img alt='Its match' src='{data_uri(back)}'></div><span>{text}</span></li>")
-    return section(title, f"<ul class=pairs>{''.join(items)}</ul>") if items else ""
+    return section(title, f"{paragraph(PAIRS)}<ul class=pairs>{''.join(items)}</ul>") if items else ""
 
 
 def stages(some):
     """What every stage did, and how long it took."""
     said = [f"<li><b>{escape(one['name'])}</b> ({one['state']}): {escape(one['said'])}</li>" for one in some]
     rows = [("", (escape(one["name"]), number(one["expected_seconds"]), number(one["seconds"]))) for one in some]
-    return f"<ul>{''.join(said)}</ul>{table(['stage', 'seconds, as told', 'seconds'], rows, 'Stages')}"
+    return f"<ul>{''.join(said)}</ul>{table(['stage', 'seconds, estimated', 'seconds'], rows, 'Stages')}"
 
 
 def spectra(some):
