@@ -66,9 +66,8 @@ def test_what_cannot_be_counted_is_told(tmp_path, capsys):
     with pytest.raises(InputError, match="has no index.json"):
         benchmark.load("affine", tmp_path)
     (tmp_path / "a.npz").write_bytes(b"no archive")
-    for path in ("a.npz", "none.npz"):
-        assert benchmark.main(["affine", str(tmp_path / path)]) == 2
-        assert "has no array 'images'" in capsys.readouterr().err
+    assert benchmark.main(["affine", str(tmp_path / "a.npz")]) == 2
+    assert "has no array 'images'" in capsys.readouterr().err
     with pytest.raises(InputError, match="photos does not hold the images of this victim"):
         benchmark.sides(benchmark.index()["affine"] | {"sha256": ""})
 
