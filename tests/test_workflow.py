@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from conftest import SUMS, processes, small_project, wait_until, write_notebook
 from utils import fingerprint
@@ -475,6 +476,11 @@ def test_a_record_of_other_code_is_named(verified, copy):
     status, printed = verified("g", about=lambda about: about["code"][0].update(commit="0" * 40))
     assert status == 0 and "00000000 is not in this repository  yes" in printed
     status, printed = verified("g", about=lambda about: about.pop("code"))
+    assert status == 0 and "unverifiable: recorded before fingerprints  yes" in printed
+    # It may name a chapter that computes it no more: then the experiment of today's grid does.
+    (copy / "experiments" / "g.yaml").write_text(GOOD)
+    old = {key: value for key, value in yaml.safe_load(GOOD).items() if key != "experiment"} | {"chapter": "old-page"}
+    status, printed = verified("g", about=lambda about: about.update(grid=old))
     assert status == 0 and "unverifiable: recorded before fingerprints  yes" in printed
 
 

@@ -72,11 +72,19 @@ def part_of(about, label):
     return next((part for part in about.get("code", ()) if part["runs"] == "all" or label in part["runs"]), {})
 
 
+def experiment_of(record, stated):
+    """The notebook of a record's runs; where it names a chapter, that of today's grid, if this crosses the same."""
+    path = plan.ROOT / "experiments" / f"{record}.yaml"
+    today = plan.read(path) if "chapter" in stated and path.exists() else {}
+    same = today.get("cross", {}).keys() == stated["cross"].keys()
+    return today["experiment"] if same else stated.get("experiment") or stated["chapter"]
+
+
 def runs_of(record, about, images, everything):
     """{name: what it needs} of the cheapest run of a record, or of all; InputError if they cannot be computed today."""
     stated = about["grid"]
     cheapest = about.get("cheapest") or {name: values[0] for name, values in stated["cross"].items()}
-    asked = {"experiment": stated.get("experiment") or stated["chapter"]}
+    asked = {"experiment": experiment_of(record, stated)}
     asked["parameters"] = stated.get("parameters", {}) | images
     asked["cross"] = stated["cross"] if everything else {name: [value] for name, value in cheapest.items()}
     runs = {}
