@@ -1,4 +1,4 @@
-"""Draw the two pictures of the first page: `python -m scripts.opening FILE.npz [SEED]`, with CIFAR-10's images.
+"""Draw the pictures of the first page: `python -m scripts.opening FILE.npz [SEED]`, with CIFAR-10's images.
 
 Fifty secret images, and in the same places what came back of a network that was fine-tuned on them, as in the
 experiment `known-start` with TRAINER=sgd_decay and START=pretrained; SEED is the first of its record, 30, if not given.
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from utils import images, ordinary
 from utils.attacks import known_start
@@ -18,6 +18,7 @@ from utils.kernels.similarity import ncc
 
 BOOK = Path(__file__).parent.parent / "book"
 M, COLUMNS, ZOOM = 50, 10, 2
+TITLE, CAPTION = (ImageFont.load_default(size) for size in (56, 34))
 
 
 def sheet(x, shape):
@@ -31,8 +32,20 @@ def sheet(x, shape):
     return file.getvalue()
 
 
+def preview(sheets):
+    """What a shared link shows, of the two sheets: the bytes of a JPEG file."""
+    whole = Image.new("RGB", (1200, 630), "white")
+    draw = ImageDraw.Draw(whole)
+    draw.text((30, 45), "Can the weights of a trained network\ngive its training images back?", "black", TITLE)
+    for left, sheet, words in zip((30, 615), sheets, ("fifty secret training images", "what the weights gave back")):
+        whole.paste(Image.open(io.BytesIO(sheet)).resize((555, 278), Image.Resampling.LANCZOS), (left, 240))
+        draw.text((left, 535), words, "black", CAPTION)
+    whole.save(file := io.BytesIO(), "JPEG", quality=80)
+    return file.getvalue()
+
+
 def main(path, seed=30):
-    """Train, attack, and write secret.webp and returned.webp into the book."""
+    """Train, attack, and write secret.webp and returned.webp into the book, and the preview of its links."""
     labelled = images.load(path)
     data = images.split(labelled, M, 800, int(seed), held_out=M)
     victim = ordinary.train(data.secret, data.known, data.shape, "sgd_decay", seed=int(seed))
@@ -43,8 +56,9 @@ def main(path, seed=30):
     print(
         f"{int(found.sure.sum())} sure; least NCC {likeness.amax(1).min():.4f}, median {likeness.amax(1).median():.5f}"
     )
-    write(BOOK / "secret.webp", sheet(data.secret.images, data.shape))
-    write(BOOK / "returned.webp", sheet(best, data.shape))
+    sheets = [sheet(x, data.shape) for x in (data.secret.images, best)]
+    for name, content in zip(("secret.webp", "returned.webp", "_static/preview.jpg"), (*sheets, preview(sheets))):
+        write(BOOK / name, content)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Pictures(SphinxPostTransform):
                 place.replace_self(nodes.paragraph("", "", picture(figures[place["figure"]])))
             else:
                 place.replace_self([])
-                logging.getLogger(__name__).warning(f"No figure of this page is called {place['figure']}", location=place)
+                logging.getLogger(__name__).warning("The page has no figure %s", place["figure"], location=place)
 
 
 def setup(app):
