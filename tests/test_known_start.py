@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from utils import images, ordinary
-from utils.attacks import known_start, unmixing
+from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.errors import InputError
 from utils.evaluation import recovery
 from utils.networks import Layer, change
@@ -111,3 +111,12 @@ def test_signs_are_those_that_the_biases_tell(data):
     found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
     ours = recovery.recovered(data.secret.images - victim.mean, found.images)
     assert ours.signed >= 0.8 * ours.some >= 0.4 * M
+
+
+def test_the_stationarity_attack_with_the_start_explains_what_training_added(data, trained):
+    """Its loss is far below that of no image at all, 1, and below that of the attack without the start."""
+    released, start, *_ = trained["sgd"]
+    noise = starts.normal(2 * M, data.secret.images.shape[1], scale=0.02, seed=0)
+    found = known_start.stationarity(released, start, noise, 1.0, M, iterations=200)
+    without = decoreco.attack(released, noise, rule="margin", iterations=200)
+    assert found.loss < 0.6 and found.loss < without.loss

@@ -15,8 +15,8 @@ from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gr
 from utils.kernels.surrogate import SmoothBackward
 
 
-def plain(network, x, coefficients, weighted, sharpness):
-    """R and its gradients, with `weighted(z, λ)` = Σ c_i Φ(x_i) for the rule."""
+def plain(network, x, coefficients, weighted, sharpness, target=None):
+    """R and its gradients, with `weighted(z, λ)` = Σ c_i Φ(x_i) for the rule; a target in place of the weights."""
     x, coefficients = x.clone().requires_grad_(), coefficients.clone().requires_grad_()
     network = change(network, lambda p: p.clone().requires_grad_())
     a = x
@@ -25,7 +25,8 @@ def plain(network, x, coefficients, weighted, sharpness):
         a = SmoothBackward.apply(z, sharpness) if k < len(network) - 1 else z
     flat = [p for layer in network for p in layer if p is not None]
     gradients = torch.autograd.grad(weighted(a, coefficients), flat, create_graph=True)
-    value = sum((p.detach() - g).square().sum() for p, g in zip(flat, gradients))
+    wanted = [p.detach() for layer in target or network for p in layer if p is not None]
+    value = sum((p - g).square().sum() for p, g in zip(wanted, gradients))
     return value.detach(), *torch.autograd.grad(value, (x, coefficients), allow_unused=True)
 
 
@@ -110,9 +111,22 @@ def test_single_precision_is_exact_to_single_precision():
         assert (a - b).norm() <= 1e-5 * b.norm()
 
 
-def test_quadratic_in_the_coefficients():
+@pytest.mark.parametrize("biases", [True, False])
+def test_a_target_takes_the_place_of_the_weights_and_not_in_their_gradients(biases):
+    net, (x, c) = network_of((20, 17), biases), candidates()
+    target = change(net, lambda p: torch.randn(p.shape, generator=torch.Generator().manual_seed(3)).to(p))
+    ours = Stationarity(net, Signed(), 5.0, target=target)(x, c)
+    for a, b in zip((ours.value, *ours[2:]), plain(net, x, c, WEIGHTED["signed"][1], 5.0, target)):
+        assert torch.allclose(a, b, rtol=1e-10)
+    same = Stationarity(net, Signed(), 5.0, target=net)(x, c), Stationarity(net, Signed(), 5.0)(x, c)
+    assert all(torch.allclose(a, b, rtol=1e-10) for a, b in zip(*same))
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_quadratic_in_the_coefficients(shifted):
     net, (x, c) = network_of((20, 17), True), candidates()
-    r = Stationarity(net, Margin(signs(LABELS[1])), 5.0)
+    target = change(net, lambda p: p + 0.1) if shifted else None
+    r = Stationarity(net, Margin(signs(LABELS[1])), 5.0, target=target)
     h, b = r.quadratic(x)
     assert torch.allclose(r.squares.sum() - 2 * b @ c + c @ h @ c, r(x, c).value, rtol=1e-12)
 

@@ -428,6 +428,12 @@ def test_one_seed_has_the_spread_of_a_tenth_and_names_must_stay(monkeypatch):
     assert (gone.name, gone.holds, new.name, new.holds) == ("a/b", False, "a/c", False)
 
 
+def test_durations_are_not_compared():
+    names = "decoreco/signed/random/seconds", "decoreco/signed/random/leak_auc"
+    numbers = verify.numbers_of({"name": name, "seed": 0, "value": 0.5, "baseline": ""} for name in names)
+    assert numbers == {(names[1], "0"): 0.5}
+
+
 @pytest.fixture
 def verified(copy, monkeypatch, capsys):
     """A function that changes the tiny grid's record, and verifies it, with the finished run in place of a new one."""

@@ -34,6 +34,12 @@ def repeats(name):
     return found.repeats if found else "exactly"
 
 
+def lasts(name):
+    """Whether a quantity is a duration."""
+    found = quantities.load().names.get(quantities.general(name))
+    return found is not None and found.kind.name == "seconds"
+
+
 def number(name, recorded, again, seeds):
     """A number beside the recorded one, given those of all its seeds."""
     equal = math.isclose(recorded, again, rel_tol=EQUAL, abs_tol=ROUNDING)
@@ -45,9 +51,10 @@ def number(name, recorded, again, seeds):
 
 
 def numbers_of(rows):
-    """{(quantity, seed): number} of some rows; a baseline is a quantity, too."""
+    """{(quantity, seed): number} of some rows; a baseline is a quantity, too. Durations are the machine's: left out."""
     columns = {"value": "", "baseline": " (baseline)"}
     cells = [(row, column) for row in rows for column in columns if row.get(column) not in (None, "")]
+    cells = [(row, column) for row, column in cells if not lasts(row["name"])]
     return {(row["name"] + columns[column], str(row["seed"])): float(row[column]) for row, column in cells}
 
 

@@ -89,12 +89,13 @@ SETTINGS = {
 class Objective:
     """The attacker's loss and its gradients, at pixels x or at coordinates in a basis (d, r), and at λ."""
 
-    def __init__(self, network, rule, sharpness, lambda_min, range_weight, basis=None):
-        seen, sharpness = network if basis is None else in_span(network, basis), network[0].weight.new_tensor(sharpness)
-        self.stationarity = Stationarity(seen, rule, sharpness)
+    def __init__(self, network, rule, sharpness, lambda_min, range_weight, basis=None, target=None):
+        given, sharpness = (network, target), network[0].weight.new_tensor(sharpness)
+        seen, wanted = (net if basis is None or net is None else in_span(net, basis) for net in given)
+        self.stationarity = Stationarity(seen, rule, sharpness, target=wanted)
         self.bound = lambda_min if rule.bounded else -math.inf
         self.range_weight, self.basis = range_weight, basis
-        self.scale = flatten(network).square().sum()  # ‖θ*‖²
+        self.scale = flatten(network if target is None else target).square().sum()  # ‖θ*‖²
         self.unseen = self.scale - self.stationarity.squares.sum()  # ‖W₁‖² outside of the basis
 
     def pixels(self, x):
@@ -134,7 +135,7 @@ class Objective:
 def attack(
     released, start, *, rule="signed", labels=None, optimiser="adam", learning_rate=None, coefficient_rate=None,
     sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,
-    seed=0, dtype=torch.float32, progress=False, until=None, state=None,
+    target=None, seed=0, dtype=torch.float32, progress=False, until=None, state=None,
 ) -> Attack:  # fmt: skip
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them.
 
@@ -142,24 +143,25 @@ def attack(
     (momentum 0.9), `adam` (cosine schedule), or `projection`: Adam for the images, the best λ for each of them. Rates
     and the surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. With an orthonormal
     `basis` (d, r), as from `networks.span`, r coordinates move, at √(d/r) times a pixel's learning rate, which keeps
-    the length of steps. λ starts at `coefficients` (…, n), or is drawn from `seed`. Of the iterates with the last α the
-    first whose loss is at most `tolerance` is returned, or the best. With `until` an attack stops after so many of its
-    `iterations`; a call given its `details.state` goes on. InputError if it diverges; a batch says so in `stopped`.
+    the length of steps. A `target` takes the place of θ*, such as θ* − θ⁰ for a start that is known. λ starts at
+    `coefficients` (…, n), or is drawn from `seed`. Of the iterates with the last α the first whose loss is at most
+    `tolerance` is returned, or the best. With `until` an attack stops after so many of its `iterations`; a call given
+    its `details.state` goes on. InputError if it diverges; a batch says so in `stopped`.
     """
-    begun, x, network = time.perf_counter(), start.to(dtype), change(released.network, lambda p: p.to(dtype))
-    given = dict(zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness)))
+    begun, x = time.perf_counter(), start.to(dtype)
+    network, target = (net and change(net, lambda p: p.to(dtype)) for net in (released.network, target))
+    given = zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness))
     choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project
     settings = SETTINGS[choose("OPTIMISER", optimiser, choices)]
-    settings = settings._replace(**{name: value for name, value in given.items() if value is not None})
-    if labels is None:
-        labels = balanced(start.shape[-2], max(len(network[-1].weight), 2), start.device)
+    settings = settings._replace(**{name: value for name, value in given if value is not None})
+    kinds = max(len(network[-1].weight), 2)
+    labels = balanced(start.shape[-2], kinds, start.device) if labels is None else labels
     check(released, start, labels, settings.sharpness, lambda_min, range_weight, iterations)
     rule = make_rule(rule, labels.to(dtype), network, released.recipe)
     if basis is not None:
-        basis, pixels_per_axis = basis.to(dtype), basis.shape[0] / basis.shape[1]
-        x = x @ basis  # (…, n, d) @ (d, r) -> (…, n, r)
-        settings = settings._replace(learning_rate=settings.learning_rate * pixels_per_axis**0.5)
-    objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis)
+        basis, longer = basis.to(dtype), (basis.shape[0] / basis.shape[1]) ** 0.5
+        x, settings = x @ basis, settings._replace(learning_rate=settings.learning_rate * longer)  # x (…, n, r)
+    objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis, target)
     begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
     state, plan = state or initial(x, begin, iterations), planned(settings, optimiser, iterations, x)
     run = partial(minimise, objective, state, optimiser, plan, until, tolerance, progress)
@@ -168,8 +170,8 @@ def attack(
     x, found = state[3:5] if until is None or state.least.isfinite().all() else state[1:3]
     parts, seconds = objective(x, found)[0], time.perf_counter() - begun
     parts = parts._replace(share=objective.share(x, found), state=state if until else None)
-    found = found.to(start)
-    return Attack(objective.pixels(x).to(start), found, None, parts.total, history, stopped, parts, seconds)
+    x, found = objective.pixels(x).to(start), found.to(start)
+    return Attack(x, found, None, parts.total, history, stopped, parts, seconds)
 
 
 def initial(x, coefficients, iterations):

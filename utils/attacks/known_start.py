@@ -8,9 +8,9 @@ attacks the rest as if training had begun at zero. The biases are b₁ = B1 + α
 
 import torch
 
-from utils.attacks import sparse, unmixing
+from utils.attacks import decoreco, sparse, unmixing
 from utils.errors import InputError
-from utils.networks import Layer, change
+from utils.networks import Layer, change, leading_span
 
 ROUNDS = 60  # of alternating least squares, at most
 SETTLED = 1e-12  # change of α at which they end
@@ -66,6 +66,19 @@ def attempt(released, start, shape, count, seed=0, alpha=None):
     """Unmix what training added to a known start: the Attempt of `unmixing`, and α."""
     changed, alpha = trained_part(released, start, alpha)
     return unmixing.attempt(changed, shape, count, seed), alpha
+
+
+def stationarity(released, start, candidates, alpha, count, **settings):
+    """The stationarity attack with a known start: θ* − αθ⁰ as a combination of the candidates' gradients at θ*.
+
+    That is right to first order, for a training that hardly moves the weights (Loo et al., 2024, of wide networks).
+    Candidates (n, d) move in the span of the `count` leading directions of W₁ − αW₁⁰.
+    """
+    changed, _ = trained_part(released, start, alpha)
+    pairs = zip(released.network, start)
+    target = tuple(Layer(*(p - alpha * q for p, q in zip(ours, theirs))) for ours, theirs in pairs)
+    basis = leading_span(changed.network, count)
+    return decoreco.attack(released, candidates, rule="margin", target=target, basis=basis, **settings)
 
 
 def exact(released, start, alpha, attempt):

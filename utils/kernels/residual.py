@@ -3,7 +3,8 @@
 Eq. (3) of the first paper and the attacks it builds on differ in the rules for the c (`coefficients`). A layer's share
 is ‖W̄_l − D_lᵀĀ_{l−1}‖², with its inputs Ā (…, n, n_{l−1}) and the back-propagated signals D (…, n, n_l), whose rows
 carry the c. The gradient follows the signals up and the inputs down: nothing is differentiated twice. Candidates are x
-(…, n, d), coefficients λ (…, n); leading dimensions are independent sets of candidates for the same network.
+(…, n, d), coefficients λ (…, n); leading dimensions are independent sets of candidates for the same network. Where the
+start θ⁰ of the training is known, the target is θ* − αθ⁰ in place of θ*.
 """
 
 import math
@@ -63,13 +64,17 @@ def cheaper_share(layer, size, a, d, z):
 
 
 class Stationarity:
-    """R as a function of candidates and coefficients, for one network, rule and sharpness α of the surrogate."""
+    """R as a function of candidates and coefficients, for one network, rule and sharpness α of the surrogate.
 
-    def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share):
-        self.network, self.rule, self.sharpness, self.share = network, rule, sharpness, share
+    A `target` of the network's shapes takes the place of θ* before the sum, not in its gradients.
+    """
+
+    def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share, target=None):
+        self.network, self.rule, self.sharpness = network, rule, sharpness
+        self.target, self.share = (network, share) if target is None else (target, direct_share)
         device = network[0].weight.device
         self.rows = ROWS if device.type == "cpu" else room(device) // needed(network, 1)
-        self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in network])
+        self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in self.target])
 
     def __call__(self, x, coefficients):
         """Return the Residual at x (…, n, d) and λ (…, n); long batches (S, n, d), in slices that fit a cache."""
@@ -81,7 +86,7 @@ class Stationarity:
         a, z = forward(network, x)
         slope, bend = map(list, zip(*(slopes(s, self.sharpness) for s in z)))
         d, u = back(network, self.rule.signal(z[-1], coefficients), slope[:-1])
-        shares, signals, inputs, pending = zip(*map(self.share, network, self.squares, a, d, z))
+        shares, signals, inputs, pending = zip(*map(self.share, self.target, self.squares, a, d, z))
         up = signals[0]  # dR/dD_l: the layer's own, and through the layers below
         through = []  # dR/dZ_l through the surrogate
         for k in hidden:
@@ -103,5 +108,7 @@ class Stationarity:
         a, z = forward(self.network, x)
         slope = [slopes(s, self.sharpness)[0] for s in z[:-1]]
         d, _ = back(self.network, self.rule.signal(z[-1], torch.ones_like(x[..., 0])), slope)
+        if self.target is not self.network:
+            z = [forward((layer,), ak)[1][0] for layer, ak in zip(self.target, a)]
         grams = [(ak @ ak.mT + (layer.bias is not None)) * (dk @ dk.mT) for layer, ak, dk in zip(self.network, a, d)]
         return sum(grams), sum((dk * zk).sum(-1) for dk, zk in zip(d, z))
