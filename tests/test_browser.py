@@ -5,6 +5,7 @@
 
 import contextlib
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -202,6 +203,52 @@ def test_the_quiz_counts_what_a_reader_told(page, right):
     members, others = sum(truth), len(truth) - sum(truth)
     said = quiz.locator(".told-said").inner_text()
     assert f" {members * right} of {members} " in said and f" {others * (not right)} of {others} " in said
+
+
+@rendered
+@pytest.mark.parametrize("size", [SCREEN, PHONE], ids=["screen", "phone"])
+def test_the_search_plays_and_a_tile_shows_its_secret(page, size):
+    open_at(page, HTML / "book" / "unmixing-the-first-layer.html")
+    page.set_viewport_size(size)
+    told = json.loads((ROOT / "book" / "unmix.json").read_text(encoding="utf-8"))
+    box = page.locator("#unmix")
+    slider, tiles, above = box.locator("input"), box.locator(".unmix-tiles button"), box.locator(".unmix-above")
+
+    def look():
+        return tiles.nth(7).locator("canvas").evaluate("tile => tile.toDataURL()")
+
+    seen = []
+    for k, step in enumerate(told["steps"]):
+        sync_api.expect(box.locator(".unmix-at")).to_have_text(f"step {step} of {told['steps'][-1]}")
+        assert above.inner_text() == str(told["above"][k])
+        assert box.locator(".unmix-null").inner_text() == str(told["held_out"][k])
+        seen.append(look())
+        slider.press("ArrowRight")
+    assert len(set(seen)) == len(seen) and tiles.count() == 50
+    for act in (tiles.nth(7).click, lambda: tiles.nth(7).press("Enter")):  # once there, once back
+        before = look()
+        act()
+        assert look() != before
+        assert f"is {told['likeness'][-1][7]:.2f}." in box.locator(".unmix-said").inner_text()
+    assert look() == seen[-1]
+    tiles.nth(7).press("ArrowDown")
+    sync_api.expect(tiles.nth(17 if size == SCREEN else 12)).to_be_focused()
+
+
+@rendered
+def test_the_search_plays_by_itself_only_where_motion_is_wanted(page):
+    open_at(page, HTML / "book" / "unmixing-the-first-layer.html")
+    play, slider = page.locator(".unmix-play"), page.locator("#unmix input")
+    sync_api.expect(play).to_have_text("Next step")
+    play.click()
+    page.wait_for_timeout(1500)
+    assert slider.input_value() == "1"
+    page.emulate_media(reduced_motion="no-preference")
+    sync_api.expect(play).to_have_text("Play")
+    play.click()
+    sync_api.expect(slider).to_have_value("3", timeout=5000)
+    play.click()
+    sync_api.expect(play).to_have_text("Play")
 
 
 @rendered

@@ -1,5 +1,6 @@
 """What is generated or drawn from elsewhere is up to date, and what is linked is there."""
 
+import base64
 import json
 import re
 import sys
@@ -79,3 +80,17 @@ def test_every_old_name_leads_to_a_page_and_is_none_itself(tmp_path):
 def test_the_notebook_of_a_record_is_found_under_its_old_name(path):
     grid = json.loads(path.read_text(encoding="utf-8"))["grid"]
     assert plan.notebook_of(grid.get("experiment") or grid["chapter"])[0].is_file()
+
+
+def test_the_played_search_is_of_the_files_in_the_book_and_small():
+    told, sheet = ((BOOK / f"unmix.{kind}").read_bytes() for kind in ("json", "webp"))
+    cells = nbformat.read(BOOK / "unmixing-the-first-layer.ipynb", as_version=4).cells
+    (shown,) = (c.outputs[0].data["text/html"] for c in cells if "unmix.webp" in c.source and c.cell_type == "code")
+    page = (ROOT / "scripts" / "unmix.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?://|@import|<link|<script src", page) and len(sheet) < 300_000
+    filled = page.replace("{told}", told.decode().strip()).replace("{sheet}", base64.b64encode(sheet).decode())
+    assert shown.rstrip() == filled.rstrip()
+    told = json.loads(told)
+    counts = {len(told[name]) for name in ("steps", "above", "held_out", "best_held_out", "likeness")}
+    assert counts == {12} and all(len(row) == 50 for row in told["likeness"])
+    assert not any(told["held_out"]) and told["above"] == sorted(told["above"])  # as the page says

@@ -1,0 +1,102 @@
+"""Record the frames that the page on unmixing plays: `python -m scripts.unmix_frames FILE.npz [SEED]`.
+
+The victim is that of the page, three layers of 500 neurons trained on fifty secret images of the file; SEED draws it, 0
+if not given. Into the book go unmix.webp, a strip of fifty tiles for each of twelve steps and one of the secret images,
+and unmix.json, what the evaluator says of each step.
+"""
+
+import io
+import json
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn.functional import normalize
+
+from utils import images, networks, victims
+from utils.attacks import unmixing
+from utils.cache import write
+from utils.errors import InputError
+from utils.evaluation.recovery import STRONG
+from utils.kernels import contrast
+from utils.kernels.similarity import ncc
+
+BOOK = Path(__file__).parent.parent / "book"
+M, NEURONS, FRAMES, COLUMNS = 50, 500, 12, 10
+
+
+def attacked(released, shape, seed):
+    """The attack's images (m, d), and what it held at every step (n, m, d), with the signs that it gives at its end.
+
+    It sees what an attacker sees. InputError if it had to begin anew: its steps are then those of several searches.
+    """
+    trail = []
+
+    def logged(value, rows, **given):
+        trail.extend([] if trail else [rows])
+        return minimize(value, rows, callback=lambda rows: trail.append(rows.copy()), **given)
+
+    minimize = unmixing.minimize
+    with mock.patch.object(unmixing, "minimize", logged):
+        found = unmixing.attack(released, shape, seed=seed)
+    searches = sum(np.array_equal(rows, trail[0]) for rows in trail)
+    if found.stopped != "even" or searches > 1:
+        raise InputError(f"The search with the seed {seed} had to begin anew: take another seed.")
+    basis, matrix = found.details.basis, found.details.matrix
+    white = contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7, True))[1].to(basis)
+    rows = torch.as_tensor(np.stack(trail)).view(len(trail), len(matrix), -1)
+    steps = normalize(rows, dim=-1) @ white @ basis.mT  # (n, m, r) @ (r, r) @ (r, d)
+    signs = (steps[-1] * found.images).sum(-1).sign()
+    steps = steps * (0.22 * signs / steps.std(-1))[..., None]
+    torch.testing.assert_close(steps[-1], found.images)
+    return found.images, steps
+
+
+def telling(progress, count):
+    """The first step, the last one, and those between at which the progress (n,) has risen by as much each time."""
+    levels = torch.linspace(progress[0].item(), progress.max().item(), count)[1:-1]
+    return sorted({0, len(progress) - 1, *((progress >= level).nonzero()[0].item() for level in levels)})
+
+
+def strip(x, shape):
+    """Images (50, d) around 0.5, ten in a row: (5·H, 10·W, C) bytes."""
+    height, width, channels = shape
+    tiles = (255 * x.clamp(0, 1)).round().byte().view(-1, COLUMNS, *shape).numpy()
+    return tiles.transpose(0, 2, 1, 3, 4).reshape(-1, COLUMNS * width, channels)
+
+
+def main(path, seed=0):
+    """Train, attack, and write the two files."""
+    data = images.split(images.load(path), M, M, int(seed), held_out=M)
+    victim = victims.train(data.secret, networks.perceptron("signed", NEURONS, NEURONS), int(seed))
+    found, steps = attacked(victim.released, data.shape, int(seed))
+
+    # From here on the evaluator: he has the secret images and the held-out ones, both without their mean.
+    truth, unused = (x - x.mean(0) for x in (data.secret.images, data.held_out.images))
+    likeness = torch.stack([ncc(truth, step) for step in steps])  # (n, 50, 50)
+    chosen = telling(likeness.amax(2).mean(1), FRAMES)
+    owner = likeness[-1].argmax(0)  # which secret image a tile shows at the end
+    if len(set(owner.tolist())) < M:
+        raise InputError(f"With the seed {seed} two tiles show the same secret image: take another seed.")
+    others = torch.stack([ncc(unused, steps[k]).amax(1) for k in chosen])  # (12, 50)
+    told = {
+        "seed": int(seed),
+        "steps": chosen,
+        "above": [(likeness[k].amax(1) > STRONG).sum().item() for k in chosen],
+        "held_out": (others > STRONG).sum(1).tolist(),
+        "best_held_out": [round(value, 2) for value in others.amax(1).tolist()],
+        "likeness": [[round(value, 2) for value in likeness[k][owner, range(M)].tolist()] for k in chosen],
+    }
+    strips = [*(steps[k] + 0.5 for k in chosen), data.secret.images[owner]]
+    sheet = Image.fromarray(np.concatenate([strip(x, data.shape) for x in strips]))
+    sheet.save(file := io.BytesIO(), "WEBP", quality=60, method=6)
+    write(BOOK / "unmix.webp", file.getvalue())
+    write(BOOK / "unmix.json", f"{json.dumps(told)}\n".encode())
+    print(f"{len(file.getvalue())} bytes; steps {chosen}; above {STRONG}: {told['above']}; held-out {told['held_out']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) in (2, 3) else __doc__)
