@@ -5,6 +5,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import re
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 import torch
 import yaml
 
+from conftest import chapter_functions
+
 sync_api = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
@@ -25,6 +28,7 @@ import print_book  # noqa: E402
 
 from utils.audit import audit  # noqa: E402
 from utils.errors import InputError  # noqa: E402
+from utils.kernels import affine  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 HTML = ROOT / "_build" / "test" / "_build" / "html"
@@ -32,6 +36,7 @@ MOVED = yaml.safe_load((ROOT / "book" / "moved.yaml").read_text(encoding="utf-8"
 FILES = [path for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")] if path.stem not in MOVED]
 PAGES = sorted(path.relative_to(HTML).as_posix() for path in FILES)
 BROWSER = print_book.browser()
+AFFINE = chapter_functions("affine-model")
 SCREEN, PHONE = {"width": 1280, "height": 900}, {"width": 420, "height": 900}
 DARK = "prefers-color-scheme: dark"
 DOT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
@@ -249,6 +254,63 @@ def test_the_search_plays_by_itself_only_where_motion_is_wanted(page):
     sync_api.expect(slider).to_have_value("3", timeout=5000)
     play.click()
     sync_api.expect(play).to_have_text("Play")
+
+
+def planted(page):
+    """What the page has planted: pictures (m, d), logits, weights and labels as tensors, once it has computed them."""
+    page.wait_for_function("document.getElementById('plant').planted")
+    kept = page.evaluate("""() => {
+      const box = document.getElementById("plant"), kept = box.planted;
+      box.planted = null;
+      return Object.fromEntries(Object.entries(kept).map(([name, values]) => [name, [...values]]));
+    }""")
+    found = {name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()}
+    pictures = {name: found[name].view(len(found["y"]), -1) for name in ("wish", "first", "images")}
+    return found | pictures
+
+
+@rendered
+@pytest.mark.parametrize("size", [SCREEN, PHONE], ids=["screen", "phone"])
+def test_a_drawing_becomes_a_training_set_of_the_given_weights(page, size):
+    open_at(page, HTML / "book" / "affine-model.html")
+    page.set_viewport_size(size)
+    box, paper = page.locator("#plant"), page.locator(".plant-paper canvas")
+    first = planted(page)
+    box.get_by_label("vermilion").check()
+    for key in ("ArrowUp", "Space", "ArrowLeft", "Space"):
+        paper.press(key)
+    by_keys = planted(page)
+    paper.scroll_into_view_if_needed()
+    area = paper.bounding_box()
+    page.mouse.move(area["x"] + 0.1 * area["width"], area["y"] + 0.9 * area["height"])
+    page.mouse.down()
+    page.mouse.move(area["x"] + 0.9 * area["width"], area["y"] + 0.6 * area["height"], steps=5)
+    page.mouse.up()
+    drawn = planted(page)
+    box.get_by_role("button", name="Letter A").press("Enter")
+    letter = planted(page)
+    wishes = [found["wish"] for found in (first, by_keys, drawn, letter)]
+    assert not any(torch.equal(one, other) for one, other in itertools.pairwise(wishes))
+    names = "gradient", "distance", "gradient-untouched"
+    shown = [float(box.locator(f".plant-{name}").get_attribute("data-value")) for name in names]
+    assert 0 < shown[0] < 1e-12 and shown[1] < 1e-18 and shown[2] > 0.1
+    assert "is a training set of the given weights" in box.locator(".plant-said").inner_text()
+    for found in (drawn, letter):
+        stationary_as_the_chapter_computes_it(**found)
+
+
+def stationary_as_the_chapter_computes_it(wish, first, images, logits, theta, y):
+    mu, z = AFFINE["WEIGHT_DECAY"], AFFINE["feasible_logits"](logits, y, theta)
+    torch.testing.assert_close(z, logits)
+    torch.testing.assert_close(first, AFFINE["project_onto_solutions"](wish, logits, y, theta), rtol=0, atol=1e-11)
+    inside, _ = AFFINE["into_range"](first, logits, y, theta)
+    torch.testing.assert_close(images, inside, rtol=0, atol=1e-9)
+    assert affine.energy_gradient(images, y, theta, mu).norm() < 1e-12
+    again = affine.solve(images, y, mu).weights
+    assert (again - theta).square().sum() < 1e-20 * theta.square().sum()
+    seen = wish @ wish.T, wish @ theta[:-1], y, theta
+    best, _ = AFFINE["nearest_logits"](wish, AFFINE["feasible_logits"](affine.logits(wish, theta), y, theta), y, theta)
+    assert AFFINE["squared_distance"](logits, *seen) < 1.05 * AFFINE["squared_distance"](best, *seen)
 
 
 @rendered

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -94,3 +95,15 @@ def test_the_played_search_is_of_the_files_in_the_book_and_small():
     counts = {len(told[name]) for name in ("steps", "above", "held_out", "best_held_out", "likeness")}
     assert counts == {12} and all(len(row) == 50 for row in told["likeness"])
     assert not any(told["held_out"]) and told["above"] == sorted(told["above"])  # as the page says
+
+
+def test_the_canvas_of_the_page_is_that_of_the_file_and_asks_for_nothing():
+    cells = nbformat.read(BOOK / "affine-model.ipynb", as_version=4).cells
+    (shown,) = (c.outputs[0].data["text/html"] for c in cells if "plant.html" in c.source and c.cell_type == "code")
+    page = (ROOT / "scripts" / "plant.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?://|@import|<link|<script src", page)
+    (given,) = re.findall(r'"plant-given">(.+)</script>', shown)
+    assert shown.rstrip() == page.replace("{given}", given).rstrip()
+    given = json.loads(given)
+    count = math.prod(given["shape"]) + 1
+    assert len(base64.b64decode(given["weights"])) == 4 * count == 4 * 3073 and len(given["labels"]) == 100
