@@ -93,9 +93,9 @@ runs: .venv/ready
 	@$(BIN)/python -m workflow.chapters $(CHAPTERS:%=book/%.ipynb) $(EXECUTED) $(GIVEN)
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED).
-LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data && \
+LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data/results && \
 	cp -R _config.yml _toc.yml book utils _vendor requirements.lock $(TO)/_build/source/ && \
-	cp data/quantities.yaml $(TO)/_build/source/data/ && \
+	cp data/quantities.yaml $(TO)/_build/source/data/ && cp data/results/*.csv $(TO)/_build/source/data/results/ && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
 
 # Pages into $(TO)/_build/html; warnings are errors. Again only if one has changed.
