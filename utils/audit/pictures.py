@@ -18,6 +18,8 @@ FEWEST = 10  # pictures of each side, with which a test can say anything
 TWINS = 0.999  # normalised cross-correlation above which two pictures are one
 ALPHA = "RGBA", "LA", "PA", "RGBa", "La"
 DEEP = "I;16", "I;16B", "I;16L", "I"  # sixteen bits a pixel
+GREY = 3  # levels of 255 by which the channels of a grey picture may differ
+COLOUR = "are in colour"  # what cannot be what a grey network was trained on
 
 
 class Pictures(NamedTuple):
@@ -107,6 +109,12 @@ def of_folder(folder, shape, what, skip):
             if not skip:
                 raise
             done["could not be read and were left out"] += 1
+    if done[COLOUR]:
+        size = f"{shape[0]}×{shape[1]}"
+        raise InputError(
+            f"{done[COLOUR]} of the {what} {COLOUR}, and the network takes grey ones of {size}: give the pictures that "
+            "it was trained on, as it saw them."
+        )
     if not rows:
         raise InputError(f"{folder} holds no picture that can be read: give the {what} as PNG or JPEG files.")
     done["files are no pictures and were left out"] += len(inside) - len(paths)
@@ -158,10 +166,19 @@ def plain(picture, channels, done):
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
         done["are transparent and were laid on white"] += 1
-    wanted = "L" if channels == 1 else "RGB"
-    if (picture.mode in ("L", "1")) != (channels == 1):
-        done["are in colour and were made grey" if channels == 1 else "are grey and were taken as colour"] += 1
-    return picture.convert(wanted)
+    if channels == 1:
+        done[COLOUR] += coloured(picture)
+    elif picture.mode in ("L", "1"):
+        done["are grey and were taken as colour"] += 1
+    return picture.convert("L" if channels == 1 else "RGB")
+
+
+def coloured(picture):
+    """Whether a picture is in colour, and not grey in three channels."""
+    if picture.mode in ("L", "1"):
+        return False
+    pixels = np.asarray(picture.convert("RGB")).astype(int)
+    return bool((pixels.max(2) - pixels.min(2)).max() > GREY)
 
 
 def squared(picture, side):
