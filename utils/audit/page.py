@@ -77,6 +77,10 @@ CLIFF = (
     "Singular values of the first layer, relative to the largest one, by their place. A cliff tells how many pictures "
     "wrote into the layer."
 )
+NONE = (
+    "None. No training picture came back almost exactly, and what the attacks returned shows no more training pictures "
+    "than held-out ones; so no picture is shown here."
+)
 KEEP = "This page shows training pictures. Keep it as you keep them."
 
 
@@ -88,7 +92,8 @@ def page(content, pictures, thumbnails):
         f"<p class=soft>{escape(summary(content))} {KEEP}</p>",
         f"<div class='finding s{finding['status']}'><p>{escape(finding['sentence'])}</p></div>",
         *(f"<p class=warning>{escape(warning)}</p>" for warning in content["warnings"]),
-        *(gallery(title, some) for title, some in pictures.items()),
+        *(gallery(title, some) for title, some in pictures.items() if some),
+        *([] if any(pictures.values()) else [section("Training pictures that came back", paragraph(NONE))]),
         section("What was done", stages(content["stages"]) + spectra(content["stages"])),
         section("Training pictures beside held-out ones", compared(content)),
         section("At few false alarms", rates(content["true_positives"])),
@@ -163,7 +168,7 @@ def gallery(title, some):
         text = escape(words)
         first = f"<img alt='Picture {text}' src='{data_uri(own)}'>"
         items.append(f"<li><div>{first}<img alt='Its match' src='{data_uri(back)}'></div><span>{text}</span></li>")
-    return section(title, f"{paragraph(PAIRS)}<ul class=pairs>{''.join(items)}</ul>") if items else ""
+    return section(title, f"{paragraph(PAIRS)}<ul class=pairs>{''.join(items)}</ul>")
 
 
 def stages(some):

@@ -254,7 +254,14 @@ def reported(case, name, sides, outcomes, control, warnings, doubt, settings, le
         "seconds": round(seconds, 2),
     }
     small = [bytes_of(sides[one.side].images[one.index][None], case.shape)[0] for one in found]
-    return Report(content, galleries(case, outcomes, sides, found), small if len(small) <= SMALL else [])
+    shown = found if came_back(found, comparisons, level) else []
+    return Report(content, galleries(case, outcomes, sides, shown), small if len(small) <= SMALL else [])
+
+
+def came_back(risks, comparisons, level):
+    """Whether a training picture came back almost exactly, or clearly more of them than held-out ones are alike."""
+    alike = [one for one in comparisons if one.name.startswith("alike ")]
+    return any(one.returned for one in risks if one.side == 0) or any(one.adjusted < level for one in alike)
 
 
 def unfinished(outcomes):
