@@ -312,6 +312,8 @@ def test_an_untrained_network_is_not_said_to_be_safe(sides):
     assert "correctly: it was not trained to the end, or its normalisation is another one" in found.sentence
     assert "safe" not in re.sub("base64,[^']*", "", found.html())
     checked(found)
+    assert not any(found.pictures.values())  # no photograph stands beside noise
+    assert "so no picture is shown" in found.html() and "pictures most at risk" not in found.html()
 
 
 def test_a_function_is_audited_by_its_losses_alone(sides):
@@ -345,11 +347,22 @@ def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, c
     assert json.loads((tmp_path / "b" / "report.json").read_text())["finding"]["status"] == 0
     assert main([str(tmp_path / "none.pth"), *common, str(tmp_path / "c")]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("There is no file") and not [*(tmp_path / "c").iterdir()]
+    assert said.startswith("There is no file") and not (tmp_path / "c").exists()
     assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / "leaks.pth" / "d")]) == 2
     assert "cannot be written" in capsys.readouterr().err
     monkeypatch.setattr("utils.audit.__main__.audit", lambda **given: 1 / 0)
-    assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / "e")]) == 2  # never taken for a leak
+    (tmp_path / "old").mkdir()
+    for place in ("e/f", "old"):
+        assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / place)]) == 2  # never taken for a leak
+    assert not (tmp_path / "e").exists() and (tmp_path / "old").is_dir()  # what we made is gone, and only that
+
+
+def test_the_help_says_what_goes_in_what_comes_out_and_how_it_ends(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    for part in ("a folder of PNG", ".safetensors", "report.html", "report.json", "  0 ", "  1 ", "  2 ", "example"):
+        assert part in said
 
 
 def test_wrong_parameters_are_refused(sides, mixing):
@@ -447,7 +460,7 @@ def one_sentence(arguments, out, capsys):
     """What the command says in its one line when it cannot answer; it writes nothing."""
     assert main([*map(str, arguments), "--out", str(out)]) == report.NO_ANSWER
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and not [*out.iterdir()]
+    assert len(lines) == 1 and not out.exists()
     return lines[0]
 
 
@@ -462,6 +475,20 @@ def test_bad_pictures_give_one_sentence(kind, folders, tmp_path, capsys):
     spoil, said = PICTURES[kind]
     spoil(sorted(folders[1].rglob("*.png"))[0])
     assert said in one_sentence(folders, tmp_path / "out", capsys)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_grey_network_takes_grey_pictures_alone(alike, sides, tmp_path, capsys):
+    """It is not asked about what it cannot have been trained on; grey pictures may have three equal channels."""
+    torch.save(torch_network(28**2).state_dict(), tmp_path / "grey.pth")
+    grey = [(part[..., :1].repeat(3, -1) if alike else part, labels) for part, labels in sides]
+    folders = [saved(tmp_path / name, part) for name, part in zip(("in", "held"), grey)]
+    if alike:
+        found = audit(tmp_path / "grey.pth", *folders, steps=1, progress=False)
+        assert "12 were cut to their middle square" in found.content["warnings"][0]
+        return
+    said = one_sentence([tmp_path / "grey.pth", *folders], tmp_path / "out", capsys)
+    assert said.startswith("10 of the training pictures are in colour, and the network takes grey ones of 28×28")
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -1,23 +1,48 @@
 """python -m utils.audit NETWORK MEMBERS HELD_OUT: exit status 0 found nothing, 1 something leaks, 2 no answer."""
 
 import argparse
+import contextlib
 import sys
 import traceback
+from pathlib import Path
 
 from utils.audit.report import FILES, NO_ANSWER, writable
 from utils.audit.run import audit
 from utils.errors import InputError
 
 INTERRUPTED = 130
+WHAT = """\
+Which of its training pictures does a network give away?
+
+The audit makes all attacks of this book on a network, and compares what comes
+back with the training pictures and with held-out ones, which give the null.
+"""
+END = """\
+output:
+  FOLDER/report.html   the finding, and the pictures that came back; opens in
+                       any browser, shows training pictures: keep it to yourself
+  FOLDER/report.json   the same numbers (data/audit.schema.json describes them)
+
+exit status:
+  0   these attacks found nothing
+  1   something leaks
+  2   there is no answer: a file or setting was refused, or the sides differ
+
+example, a network that was fine-tuned from a public one:
+  python -m utils.audit tuned.safetensors training-pictures held-out-pictures \\
+      --before public.safetensors --mean 0.49 0.48 0.45 --out report
+"""
 
 
 def parser():
     """The command line."""
-    end = "Exit status: 0 these attacks found nothing, 1 something leaks, 2 there is no answer."
-    found = argparse.ArgumentParser("python -m utils.audit", description=__doc__, epilog=end)
-    found.add_argument("network", help="weights: a state dict as .pth or .safetensors; no code in it is run")
-    found.add_argument("members", help="training pictures: an .npz file or a folder, with folders as classes")
-    found.add_argument("held_out", help="pictures of the same source that were not trained on, in the same form")
+    found = argparse.ArgumentParser(
+        "python -m utils.audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
+    found.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
+                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
+    found.add_argument("held_out", help="ten or more other pictures of the same source, in that form")
     found.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
     found.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
     found.add_argument("--mean", type=float, nargs="+", default=[0.0], help="taken off pixels in [0, 1] by the trainer")
@@ -37,6 +62,12 @@ def main(arguments=None):
     """Audit, write the report, and return the exit status."""
     given = vars(parser().parse_args(arguments))
     folder = given.pop("out")
+    with removed(missing(folder)):
+        return answered(folder, given)
+
+
+def answered(folder, given):
+    """Audit, write the report into a folder, say the finding or what went wrong: the exit status."""
     try:
         writable(folder)
         report = audit(**given)
@@ -60,6 +91,22 @@ def main(arguments=None):
         print(f"Note: {warning}", file=sys.stderr)
     print(f"{report.sentence}\n{path} ({FILES[0]} beside it)")
     return report.status
+
+
+def missing(folder):
+    """A folder and those above it, as far as they are not there, the deepest first."""
+    return [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
+
+
+@contextlib.contextmanager
+def removed(folders):
+    """Whatever happens inside, remove those of the folders that are empty afterwards."""
+    try:
+        yield
+    finally:
+        for folder in folders:
+            with contextlib.suppress(OSError):  # a report is in it, or it was never made
+                folder.rmdir()
 
 
 if __name__ == "__main__":
