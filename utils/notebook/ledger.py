@@ -231,26 +231,9 @@ def table(chapter):
     )  # fmt: skip
 
 
-def brief(line):
-    """What a line rests on, for a page: its number, where a proof stands, or why it is open."""
-    judged = judge(line)
-    if judged.values:
-        return f"{line['measure']}: {words(judged.values)}"
-    return judged.reason or line.get("place", "not tried")
-
-
 def by_verdict(paper):
     """The sentences of a paper, in the order of WORDS."""
     return sorted((row for row in load() if row["paper"] == paper), key=lambda row: WORDS.index(verdict(row)))
-
-
-def page(paper):
-    """The Markdown table of all sentences of a paper, by verdict."""
-    return report.table(
-        ["sentence, section: verdict", "setting", "here", "number"],
-        *([f"{row['sentence']}, {row['section']}: *{verdict(row)}*" if k == 0 else "…", line["setting"],
-           judge(line).word, brief(line)] for row in by_verdict(paper) for k, line in enumerate(row["lines"])),
-    )  # fmt: skip
 
 
 def details():
