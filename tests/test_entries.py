@@ -76,7 +76,9 @@ def test_the_page_says_how_to_enter(tmp_path, monkeypatch, capsys):
     code = re.search(r"```python\n(.*?)```", benchmark_page.FILE.read_text(encoding="utf-8"), re.S).group(1)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "benchmark.md", "exec"), {})
-    assert benchmark.main(["small-start", "returned.npz"]) == 0
+    score, file = capsys.readouterr().out.splitlines()
+    assert score.startswith("Score(victim='small-start'") and not [*tmp_path.iterdir()]  # it prints, and leaves nothing
+    assert benchmark.main(["small-start", file]) == 0
     said = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
     assert said["attack"] == "mine" and int(said["above_0.9"]) >= 15 and said["held_out_above_0.9"] == "0"
 
