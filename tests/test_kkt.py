@@ -17,7 +17,7 @@ from utils.kernels import kkt_sets
 from utils.kernels.similarity import l2
 from utils.networks import change, flatten, forward
 
-chapter = SimpleNamespace(**chapter_functions("appendix-kkt"))
+chapter = SimpleNamespace(**chapter_functions("other-sets"))
 DRAWS = st.integers(0, 10**6)
 often = settings(deadline=None, max_examples=30, derandomize=True)
 seldom = settings(often, max_examples=8)  # what is slow
@@ -74,6 +74,18 @@ def members(kkt):
 
 def slacks(kkt):
     return kkt.multipliers * (kkt_sets.margins(kkt) - 1)
+
+
+def merge(kkt, which):
+    """Points of a cell become one (Lemma 2)."""
+    own = kkt.multipliers[which]
+    return kkt_sets.replaced(kkt, which, (own @ kkt.points[which] / own.sum())[None], own.sum()[None])
+
+
+def split(kkt, index, way, alpha, beta):
+    """A point becomes two, on both sides of it (Lemma 3)."""
+    moves, shares = torch.stack([alpha * way, -beta * way]), double(beta, alpha) / (alpha + beta)
+    return kkt_sets.replaced(kkt, [index], kkt.points[index] + moves, shares * kkt.multipliers[index])
 
 
 # ---- What a set says ----
@@ -140,7 +152,7 @@ def test_merge_keeps_stationarity_margins_and_slack(seed, kind):
     kkt = [exact(seed), exact(seed, 4, 2, False), rough(seed % 50)][kind]
     cell = max(members(kkt), key=lambda cell: (kkt.multipliers[cell].sum() > 0, len(cell)))
     assume(len(cell) > 1 and kkt.multipliers[cell].sum() > 0)
-    merged = chapter.merge(kkt, cell)
+    merged = merge(kkt, cell)
     assert chapter.residual_change(merged, kkt) < 1e-10
     assert torch.allclose(per_label(merged), per_label(kkt), rtol=1e-12)
     assert len(merged.points) == len(kkt.points) - len(cell) + 1
@@ -153,16 +165,16 @@ def test_merge_keeps_stationarity_margins_and_slack(seed, kind):
 def test_split_keeps_stationarity_and_merge_undoes_it(seed, forward, backward, trained):
     kkt = rough(seed % 50) if trained else exact(seed)
     n, index = len(kkt.points), heaviest(kkt)
-    way = chapter.tangent(kkt, [index], direction(seed + 1))
+    way = kkt_sets.tangent(kkt, index, direction(seed + 1))
     reach = [kkt_sets.budget(kkt, side)[index].item() for side in (way, -way)]
     alpha, beta = (share * min(5.0, part) for share, part in zip((forward, backward), reach))
     assume(min(alpha, beta) > 1e-6)
-    made = chapter.split_points(kkt, [index], way, alpha, beta)
+    made = split(kkt, index, way, alpha, beta)
     assert chapter.residual_change(made, kkt) < 1e-10
     assert torch.allclose(per_label(made), per_label(kkt), rtol=1e-12)
     assert torch.allclose(kkt_sets.margins(made)[-2:], kkt_sets.margins(kkt)[index].expand(2), atol=1e-10)
     assert (made.points[-2] - made.points[-1]).norm().item() == pytest.approx(alpha + beta, rel=1e-9)
-    back, order = chapter.merge(made, [n - 1, n]), [*(i for i in range(n) if i != index), index]
+    back, order = merge(made, [n - 1, n]), [*(i for i in range(n) if i != index), index]
     assert torch.allclose(back.points, kkt.points[order], atol=1e-10)
     assert torch.allclose(back.multipliers, kkt.multipliers[order], atol=1e-12)
 
@@ -174,7 +186,7 @@ def test_a_split_that_keeps_the_margin_does_not_raise_the_slack(seed):
     index = int(slacks(kkt).argmax())
     pace = (kkt_sets.input_gradients(kkt.network, kkt.points)[index] @ way).abs().item()
     step = 0.9 * min((kkt_sets.margins(kkt)[index].item() - 1) / pace, kkt_sets.reach(kkt, index, way))
-    made = chapter.split_points(kkt, [index], way, step, 0.7 * step)
+    made = split(kkt, index, way, step, 0.7 * step)
     assert chapter.residual_change(made, kkt) < 1e-10
     assert torch.allclose(slacks(made)[-2:].sum(), slacks(kkt)[index], atol=1e-12)
     assert slacks(made)[-2:].min() >= -1e-12 and slacks(made).max() <= slacks(kkt).max() + 1e-12
@@ -188,7 +200,7 @@ def test_scaling_after_a_violation_grows_both_slacks_as_derived(seed, violation)
     gradient = kkt_sets.input_gradients(kkt.network, kkt.points)[index]
     way, step = gradient / gradient.norm(), violation / gradient.norm().item()
     assume(step < kkt_sets.reach(kkt, index, way))
-    made = chapter.split_points(kkt, [index], way, step, violation=violation + 1e-9)
+    made = split(kkt, index, way, step, step)
     first, then = kkt_sets.conditions(made), kkt_sets.conditions(chapter.unit_margin(made))
     assert first.violation == pytest.approx(violation, rel=1e-6)
     assert then.stationarity == pytest.approx(first.stationarity / math.sqrt(1 - violation), abs=1e-12)
@@ -232,7 +244,7 @@ def test_derived_bound_holds(seed, trained, scale):
     if not trained:  # the same picture in other units
         kkt = chapter.exact_set(scale * kkt.points, kkt.signs, 2, bias=False)
     for index in range(0, len(kkt.points), 3):
-        way = chapter.tangent(kkt, [index], direction(seed))
+        way = kkt_sets.tangent(kkt, index, direction(seed))
         assert kkt_sets.reach(kkt, index, way) >= kkt_sets.bounds(kkt, index, way).derived * (1 - 1e-9)
 
 
@@ -241,7 +253,7 @@ def test_quoted_bound_does_not_survive_a_change_of_units():
     for scale in (10.0, 0.01):
         kkt = chapter.two_groups(scale * points, signs, bias=False)
         assert max(kkt_sets.conditions(kkt)) < 1e-12
-        way = chapter.tangent(kkt, [0], double(0.0, 1.0))
+        way = kkt_sets.tangent(kkt, 0, double(0.0, 1.0))
         reach, (quoted, derived) = kkt_sets.reach(kkt, 0, way), kkt_sets.bounds(kkt, 0, way)
         assert derived <= reach * (1 + 1e-12)
         held.append(quoted <= reach)
@@ -259,7 +271,8 @@ def test_spread_to_several_points(seed, count):
     shares = shares / shares.sum()
     moves = moves - shares @ moves
     room = min(kkt_sets.budget(kkt, move)[0].item() for move in moves)
-    made = chapter.spread(kkt, 0, 0.9 * min(room, 10.0) * moves, shares)
+    points = kkt.points[0] + 0.9 * min(room, 10.0) * moves
+    made = kkt_sets.replaced(kkt, [0], points, shares * kkt.multipliers[0])
     assert chapter.residual_change(made, kkt) < 1e-9 and max(kkt_sets.conditions(made)) < 1e-9
     assert len(made.points) == len(kkt.points) + count - 1
 
@@ -271,11 +284,11 @@ def test_spread_to_several_points(seed, count):
 @given(DRAWS, st.floats(1e-3, 1e5), st.booleans())
 def test_faraway_is_further_than_asked_for(seed, distance, trained):
     kkt = rough(seed % 20, dimensions=30) if trained else exact(seed, dimensions=16)
-    for far in (chapter.faraway(kkt, distance, seed), kkt_sets.faraway(kkt, distance, seed)):
-        assert len(far.points) == 2 * len(kkt.points)
-        assert l2(far.points, kkt.points).min() > distance
-        assert chapter.residual_change(far, kkt) < 1e-14 * max(1.0, distance) * 1e3
-        assert (kkt_sets.margins(far) > 1 - 1e-8).all()
+    far = kkt_sets.faraway(kkt, distance, seed)
+    assert len(far.points) == 2 * len(kkt.points)
+    assert l2(far.points, kkt.points).min() > distance
+    assert chapter.residual_change(far, kkt) < 1e-14 * max(1.0, distance) * 1e3
+    assert (kkt_sets.margins(far) > 1 - 1e-8).all()
 
 
 # ---- Certificates ----
@@ -384,34 +397,12 @@ def test_the_best_slopes_at_kinks_only_help():
 # ---- Bad input ----
 
 KKT = exact(0)
-NONE = torch.zeros_like(KKT.multipliers)
-FIRST, SECOND = (int((KKT.signs == sign).nonzero()[0]) for sign in (1, -1))
-HEAVY = heaviest(KKT)
-STEEP = kkt_sets.input_gradients(KKT.network, KKT.points)[HEAVY]
-WAY = chapter.tangent(KKT, [HEAVY], direction(0))
-REACH = kkt_sets.reach(KKT, HEAVY, WAY)
 POINTS, SIGNS = clusters(0, 4)
 MIDDLE = POINTS - 3.0 * SIGNS[:, None] * double(1, 0, 0, 0)
-BIASED = (KKT.network[0], KKT.network[1]._replace(bias=torch.zeros(1)))
 REFUSED = [
-    ("cannot be merged: 2 labels, 6 neurons active at some only", chapter.merge, KKT, [FIRST, SECOND]),
-    *(("at least 2 different numbers from 0 to", chapter.merge, KKT, w) for w in ([0], [0, 0], [0, 99])),
-    ("λ from 0 with the sum 0", chapter.merge, KKT._replace(multipliers=NONE), members(KKT)[0]),
-    ("take a direction orthogonal to", chapter.split_points, KKT, [HEAVY], STEEP, 0.01),
-    ("meets a hyperplane at 0.99", chapter.split_points, KKT, [HEAVY], WAY, 1.01 * REACH),
-    *(("larger than 0", chapter.split_points, KKT, [HEAVY], WAY, t) for t in (0.0, -1.0, math.nan, math.inf)),
-    ("at least 1 different numbers", chapter.split_points, KKT, [99], WAY, 0.1),
-    ("must balance", chapter.spread, KKT, HEAVY, torch.stack([WAY, WAY]), double(0.5, 0.5)),
-    ("must balance", chapter.spread, KKT, HEAVY, torch.stack([WAY, -WAY]), double(1, 1)),
-    ("Nothing is left of the direction: 3 of 3 dimensions", chapter.faraway, exact(0, dimensions=3), 1.0),
-    ("must be larger than 0", chapter.faraway, exact(0, dimensions=20), 0.0),
     ("No hyperplane parts class", chapter.two_groups, MIDDLE, SIGNS, 1, False),
     ("No hyperplane parts class -1", chapter.compatible, POINTS[:6], SIGNS[:6]),
     ("active at points of the other class", chapter.two_groups, POINTS + double(4, 0, 0, 0), SIGNS, 1, False),
-    ("two layers with one output", chapter.merge, KKT._replace(network=(*KKT.network, KKT.network[1])), [0, 1]),
-    ("no bias after the first layer", chapter.merge, KKT._replace(network=BIASED), [0, 1]),
-    ("need 9 inputs", chapter.merge, KKT._replace(signs=KKT.signs[:-1]), [0, 1]),
-    ("must be −1 or \\+1", chapter.merge, KKT._replace(signs=(KKT.signs + 1) / 2), [0, 1]),
     ("A training image is misjudged", certificates.fitted, KKT.network, KKT.points, -KKT.signs),
 ]  # fmt: skip
 
@@ -420,8 +411,3 @@ REFUSED = [
 def test_what_cannot_be_is_refused_in_a_sentence(sentence, function, given):
     with pytest.raises(InputError, match=sentence):
         function(*given)
-
-
-def test_what_only_just_can_be_is_made():
-    for step in ((STEEP, 0.01, None, 1.0), (WAY, 0.99 * REACH)):
-        assert len(chapter.split_points(KKT, [HEAVY], *step).points) == len(KKT.points) + 1

@@ -2,7 +2,7 @@
 
 The network is Φ(x) = Σ_j v_j σ(w_j·x + b_j) with the ReLU σ, whose slope at zero counts as 0. Points x (n, d) have
 signs y (n,) of ±1 and multipliers λ (n,). A *cell* holds the points of one sign that activate the same neurons: on it
-the network is affine. Equations in brackets are those of the chapter on merge and split, and of its appendix.
+the network is affine. Equations in brackets are those of the chapter on merge and split, and of the page of its proofs.
 """
 
 import math
