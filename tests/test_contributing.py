@@ -70,7 +70,7 @@ MODULES = sorted(path for path in (ROOT / "utils").rglob("*.py") if path.name !=
 def test_every_public_function_has_a_docstring_and_a_place_on_the_page(path):
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     found = import_module(name)
-    assert f".. automodule:: {name}\n" in (ROOT / "book" / "api.md").read_text(encoding="utf-8")
+    assert f".. automodule:: {name}\n" in (ROOT / "book" / "code.md").read_text(encoding="utf-8")
     assert found.__doc__
     for name in public(path):
         owner, _, part = name.rpartition(".")
