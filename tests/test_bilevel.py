@@ -12,7 +12,7 @@ from utils.images import Part
 from utils.kernels import affine, solvers
 
 MU = 1e-2
-CHAPTER = chapter_functions("appendix-solver")
+CHAPTER = chapter_functions("inside-the-solver")
 INVERSES = {"exact": None, "cg": CHAPTER["cg"], "quasi-Newton": CHAPTER["quasi_newton"]}
 
 
