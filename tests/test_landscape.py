@@ -1,4 +1,4 @@
-"""Chapter 08 and its appendix: mixtures, grids, lines, barriers, curvature and the price of a descent."""
+"""The landscape and three losses on it: mixtures, grids, lines, barriers, curvature and the price of a descent."""
 
 import math
 from types import SimpleNamespace
@@ -12,9 +12,9 @@ from utils import images, networks, victims
 from utils.attacks import bilevel, starts
 from utils.evaluation import evaluate, landscape, mixtures
 
-NAMES = "landscape", "landscape-losses", "appendix-landscape"
+NAMES = "landscape", "landscape-losses"
 AFFINE = networks.affine(1e-2)
-grids, losses, appendix = (SimpleNamespace(**chapter_functions(name)) for name in NAMES)
+grids, losses = (SimpleNamespace(**chapter_functions(name)) for name in NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +80,11 @@ def test_a_grid_in_slices_is_the_same_and_attacks_noise_once(explored):
         assert torch.equal(whole.found[place], whole.found[0])
 
 
-def test_lines_and_planes_go_through_their_points(sets):
-    a, b, c = sets
+def test_lines_go_through_their_points(sets):
+    a, b, _ = sets
     t, x = landscape.line(a, b, 5)
     assert torch.allclose(t, torch.tensor([-0.5, 0, 0.5, 1, 1.5]).double())
     assert torch.allclose(x[1], a) and torch.allclose(x[3], b)
-    s, x, (along, across) = appendix.plane(a, b, c, 9)
-    assert torch.allclose(s[[2, 6]], torch.tensor([0.0, 1.0]).double())
-    assert torch.allclose(x[2 * 9 + 2], a) and torch.allclose(x[6 * 9 + 2], b)
-    u, v = b - a, x[2 * 9 + 6] - a
-    assert abs((u * v).sum()) <= 1e-9 and torch.allclose(u.norm(), v.norm())
-    assert torch.allclose(a + along * u + across * v, c)
 
 
 def test_random_axes_span_the_rows_and_no_more(sets):
@@ -156,7 +150,7 @@ def six():
     return x, victims.train(images.Part(x, y), AFFINE).released
 
 
-def test_two_losses_are_curved_where_the_appendix_says(six):
+def test_two_losses_are_curved_where_the_page_says(six):
     x, known = six
     upper, more = (hessian(gradient, x) for gradient in gradients(known))
     more = (more - upper + (more - upper).mT) / 2
