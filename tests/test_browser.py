@@ -193,7 +193,7 @@ def test_a_slider_changes_its_picture(page):
     place = page.locator(".widget-subarea", has=page.locator(".noUi-handle")).first
     shown = "pictures => pictures.map((picture) => picture.src)"
     before = place.locator("img:visible").evaluate_all(shown)
-    place.locator(".noUi-handle").first.press("ArrowLeft")  # it stands at its right end
+    place.locator(".noUi-handle").first.press("ArrowRight")  # it stands at its left end
     assert before
     sync_api.expect(place.locator("img:visible").first).not_to_have_attribute("src", before[0])
 
