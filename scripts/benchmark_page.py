@@ -56,7 +56,7 @@ def trained(victim):
 
 
 OURS = {
-    "other photographs, no attack": strangers,
+    "other photographs (no attack)": strangers,
     "unmixing": unmixed,
     "unmixing of the change": behind_start,
     "stationarity": stationary,
