@@ -3,10 +3,12 @@
     ```{opening} fig-name
     ```
 
-The picture is that of the figure with this name, further down, and a link to it.
+The picture is that of the figure with this name, further down, and a link to it. The line below it names the figure,
+whose caption explains what is seen.
 """
 
 from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -30,23 +32,32 @@ def picture(figure):
     """A copy of a figure's first image, as a link to the figure."""
     image = next(figure.findall(nodes.image)).deepcopy()
     image["ids"], image["names"] = [], []
-    return nodes.reference("", "", image, internal=True, refid=figure["ids"][0], classes=["opening"])
+    return nodes.reference("", "", image, internal=True, refid=figure["ids"][0])
+
+
+def caption(name, page):
+    """The line "Fig. 4.1, explained below", with the number as a link, which Sphinx fills in."""
+    number = {"refdomain": "std", "reftype": "numref", "reftarget": name, "refdoc": page}
+    link = pending_xref("", nodes.inline(), refexplicit=False, refwarn=True, **number)
+    return nodes.inline("", "", link, nodes.Text(", explained below"))
 
 
 class Pictures(SphinxPostTransform):
     """Fills the places, once it is known which form of an output is shown."""
 
-    default_priority = 5  # myst_nb chooses that at 4
+    default_priority = 5  # myst_nb chooses that at 4, and Sphinx resolves references at 10
 
     def run(self):
         """Called by Sphinx for every page."""
         figures = {name: one for one in self.document.findall(nodes.figure) for name in one["ids"]}
         for place in [*self.document.findall(Place)]:
-            if place["figure"] in figures:
-                place.replace_self(nodes.paragraph("", "", picture(figures[place["figure"]])))
+            name = place["figure"]
+            if name in figures:
+                shown = picture(figures[name]), caption(name, self.env.docname)
+                place.replace_self(nodes.paragraph("", "", *shown, classes=["opening"]))
             else:
                 place.replace_self([])
-                logging.getLogger(__name__).warning("The page has no figure %s", place["figure"], location=place)
+                logging.getLogger(__name__).warning("The page has no figure %s", name, location=place)
 
 
 def setup(app):
