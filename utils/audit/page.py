@@ -55,6 +55,7 @@ figcaption { font-size: .9rem; color: var(--soft); max-width: 46rem; }
 """
 COLOURS = "--blue", "--warm"
 HEAD = "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 COMPARED = "training", "held_out", "p", "adjusted"
 AREAS = (
     "An area is the chance that a training picture scores higher than a held-out one: 0.5 if the network knows "
@@ -140,6 +141,14 @@ def number(value):
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
 
 
+def chance(p):
+    """A p-value with two digits, as 0.0058 or 3·10⁻⁶; below a trillionth it is said to be so."""
+    if p < 1e-12:
+        return "< 10⁻¹²"
+    digits, _, power = f"{p:.2g}".partition("e")
+    return digits + (f"·10{str(int(power)).translate(SUPERSCRIPT)}" if power else "")
+
+
 def table(header, rows, label):
     """A table in a box that scrolls. Rows are pairs of a class and of cells as HTML, the first one the row's head."""
     heads = "".join(f"<th scope=col{' class=n' * (k > 0)}>{head}</th>" for k, head in enumerate(header))
@@ -207,7 +216,8 @@ def compared(content):
     for label, bar in (("comparisons", level), ("control", 0.01)):
         rows = []
         for one in content[label]:
-            cells = escape(one["name"]), *(number(one[key]) for key in COMPARED)
+            numbers = [number(one[key]) for key in COMPARED[:2]] + [chance(one[key]) for key in COMPARED[2:]]
+            cells = escape(one["name"]), *map(escape, numbers)
             rows.append(("risk" * (one["adjusted"] < bar), cells))
         tables.append(table([label, "training", "held out", "p", "corrected"], rows, label.capitalize()))
     own = "<h3>Do the two sides differ by themselves, before any network?</h3>"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 import utils.audit.judge as judge
-from utils.audit.page import bytes_of, page
+from utils.audit.page import bytes_of, chance, page
 from utils.errors import InputError
 from utils.kernels.similarity import ncc, stretch
 
@@ -123,6 +123,11 @@ def nearly_exact(outcomes):
     return Near(mask, int((theirs > bar).sum()), bar)
 
 
+def stated(p):
+    """A p-value with its sign, as in the tables: = 0.0058, or < 10⁻¹²."""
+    return chance(p) if p < 1e-12 else f"= {chance(p)}"
+
+
 def finding(near, comparisons, differences, level):
     """The exit status, and the finding in a sentence or two: one rule for all attacks.
 
@@ -137,12 +142,12 @@ def finding(near, comparisons, differences, level):
         pictures = f"{count} of {len(near.training)} training pictures" if count > 1 else "A training picture"
         said.append(f"{pictures} came back almost exactly: |NCC| above {near.bar:g}; {others}.")
     if unlike:
-        differ = f"differ by themselves, in {unlike[0].name} (p = {unlike[0].adjusted:.1g})"
+        differ = f"differ by themselves, in {unlike[0].name} (p {stated(unlike[0].adjusted)})"
         said.append(f"The two sides {differ}, so no comparison can tell a leak: give pictures of one source, shuffled.")
     elif told:
         best = min(told, key=lambda one: one.adjusted)
         tell = "comparisons tells" if len(told) == 1 else "comparisons tell"
-        clearest = f"{best.name}, p = {best.adjusted:.1g} after Holm's correction"
+        clearest = f"{best.name}, p {stated(best.adjusted)} after Holm's correction"
         said.append(f"{len(told)} of {len(comparisons)} {tell} training pictures from held-out ones ({clearest}).")
     elif comparisons:
         said.append(f"None of {len(comparisons)} comparisons tells training pictures from held-out ones.")
