@@ -150,17 +150,15 @@ def attack(
     """
     begun, x = time.perf_counter(), start.to(dtype)
     network, target = (net and change(net, lambda p: p.to(dtype)) for net in (released.network, target))
-    given = zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness))
-    choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project
-    settings = SETTINGS[choose("OPTIMISER", optimiser, choices)]
-    settings = settings._replace(**{name: value for name, value in given if value is not None})
-    kinds = max(len(network[-1].weight), 2)
-    labels = balanced(start.shape[-2], kinds, start.device) if labels is None else labels
+    settings = settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness)
+    if labels is None:
+        labels = balanced(start.shape[-2], max(len(network[-1].weight), 2), start.device)
     check(released, start, labels, settings.sharpness, lambda_min, range_weight, iterations)
     rule = make_rule(rule, labels.to(dtype), network, released.recipe)
     if basis is not None:
-        basis, longer = basis.to(dtype), (basis.shape[0] / basis.shape[1]) ** 0.5
-        x, settings = x @ basis, settings._replace(learning_rate=settings.learning_rate * longer)  # x (…, n, r)
+        basis, pixels_per_axis = basis.to(dtype), basis.shape[0] / basis.shape[1]
+        x = x @ basis  # (…, n, d) @ (d, r) -> (…, n, r)
+        settings = settings._replace(learning_rate=settings.learning_rate * pixels_per_axis**0.5)
     objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis, target)
     begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
     state, plan = state or initial(x, begin, iterations), planned(settings, optimiser, iterations, x)
@@ -172,6 +170,14 @@ def attack(
     parts = parts._replace(share=objective.share(x, found), state=state if until else None)
     x, found = objective.pixels(x).to(start), found.to(start)
     return Attack(x, found, None, parts.total, history, stopped, parts, seconds)
+
+
+def settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness):
+    """The Settings of an optimiser, but for those that are given; InputError if the rule has no use for it."""
+    choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project
+    given = dict(zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness)))
+    given = {name: value for name, value in given.items() if value is not None}
+    return SETTINGS[choose("OPTIMISER", optimiser, choices)]._replace(**given)
 
 
 def initial(x, coefficients, iterations):
