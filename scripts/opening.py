@@ -50,7 +50,7 @@ def main(path, seed=30):
     data = images.split(labelled, M, 800, int(seed), held_out=M)
     victim = ordinary.train(data.secret, data.known, data.shape, "sgd_decay", seed=int(seed))
     attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, M, int(seed))
-    found = known_start.exact(victim.released, victim.start, alpha, attempt)
+    found = known_start.exact(victim.released, victim.start, alpha, attempt, data.shape)
     likeness = ncc(data.secret.images - victim.mean, found.images)  # (50, 50)
     best = found.images[likeness.argmax(1)] + victim.mean
     print(

@@ -20,13 +20,14 @@ def drawn(*shape, seed=0):
 def behind():
     """A function of the share of zeros: images (M, D), what they added to a layer and its biases, and the two layers.
 
-    A neuron that an image leaves far from active, by the weights of the start, has a zero.
+    A neuron that an image leaves far from active, by the weights of the start, has a zero; of the first `dense` none.
     """
 
-    def make(share):
+    def make(share, dense=0):
         x, weight = 0.2 * drawn(M, D), drawn(H, D, seed=1)
         reached = x @ weight.mT
         silent = reached < reached.quantile(share, dim=1, keepdim=True)
+        silent[:dense] = False
         b = drawn(H, M, seed=2) * ~silent.mT
         begun = weight, torch.zeros(H, dtype=torch.float64)
         return x, b @ x, b.sum(1), (begun, (weight + b @ x / 100, b.sum(1) / 100))
@@ -44,7 +45,7 @@ def test_near_images_become_exact_with_size_and_sign(behind):
     x, added, bias, layers = behind(0.4)
     basis, mixing = coordinates(added)
     near = -normalize(x + 0.08 * drawn(M, M, seed=4) @ x)  # sizes and signs are lost
-    found = sparse.refine(near, mixing, bias, basis, layers)
+    found = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
     assert found.sure.all()
     b = normalize(added @ torch.linalg.pinv(x), dim=0)
     assert (normalize(found.columns, dim=0) * b).sum(0).abs().min() > 1 - 1e-9
@@ -55,8 +56,18 @@ def test_without_zeros_nothing_is_sure_and_images_stay(behind):
     x, added, bias, layers = behind(0.0)
     basis, mixing = coordinates(added)
     near = x + 0.08 * drawn(M, M, seed=4) @ x
-    found = sparse.refine(near, mixing, bias, basis, layers)
+    found = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
     assert not found.sure.any() and ncc(near, found.images).diagonal().abs().min() > 0.999
+
+
+def test_images_with_sure_columns_are_true_but_for_those_without(behind):
+    x, added, bias, layers = behind(0.4, dense=3)
+    basis, mixing = coordinates(added)
+    near = x + 0.08 * drawn(M, M, seed=4) @ x
+    found = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
+    assert found.sure.tolist() == [False] * 3 + [True] * (M - 3)
+    mixed = found.images @ torch.linalg.pinv(x)  # (M, M), what each image is a combination of
+    assert mixed[:, 3:].masked_fill(torch.eye(M).bool()[:, 3:], 0.0).abs().max() < 1e-6 < mixed[:, :3].abs().max()
 
 
 def test_of_equal_columns_one_is_taken():
@@ -69,9 +80,9 @@ def test_images_behind_ordinary_training_become_exact():
     data = images.split(images.load("photos"), 20, 20, 1, held_out=20)
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
     attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, 20)
-    found = known_start.exact(victim.released, victim.start, alpha, attempt)
+    found = known_start.exact(victim.released, victim.start, alpha, attempt, data.shape)
     own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
     before, after = (recovery.above(recovery.EXACT, own, x) for x in (attempt.images, found.images))
     assert after > before and found.sure.sum() >= 10 and recovery.above(recovery.EXACT, others, found.images) == 0
-    untold = known_start.exact(victim.released, victim.start, alpha, attempt._replace(count=None))
+    untold = known_start.exact(victim.released, victim.start, alpha, attempt._replace(count=None), data.shape)
     assert untold.images is attempt.images and not untold.sure.any()

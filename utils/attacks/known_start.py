@@ -81,10 +81,11 @@ def stationarity(released, start, candidates, alpha, count, **settings):
     return decoreco.attack(released, candidates, rule="margin", target=target, basis=basis, **settings)
 
 
-def exact(released, start, alpha, attempt):
+def exact(released, start, alpha, attempt, shape):
     """The images of an Attempt behind a known start, exact where their columns of B are sparse: sparse.Refined.
 
-    As they were, and none sure, where the layer does not tell the count: then its span holds more than images.
+    `shape` is that of an image. As they were, and none sure, where the layer does not tell the count: then its span
+    holds more than images.
     """
     changed, _ = trained_part(released, start, alpha)
     _, basis, mixing = unmixing.read(changed, len(attempt.images))
@@ -92,4 +93,4 @@ def exact(released, start, alpha, attempt):
     if attempt.count != len(attempt.images) or basis.shape[1] != attempt.count:
         return sparse.Refined(attempt.images, nothing)
     (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
-    return sparse.refine(attempt.images, mixing, changed.network[0].bias, basis, (begun, first))
+    return sparse.refine(attempt.images, mixing, changed.network[0].bias, basis, (begun, first), shape)

@@ -7,12 +7,19 @@ most likely a column of B. That is evidence and no proof: where two columns are 
 difference of them has many zeros, too. Unmixed images say where to look: the neurons that they leave most inactive, at
 the start and at the end of the training, are likely to be zeros. Needs more neurons than about three times the images,
 and updates that are sums of gradients: Adam's are not.
+
+A sure column makes the other images exact, since their rows of M = B⁺A are orthogonal to it. Where columns stay unsure,
+an image is known but for a combination of their images, and unmixing chooses that.
 """
 
 from typing import NamedTuple
 
 import torch
+from scipy.optimize import minimize
 from torch.nn.functional import cosine_similarity, normalize
+
+from utils.attacks import unmixing
+from utils.kernels import contrast
 
 ROUNDS = 3
 STEPS = 30  # of reweighting
@@ -93,11 +100,41 @@ def kept(found, near, enough):
     return taken
 
 
-def refine(images, mixing, bias, basis, layers):
+def completed(matrix, found, sure, basis, shape):
+    """The rows M (m, m) that columns found (m, m) allow where they are `sure`, near to a matrix; the rest by unmixing.
+
+    Row i is orthogonal to the sure columns of other images. What may be added to it is a combination of the rows of
+    `free` (u, m), which span the images of the unsure columns, and the objective of unmixing chooses it.
+    """
+    certain, own = found[sure].mT, torch.eye(len(found), dtype=torch.bool)[:, sure]
+    begun = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
+    free, few = torch.linalg.svd(certain.mT)[2][certain.shape[1] :], len(matrix) <= unmixing.FEW
+    if not len(free):
+        return begun
+    floor, window, steps = (unmixing.STAGES if few else unmixing.LATER)[-1]
+    details, white = contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
+    dark = torch.linalg.inv(white.double())
+    begun, free = begun @ dark, normalize(free @ dark)
+    lengths = begun.norm(dim=1, keepdim=True)
+
+    def rows(flat):
+        return begun + lengths * flat.view(len(begun), len(free)) @ free
+
+    def value(flat):
+        flat = torch.as_tensor(flat).requires_grad_()
+        loss = contrast.objective(normalize(rows(flat)).float(), details, floor, window)
+        return loss.item(), torch.autograd.grad(loss, flat)[0].numpy()
+
+    options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-6}
+    zero = [0.0] * (len(begun) * len(free))
+    return rows(torch.as_tensor(minimize(value, zero, jac=True, method="L-BFGS-B", options=options).x)) @ white.double()
+
+
+def refine(images, mixing, bias, basis, layers, shape):
     """Images (m, d) near to the m pictures behind A (h, m), made exact where their columns are sparse: Refined.
 
     `bias` (h,) is what was added to the biases, `basis` (d, m) that of the images, `layers` the first layer at the
-    start and at the end.
+    start and at the end, `shape` that of an image.
     """
     known = columns(mixing, bias, basis)
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
@@ -107,11 +144,11 @@ def refine(images, mixing, bias, basis, layers):
         found = torch.stack([w if done else sparsest(known.rows, w, p) for w, p, done in zip(near, likely, sure)])
         before, sure = sure, kept(found, near, zeros(known.rows, found) > len(found) + SURE[1] * len(known.rows))
         found = torch.where(sure[:, None], found, near)
-        exact = sized(torch.linalg.inv(torch.linalg.solve(known.upper, found.mT)), known)
+        if (sure == before).all():
+            break
+        exact = sized(completed(matrix, torch.linalg.solve(known.upper, found.mT).mT, sure, basis, shape), known)
         if cosine_similarity(matrix, exact).abs().median() < LIKE:
             sure, found = before, near
             break  # one wrong column spoils all images
         matrix = exact
-        if (sure == before).all():
-            break
     return Refined(matrix @ basis.mT, sure, known.lengths * (known.rows @ found.mT))

@@ -178,7 +178,8 @@ def unmixed(case, name, of):
     who = f"The layer told {found.count} pictures." if found.count else f"The attack was told that there are {m}."
     if alpha is None or released.network[0].bias is None:
         return returned(case, f"unmixing of {name}", found.images, who, {"count": found.count})
-    exact = known_start.exact(case.released._replace(network=case.layers[:1]), case.start[:1], alpha, found)
+    first = case.released._replace(network=case.layers[:1])
+    exact = known_start.exact(first, case.start[:1], alpha, found, case.shape)
     facts = {"count": found.count, "sure": int(exact.sure.sum())}
     said = f"{who} Zeros at neurons that a picture never activated make {facts['sure']} of {len(exact.sure)} sure."
     return returned(case, f"unmixing of {name}", exact.images, said, facts, exact.sure)
