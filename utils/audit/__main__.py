@@ -59,54 +59,41 @@ def parser():
 
 
 def main(arguments=None):
-    """Audit, write the report, and return the exit status."""
+    """Audit, write the report, say the finding or what went wrong, and return the exit status."""
     given = vars(parser().parse_args(arguments))
     folder = given.pop("out")
-    with removed(missing(folder)):
-        return answered(folder, given)
-
-
-def answered(folder, given):
-    """Audit, write the report into a folder, say the finding or what went wrong: the exit status."""
-    try:
-        writable(folder)
-        report = audit(**given)
-        path = report.save(folder)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return NO_ANSWER
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
-            traceback.print_exc()
-        else:
-            print("The memory is full: audit fewer pictures, or end what else runs.", file=sys.stderr)
-        return NO_ANSWER
-    except KeyboardInterrupt:
-        print("Interrupted: no report was written.", file=sys.stderr)
-        return INTERRUPTED
-    except Exception:  # 1 would say that something leaks
-        traceback.print_exc()
-        return NO_ANSWER
+    with tidied(folder):
+        try:
+            writable(folder)
+            report = audit(**given)
+            path = report.save(folder)
+        except KeyboardInterrupt:
+            print("Interrupted: no report was written.", file=sys.stderr)
+            return INTERRUPTED
+        except Exception as error:  # an exit status of 1 would say that something leaks
+            if isinstance(error, InputError):
+                print(error, file=sys.stderr)
+            elif isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+                print("The memory is full: audit fewer pictures, or end what else runs.", file=sys.stderr)
+            else:
+                traceback.print_exc()
+            return NO_ANSWER
     for warning in report.content["warnings"]:
         print(f"Note: {warning}", file=sys.stderr)
     print(f"{report.sentence}\n{path} ({FILES[0]} beside it)")
     return report.status
 
 
-def missing(folder):
-    """A folder and those above it, as far as they are not there, the deepest first."""
-    return [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
-
-
 @contextlib.contextmanager
-def removed(folders):
-    """Whatever happens inside, remove those of the folders that are empty afterwards."""
+def tidied(folder):
+    """Whatever happens inside, remove what it made of a folder and of those above it, if that is empty afterwards."""
+    missing = [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
     try:
         yield
     finally:
-        for folder in folders:
+        for path in missing:
             with contextlib.suppress(OSError):  # a report is in it, or it was never made
-                folder.rmdir()
+                path.rmdir()
 
 
 if __name__ == "__main__":

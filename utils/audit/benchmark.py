@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 import utils.audit.judge as judge
-import utils.audit.safetensors as safetensors
+import utils.audit.weights as weights
 from utils import images
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
 from utils.kernels.similarity import detail_ncc, ncc
-from utils.networks import Layer, Recipe
+from utils.networks import Recipe
 
 FOLDER = images.DATA / "victims"
 BARS = 0.7, 0.9, 0.99  # of |NCC|
@@ -63,25 +63,15 @@ def index(folder=FOLDER):
         raise InputError(f"{folder} has no index.json of victims: train them by scripts/train_victims.py.") from error
 
 
-def layers(path):
-    """The Layers of a file that `scripts/train_victims.py` wrote, in double precision."""
-    try:
-        found = safetensors.read(Path(path).read_bytes())
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be read: take it from the repository again.") from error
-    count = len([name for name in found if name.endswith("weight")])
-    parts = [[found.get(f"layers.{k}.{part}") for part in Layer._fields] for k in range(count)]
-    return tuple(Layer(*(None if part is None else part.double() for part in pair)) for pair in parts)
-
-
 def load(name, folder=FOLDER):
     """The Victim of a name."""
     known = index(folder)
     entry = known[choose("The victim", name, known)]
     recipe = Recipe(**entry["recipe"])._replace(hidden=tuple(entry["recipe"]["hidden"]))
-    network, labels = layers(Path(folder) / entry["file"]), torch.tensor(entry["labels"], dtype=torch.float64)
-    start = layers(Path(folder) / entry["before"]) if entry["before"] else ()
-    return Victim(Released(network, labels, recipe), start, tuple(entry["shape"]), entry["mean"])
+    files, shape = [entry["file"], *filter(None, [entry["before"]])], tuple(entry["shape"])
+    network, *start = (weights.read(Path(folder) / file, shape, "HWC").layers for file in files)
+    labels = torch.tensor(entry["labels"], dtype=torch.float64)
+    return Victim(Released(network, labels, recipe), start[0] if start else (), shape, entry["mean"])
 
 
 def sides(entry):

@@ -88,25 +88,19 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def normalised(images, shape, normalisation):
-    """Pictures (n, d) in [0, 1] as (x − mean)/deviation, the trainer's."""
-    mean, deviation = (channels(*one) for one in zip(normalisation, (shape, shape), ("mean", "deviation")))
+def case_of(target, start, sides, shape, normalisation, loss, steps, seed):
+    """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
+    centred = normalisation[2]
+    mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
     if not (deviation > 0).all():
         raise InputError(f"The deviation is {normalisation[1]}: it must be positive.")
-    return (images - mean) / deviation
-
-
-def case_of(target, start, sides, shape, normalisation, loss, steps, seed):
-    """The stages.Case: pictures as the network sees them, with numbered classes."""
-    seen = [normalised(side.images, shape, normalisation[:2]) for side in sides]
-    own, both = (part.mean(0) * bool(normalisation[2]) for part in (seen[0], torch.cat(seen)))
+    seen = [(side.images - mean) / deviation for side in sides]
+    own, both = (part.mean(0) * bool(centred) for part in (seen[0], torch.cat(seen)))
     outputs = outputs_of(target.logits, seen[0][:1]) if target.logits else 1
     loss = loss if loss != "auto" else "cross_entropy" if outputs > 1 else "logistic"
-    hidden = tuple(len(layer.weight) for layer in target.layers[:-1])
-    recipe = networks.Recipe(hidden, loss, 0.0, centred=normalisation[2])
+    recipe = networks.Recipe(tuple(len(layer.weight) for layer in target.layers[:-1]), loss, 0.0, centred=centred)
     alone, together = (tuple(part - mean for part in seen) for mean in (own, both))
     labels = pictures.numbered(sides, outputs)
-    mean, deviation = (channels(one, shape, "") for one in normalisation[:2])
 
     def shown(x):
         return (x + own) * deviation + mean
@@ -157,23 +151,22 @@ def clock(title, seconds, progress):
             print(title, file=sys.stderr, flush=True)
         yield
         return
-    ended, begun = threading.Event(), time.monotonic()
-    bar = tqdm(total=100, desc=title, bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}", leave=not notebook)
+    ended, begun, look = threading.Event(), time.monotonic(), "{desc} {percentage:3.0f}%|{bar}| {elapsed}"
+    with tqdm(total=100, desc=title, bar_format=look, leave=not notebook) as bar:
 
-    def tick():
-        while not ended.wait(0.5):
-            bar.n = min(99, int(100 * (time.monotonic() - begun) / max(seconds, 0.1)))
-            bar.refresh()
+        def tick():
+            while not ended.wait(0.5):
+                bar.n = min(99, int(100 * (time.monotonic() - begun) / max(seconds, 0.1)))
+                bar.refresh()
 
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        bar.n = 100
-        bar.close()
+        thread = threading.Thread(target=tick, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            bar.n = 100
 
 
 def doubts(case, outcomes, sides, layout):

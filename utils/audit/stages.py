@@ -84,15 +84,15 @@ def planned(case):
     stages = [Stage("membership by loss", 1.0, functools.partial(by_loss, case))] if case.logits else []
     if not case.layers:
         return stages
-    layers = {"W₁": lambda: (case.released._replace(network=case.layers[:1]), None)}
-    if case.start:
-        added = functools.cache(lambda: known_start.trained_part(layers["W₁"]()[0], case.start[:1]))
-        layers["the change of W₁"] = added
     look, unmixing_once, step = costs(case)
-    for name, of in layers.items():
-        times = 15 if case.start and name != "W₁" else 1  # α takes some rounds
-        stages.append(Stage(f"structure of {name}", 0.2 + times * look, functools.partial(structure, case, name, of)))
-    for name, of in layers.items():
+    first = case.released._replace(network=case.layers[:1])
+    layers = {"W₁": (look, lambda: (first, None))}
+    if case.start:  # whose factor α takes some rounds
+        change = functools.cache(lambda: known_start.trained_part(first, case.start[:1]))
+        layers["the change of W₁"] = 15 * look, change
+    for name, (seconds, of) in layers.items():
+        stages.append(Stage(f"structure of {name}", 0.2 + seconds, functools.partial(structure, case, name, of)))
+    for name, (_, of) in layers.items():
         stages.append(Stage(f"unmixing of {name}", 0.5 + unmixing_once, functools.partial(unmixed, case, name, of)))
     if case.logits and len(case.layers) > 1:
         stages.append(Stage("stationarity", 1 + look + case.steps * step, functools.partial(stationary, case)))
@@ -112,22 +112,14 @@ def costs(case):
     return look / rate(), unmixing_once / rate(), step / rate()
 
 
-def energy(case, basis):
-    """The share of every picture in the span of a basis (d, r): (m,) and (n,)."""
-    return tuple((x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.sides)
-
-
 def structure(case, name, of):
     """Whether the singular values of the first layer fall off a cliff, and which pictures lie in the span before it."""
     released, alpha = of()
     m, weight = len(case.sides[0]), released.network[0].weight
     gram = weight @ weight.mT if weight.shape[0] <= weight.shape[1] else weight.mT @ weight
     values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
-    facts = {
-        "singular_values": (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1].tolist(),
-        "count": None,
-        "alpha": alpha,
-    }
+    values = (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1]
+    facts = {"singular_values": values.tolist(), "count": None, "alpha": alpha}
     try:
         count, basis, _ = unmixing.read(released)
         facts["count"] = count
@@ -136,10 +128,10 @@ def structure(case, name, of):
             count, basis, _ = unmixing.read(released, m)
         except InputError:
             return Outcome(f"structure of {name}", "refused", str(error), facts=facts)
-    shares = energy(case, basis)
+    shares = tuple((x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.sides)
     score = judge.scored(shares, case.labels)
     comparisons = [judge.of_area(f"energy in the span of {name}", score)]
-    facts |= {"share": [part.mean().item() for part in shares]}
+    facts["share"] = [part.mean().item() for part in shares]
     if facts["count"] is None:
         said = f"{name} has no cliff in its singular values; the first {count} directions were taken for the span."
     else:
@@ -234,15 +226,11 @@ def by_loss(case):
 
 
 def agreement(outcomes, shape):
-    """The Outcomes, the stationarity attack's with how many of its pictures another attack returned as well."""
-    found = [one.found for one in outcomes if one.found is not None and one.name != "stationarity"]
-    return [agreed(one, torch.cat(found), shape) if found and one.name == "stationarity" else one for one in outcomes]
-
-
-def agreed(outcome, others, shape):
-    """An Outcome with how many of its pictures are alike others (k, d)."""
-    if outcome.found is None:
-        return outcome
-    count = int((detail_ncc(outcome.found, others, shape).amax(1) > membership.ALIKE).sum())
-    said = f"{outcome.said} {count} of its {len(outcome.found)} pictures are alike one that unmixing returned."
-    return outcome._replace(said=said, facts=outcome.facts | {"agreed": count})
+    """The Outcomes; the stationarity attack, the last one, says how many of its pictures others returned."""
+    *others, last = outcomes
+    found = [one.found for one in others if one.found is not None]
+    if last.name != "stationarity" or last.found is None or not found:
+        return outcomes
+    count = int((detail_ncc(last.found, torch.cat(found), shape).amax(1) > membership.ALIKE).sum())
+    said = f"{last.said} {count} of its {len(last.found)} pictures are alike one that unmixing returned."
+    return [*others, last._replace(said=said, facts=last.facts | {"agreed": count})]
