@@ -8,8 +8,8 @@ import io
 import sys
 from pathlib import Path
 
-import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from torchvision.utils import make_grid
 
 from utils import images, ordinary
 from utils.attacks import known_start
@@ -17,17 +17,16 @@ from utils.cache import write
 from utils.kernels.similarity import ncc
 
 BOOK = Path(__file__).parent.parent / "book"
-M, COLUMNS, ZOOM = 50, 10, 2
+M, ZOOM = 50, 2
 TITLE, CAPTION = (ImageFont.load_default(size) for size in (56, 34))
 
 
 def sheet(x, shape):
     """Images (50, d) in [0, 1], ten in a row, enlarged: the bytes of a WebP file."""
-    height, width, channels = shape
-    tiles = (255 * x.clamp(0, 1)).round().byte().view(-1, COLUMNS, *shape).numpy()  # (5, 10, H, W, C)
-    tiles = np.pad(tiles, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)), constant_values=255)
-    whole = tiles.transpose(0, 2, 1, 3, 4).reshape(len(tiles) * (height + 2), COLUMNS * (width + 2), channels)
-    picture = Image.fromarray(whole).resize((ZOOM * whole.shape[1], ZOOM * whole.shape[0]), Image.Resampling.NEAREST)
+    tiles = (255 * x.clamp(0, 1)).round().byte().view(-1, *shape).permute(0, 3, 1, 2)
+    grid = make_grid(tiles, nrow=10, padding=2, pad_value=255)[:, 1:-1, 1:-1]
+    whole = Image.fromarray(grid.permute(1, 2, 0).numpy())
+    picture = whole.resize((ZOOM * whole.width, ZOOM * whole.height), Image.Resampling.NEAREST)
     picture.save(file := io.BytesIO(), "WEBP", quality=55, method=6)
     return file.getvalue()
 

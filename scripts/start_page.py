@@ -21,20 +21,12 @@ Most take about a minute. Your own pictures, or published weights: [try-your-own
 """
 
 
-def rows():
-    """Pairs of a notebook and its question, in the order of the map."""
-    found = ROW.findall((BOOK / "reference.md").read_text(encoding="utf-8"))
-    return [(name, plain(question)) for name, question in found if (BOOK / f"{name}.ipynb").exists()]
-
-
-def plain(text):
-    """Without the roles that only the rendered book knows: {doc}`x` becomes x, and so do citations."""
-    return re.sub(r"\{[\w:]+\}`([^`]+)`", r"\1", text)
-
-
 def page():
-    """The notebook: one cell with a link to every other one."""
-    lines = "\n".join(f"| [{name}](../book/{name}.ipynb) | {question} |" for name, question in rows())
+    """The notebook: one cell with a link to every other one, and its question without roles such as {doc}."""
+    found = ROW.findall((BOOK / "reference.md").read_text(encoding="utf-8"))
+    found = [(name, re.sub(r"\{[\w:]+\}`([^`]+)`", r"\1", asked)) for name, asked in found]
+    there = [(name, asked) for name, asked in found if (BOOK / f"{name}.ipynb").exists()]
+    lines = "\n".join(f"| [{name}](../book/{name}.ipynb) | {asked} |" for name, asked in there)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(HEAD + lines)], metadata=kernel)
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.nn.functional import normalize
+from torchvision.utils import make_grid
 
 from utils import images, networks, victims
 from utils.attacks import unmixing
@@ -25,7 +26,7 @@ from utils.kernels import contrast
 from utils.kernels.similarity import ncc
 
 BOOK = Path(__file__).parent.parent / "book"
-M, NEURONS, FRAMES, COLUMNS = 50, 500, 12, 10
+M, NEURONS, FRAMES = 50, 500, 12
 
 
 def attacked(released, shape, seed):
@@ -61,13 +62,6 @@ def telling(progress, count):
     return sorted({0, len(progress) - 1, *((progress >= level).nonzero()[0].item() for level in levels)})
 
 
-def strip(x, shape):
-    """Images (50, d) around 0.5, ten in a row: (5·H, 10·W, C) bytes."""
-    height, width, channels = shape
-    tiles = (255 * x.clamp(0, 1)).round().byte().view(-1, COLUMNS, *shape).numpy()
-    return tiles.transpose(0, 2, 1, 3, 4).reshape(-1, COLUMNS * width, channels)
-
-
 def main(path, seed=0):
     """Train, attack, and write the two files."""
     data = images.split(images.load(path), M, M, int(seed), held_out=M)
@@ -90,8 +84,9 @@ def main(path, seed=0):
         "best_held_out": [round(value, 2) for value in others.amax(1).tolist()],
         "likeness": [[round(value, 2) for value in likeness[k][owner, range(M)].tolist()] for k in chosen],
     }
-    strips = [*(steps[k] + 0.5 for k in chosen), data.secret.images[owner]]
-    sheet = Image.fromarray(np.concatenate([strip(x, data.shape) for x in strips]))
+    tiles = torch.cat([*(steps[k] + 0.5 for k in chosen), data.secret.images[owner]])
+    tiles = (255 * tiles.clamp(0, 1)).round().byte().view(-1, *data.shape).permute(0, 3, 1, 2)
+    sheet = Image.fromarray(make_grid(tiles, nrow=10, padding=0).permute(1, 2, 0).numpy())
     sheet.save(file := io.BytesIO(), "WEBP", quality=60, method=6)
     write(BOOK / "unmix.webp", file.getvalue())
     write(BOOK / "unmix.json", f"{json.dumps(told)}\n".encode())
