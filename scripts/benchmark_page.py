@@ -33,9 +33,7 @@ def behind_start(victim):
     if not victim.start:
         return None
     found, alpha = known_start.attempt(victim.released, victim.start, victim.shape, len(victim.released.labels))
-    if found.images is None:
-        return None
-    return known_start.exact(victim.released, victim.start, alpha, found, victim.shape).images
+    return None if found.images is None else known_start.exact(victim.released, victim.start, alpha, found).images
 
 
 def stationary(victim):

@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-from utils import photographs  # noqa: E402
-from utils.kernels.similarity import ncc  # noqa: E402
+from utils import photographs
+from utils.kernels.similarity import ncc
 
 # Files of installed packages: the class, the sides of squares in pixels, and squares placed by hand (top, left, side).
 # The classes: people (0), what they make (1), a cat, coffee and a flower (2), tissue and galaxies (3).

@@ -21,17 +21,12 @@ from workflow import commits, run
 ROOT = Path(__file__).parent.parent
 MOST = 10_000  # runs
 MOVED = ROOT / "book" / "moved.yaml"  # old names of notebooks, under which some grids were recorded
-# The keys of a grid; the last three are for workflow.record.
-KEYS = {"experiment": str, "about": str, "parameters": dict, "cross": dict, "minutes": float, "retries": int}
-KEYS |= {"label": str, "full_size": bool, "pictures": list}
-KINDS = {
-    str: (str, "text"),
-    dict: (dict, "names with values, as in {IMAGES: 500}"),
-    list: (list, "a list, as in [{SEED: 0, first: 8}]"),
-    bool: (bool, "true or false"),
-    int: (int, "a whole number from 0 on"),
-    float: (int | float, "a number larger than 0"),
-}
+TEXT, NAMES = (str, "text"), (dict, "names with values, as in {IMAGES: 500}")
+KEYS = {  # of a grid; the last three are for workflow.record
+    "experiment": TEXT, "about": TEXT, "parameters": NAMES, "cross": NAMES,
+    "minutes": (int | float, "a number larger than 0"), "retries": (int, "a whole number from 0 on"),
+    "label": TEXT, "full_size": (bool, "true or false"), "pictures": (list, "a list, as in [{SEED: 0, first: 8}]"),
+}  # fmt: skip
 
 
 class Strict(yaml.SafeLoader):
@@ -51,10 +46,8 @@ def read(path):
     except OSError as error:
         raise InputError(f"the file cannot be read ({error.strerror}): check its path.") from error
     except (yaml.YAMLError, UnicodeError) as error:
-        what = " ".join(str(error).split())
-        raise InputError(
-            f"the file cannot be read as YAML ({what}): mend it as in experiments/example.yaml."
-        ) from error
+        why = " ".join(str(error).split())
+        raise InputError(f"the file cannot be read as YAML ({why}): mend it as in experiments/example.yaml.") from error
 
 
 def check_keys(grid):
@@ -64,7 +57,7 @@ def check_keys(grid):
     for name, value in grid.items():
         if name not in KEYS:
             raise InputError(f"there is no key {name!r}; a grid has {', '.join(KEYS)}.")
-        kind, what = KINDS[KEYS[name]]
+        kind, what = KEYS[name]
         right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
         if not right or name == "minutes" and not 0 < value < math.inf or name == "retries" and value < 0:
             raise InputError(f"{name} is {value!r}; it must be {what}.")

@@ -33,14 +33,12 @@ class Pictures(NamedTuple):
 
 def shape_of(source):
     """The shape (H, W, C) of pictures in an array or an `.npz` file; None for a folder, whose pictures are resized."""
-    if is_path(source) and not str(source).endswith(".npz"):
-        return None
-    return batch(*arrays(source))[0].shape[1:]
+    return None if is_folder(source) else batch(*arrays(source))[0].shape[1:]
 
 
-def is_path(source):
-    """Whether pictures are named by a path."""
-    return isinstance(source, str | Path)
+def is_folder(source):
+    """Whether pictures are named by a path that is not that of an `.npz` file."""
+    return isinstance(source, str | Path) and not str(source).endswith(".npz")
 
 
 def load(source, shape, what, skip=False):
@@ -50,21 +48,20 @@ def load(source, shape, what, skip=False):
     middle square, and are resized to `shape` (H, W, C); arrays must have it. InputError names a picture that cannot be
     read, unless they are to be skipped.
     """
-    if is_path(source) and not str(source).endswith(".npz"):
+    if is_folder(source):
         return of_folder(Path(source).expanduser(), shape, what, skip)
     pixels, labels = batch(*arrays(source))
     if pixels.shape[1:] != tuple(shape):
         sizes = ["×".join(map(str, size)) for size in (pixels.shape[1:], shape)]
         raise InputError(f"The {what} are of {sizes[0]}, and the network takes {sizes[1]}: give them in that size.")
     rows = torch.as_tensor(pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)).flatten(1)
-    return Pictures(
-        rows, None if labels is None else labels.tolist(), [f"{what.split()[0]} {k}" for k in range(len(rows))], []
-    )
+    names = [f"{what.split()[0]} {k}" for k in range(len(rows))]
+    return Pictures(rows, None if labels is None else labels.tolist(), names, [])
 
 
 def arrays(source):
     """Pixels, and labels or None, of an `.npz` file, an array or tensor, or a pair of them."""
-    if is_path(source):
+    if isinstance(source, str | Path):
         if not Path(source).is_file():
             raise InputError(f"There is no file {source}: check its path.")
         try:
@@ -110,11 +107,9 @@ def of_folder(folder, shape, what, skip):
                 raise
             done["could not be read and were left out"] += 1
     if done[COLOUR]:
-        size = f"{shape[0]}×{shape[1]}"
-        raise InputError(
-            f"{done[COLOUR]} of the {what} {COLOUR}, and the network takes grey ones of {size}: give the pictures that "
-            "it was trained on, as it saw them."
-        )
+        grey = f"the network takes grey ones of {shape[0]}×{shape[1]}"
+        give = "give the pictures that it was trained on, as it saw them"
+        raise InputError(f"{done[COLOUR]} of the {what} {COLOUR}, and {grey}: {give}.")
     if not rows:
         raise InputError(f"{folder} holds no picture that can be read: give the {what} as PNG or JPEG files.")
     done["files are no pictures and were left out"] += len(inside) - len(paths)
@@ -142,9 +137,8 @@ def pixels_of(path, shape, done):
     except (Image.DecompressionBombError, MemoryError) as error:
         raise InputError(f"{path} is too large to be a training picture: give it as the network saw it.") from error
     except Exception as error:  # every format has errors of its own
-        raise InputError(
-            f"{path} cannot be read as a picture: mend it, or have such pictures skipped (--skip-corrupt)."
-        ) from error
+        mend = "mend it, or have such pictures skipped (--skip-corrupt)"
+        raise InputError(f"{path} cannot be read as a picture: {mend}.") from error
     if picture.mode == "F":
         raise InputError(f"{path} holds real numbers, and no scale says what is white: save it with 8 or 16 bits.")
     picture = plain(picture, channels, done)
@@ -207,9 +201,8 @@ def compared(members, held_out):
     notes = [*members.notes, *held_out.notes]
     if (members.labels is None) != (held_out.labels is None):
         notes.append("Classes are known on one side alone, so they were not used: give both sides in the same form.")
-    copies = [
-        (name, marks[mark]) for name, mark in zip(members.names, map(mark_of, members.images)) if marks[mark] != name
-    ]
+    firsts = [marks[mark_of(row)] for row in members.images]
+    copies = [(name, first) for name, first in zip(members.names, firsts) if name != first]
     if copies:
         notes.append(f"{len(copies)} training pictures are copies of others, such as {copies[0][0]} of {copies[0][1]}.")
     near = (ncc(held_out.images, members.images) > TWINS).nonzero().tolist()

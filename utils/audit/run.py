@@ -75,9 +75,8 @@ def check(level, limit, steps, seed):
     if not limit >= 0:
         raise InputError(f"The limit is {limit}: give the seconds that a stage may take.")
     if steps < 1 or seed < 0:
-        raise InputError(
-            f"There are {steps} steps, and the seed is {seed}: give one step or more, and no negative seed."
-        )
+        given = f"There are {steps} steps, and the seed is {seed}"
+        raise InputError(f"{given}: give one step or more, and no negative seed.")
 
 
 def channels(value, shape, name):

@@ -87,7 +87,7 @@ def of_module(module, shape, layout):
     """The Target that is a torch module: its layers, if they are fully connected, and its own outputs."""
     name, module = type(module).__name__, copy.deepcopy(module).cpu().eval()
     try:
-        target = read({key: part for key, part in module.state_dict().items()}, shape, layout)
+        target = read(dict(module.state_dict()), shape, layout)
     except InputError:
         target = Target(name, (), None, [NO_LAYERS])
     flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
@@ -140,9 +140,8 @@ def tensors(path):
 def named(state, source):
     """The tensors {name: tensor} of a state dict or a checkpoint that holds one; InputError if they are no reals."""
     if not isinstance(state, Mapping):
-        raise InputError(
-            f"{source} holds a {type(state).__name__}, not named weights: save the network's state_dict()."
-        )
+        kind = type(state).__name__
+        raise InputError(f"{source} holds a {kind}, not named weights: save the network's state_dict().")
     while inner := [state[key] for key in NESTED if isinstance(state.get(key), Mapping)]:
         state = inner[0]
     found = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
@@ -188,9 +187,9 @@ def layers_of(state, source, shape):
     rest = [name for name, part in state.items() if name not in used and part.is_floating_point() and part.dim()]
     if chain and not rest:
         return layers, ""
-    why = (
-        f"{rest[0]} is no part of a fully connected layer" if rest else "the shapes behind it do not follow each other"
-    )
+    why = "the shapes behind it do not follow each other"
+    if rest:
+        why = f"{rest[0]} is no part of a fully connected layer"
     return layers[:1], f"Only the first layer of {source} was read, as {why}; its outputs are not known."
 
 
