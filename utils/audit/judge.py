@@ -37,11 +37,6 @@ class Scored(NamedTuple):
     p: float  # of an area this large under exchange within classes
 
 
-def strata(labels, sizes):
-    """Classes of the two sides, (m,) and (n,); one class for all where they are not known on both sides."""
-    return labels if labels[0] is not None else tuple(torch.zeros(size, dtype=torch.long) for size in sizes)
-
-
 def scored(sides, labels=(None, None), seed=0):
     """The Scored of two sides' values, (m,) and (n,), with labels of their classes where they are known."""
     training, held_out = sides
@@ -51,10 +46,9 @@ def scored(sides, labels=(None, None), seed=0):
 
 def p_value(training, held_out, labels=(None, None), seed=0):
     """The share of random exchanges within the classes after which the sum of the ranks is at least as large."""
-    ours, theirs = (part.numpy() for part in strata(labels, (len(training), len(held_out))))
     ranks, draw = rankdata(np.concatenate([training, held_out])), np.random.default_rng(seed)
-    side, kinds = np.repeat([True, False], [len(ours), len(theirs)]), np.concatenate([ours, theirs])
-    sums = np.zeros(DRAWS)
+    side, sums = np.arange(len(ranks)) < len(training), np.zeros(DRAWS)
+    kinds = np.concatenate(labels) if labels[0] is not None else np.zeros(len(ranks))
     for kind in np.unique(kinds):
         sums += random_sums(ranks[kinds == kind], (side & (kinds == kind)).sum(), draw)
     return (1 + (sums >= ranks[side].sum() - 1e-9).sum().item()) / (1 + DRAWS)
@@ -109,10 +103,9 @@ def differences(sides, likeness, labels=(None, None)):
     By brightness, contrast, the balance of classes, and `likeness` (m,), (n,) to photographs that have nothing to do
     with them.
     """
-    brightness, contrast = ([part.mean(1), part.std(1)] for part in sides)
-    named = dict(zip(("brightness", "contrast"), zip(brightness, contrast))) | {"likeness to strangers": likeness}
+    scores = {"brightness": [x.mean(1) for x in sides], "contrast": [x.std(1) for x in sides]}
     tests = []
-    for name, (ours, theirs) in named.items():
+    for name, (ours, theirs) in (scores | {"likeness to strangers": likeness}).items():
         p = min(p_value(ours, theirs, labels), p_value(-ours, -theirs, labels))
         tests.append(Comparison(name, area(ours.double(), theirs.double()).value, 0.5, min(1.0, 2 * p)))
     if labels[0] is not None:
