@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import yaml
 
 ROOT = Path(__file__).parent.parent
 RESULTS, FILE, CITATION = ROOT / "data" / "results", ROOT / "data" / "croissant.json", ROOT / "CITATION.cff"
@@ -30,12 +31,11 @@ CONTEXT = {
     "separator": "cr:separator", "source": "cr:source", "subField": "cr:subField", "transform": "cr:transform",
 }  # fmt: skip
 COLUMNS = {
-    "name": "Which quantity this is; data/quantities.yaml says what it means, and what its baseline is.",
-    "seed": "The seed of the run: which images are secret, and every draw.",
-    "value": "The number.",
-    "baseline": "The same quantity without an attack or a leak, where it has one; else empty.",
+    "name": ("sc:Text", "Which quantity this is; data/quantities.yaml says what it means, and what its baseline is."),
+    "seed": ("sc:Integer", "The seed of the run: which images are secret, and every draw."),
+    "value": ("sc:Float", "The number."),
+    "baseline": ("sc:Float", "The same quantity without an attack or a leak, where it has one; else empty."),
 }
-TYPES = {"name": "sc:Text", "seed": "sc:Integer", "value": "sc:Float", "baseline": "sc:Float"}
 
 
 def meanings():
@@ -49,13 +49,6 @@ def meanings():
     return found
 
 
-def meaning(column, notebook, known):
-    """What a column means: a common one, or a parameter, as its own notebook says, or the first one that has it."""
-    if column in COLUMNS:
-        return COLUMNS[column]
-    return known[column].get(notebook) or next(iter(known[column].values()))
-
-
 def number_type(values):
     """The type of a column of texts."""
     if all(re.fullmatch(r"-?\d+", value) for value in values):
@@ -63,19 +56,21 @@ def number_type(values):
     return "sc:Float" if all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", value) for value in values) else "sc:Text"
 
 
-def columns(path, notebook, known):
-    """{column: (type, meaning)} of a record."""
+def fields(path, notebook, known):
+    """The columns of a record, as Croissant describes them.
+
+    A parameter means what its own notebook says, or the first one that has it.
+    """
     with path.open(encoding="utf-8", newline="") as stream:
         rows = [*csv.DictReader(stream)]
-    kinds = {name: TYPES.get(name) or number_type({row[name] for row in rows}) for name in rows[0]}
-    return {name: (kind, meaning(name, notebook, known)) for name, kind in kinds.items()}
-
-
-def field(record, column, kind, meaning):
-    """One column, as Croissant describes it."""
-    source = {"fileObject": {"@id": f"{record}.csv"}, "extract": {"column": column}}
-    named = {"@id": f"{record}/{column}", "name": column, "description": meaning}
-    return {"@type": "cr:Field", **named, "dataType": kind, "source": source}
+    for name in rows[0]:
+        kind, meaning = COLUMNS.get(name) or (
+            number_type({row[name] for row in rows}),
+            known[name].get(notebook) or next(iter(known[name].values())),
+        )
+        named = {"@id": f"{path.stem}/{name}", "name": name, "description": meaning, "dataType": kind}
+        source = {"fileObject": {"@id": path.name}, "extract": {"column": name}}
+        yield {"@type": "cr:Field", **named, "source": source}
 
 
 def described(path, known):
@@ -89,21 +84,20 @@ def described(path, known):
         "contentUrl": f"data/results/{path.name}", "contentSize": f"{len(contents)} B", "encodingFormat": "text/csv",
         "sha256": hashlib.sha256(contents).hexdigest(),
     }  # fmt: skip
-    fields = [field(name, column, *said) for column, said in columns(path, notebook, known).items()]
-    return file, {"@type": "cr:RecordSet", "@id": name, "name": name, "description": text, "field": fields}
+    columns = [*fields(path, notebook, known)]
+    return file, {"@type": "cr:RecordSet", "@id": name, "name": name, "description": text, "field": columns}
 
 
 def page():
     """The description of all records, as a text."""
-    cited, known = CITATION.read_text(encoding="utf-8"), meanings()
-    version, licence = (re.search(rf"^{key}: (\S+)$", cited, re.M).group(1) for key in ("version", "license"))  # type: ignore[union-attr]
+    cited, known = yaml.safe_load(CITATION.read_text(encoding="utf-8")), meanings()
     files, sets = zip(*(described(path, known) for path in sorted(RESULTS.glob("*.csv"))))
     content = {
         "@context": CONTEXT, "@type": "sc:Dataset", "conformsTo": SPECIFICATION,
-        "name": "training-data-reconstruction-records", "version": version,
+        "name": "training-data-reconstruction-records", "version": cited["version"],
         "description": "Numbers of attacks that reconstruct training images from the weights of trained networks, with "
         "the null beside each, for every run of every grid.",
-        "license": f"https://spdx.org/licenses/{licence}.html", "url": "https://arxiv.org/abs/2412.08544",
+        "license": f"https://spdx.org/licenses/{cited['license']}.html", "url": "https://arxiv.org/abs/2412.08544",
         "creator": {"@type": "sc:Organization", "name": AUTHORS}, "datePublished": DATE,
         "citeAs": "See CITATION.cff.", "distribution": files, "recordSet": sets,
     }  # fmt: skip
