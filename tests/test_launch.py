@@ -94,7 +94,8 @@ def test_the_cell_for_colab_finds_the_code_in_the_clone(tmp_path):
     assert f"{tmp_path}" in ended.stdout and "utils/images.py 324" in ended.stdout, ended.stdout + ended.stderr
 
 
-PREINSTALLED = "IPython PIL ipywidgets matplotlib numpy scipy skimage sklearn torch torchvision tqdm yaml"
+# jinja2 comes with torch, which requires it.
+PREINSTALLED = "IPython PIL ipywidgets jinja2 matplotlib numpy scipy skimage sklearn torch torchvision tqdm yaml"
 
 
 def test_colab_has_what_the_chapters_import():
