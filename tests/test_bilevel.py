@@ -1,5 +1,3 @@
-from collections import namedtuple
-
 import pytest
 import torch
 
@@ -9,7 +7,7 @@ from utils.attacks import bilevel, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.images import Part
-from utils.kernels import affine, solvers
+from utils.kernels import solvers
 
 MU = 1e-2
 CHAPTER = chapter_functions("inside-the-solver")
@@ -40,25 +38,6 @@ def test_hypergradient_is_the_derivative(problem, inverse):
 
         slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
         assert abs((h.gradient * direction).sum() - slope) <= 1e-6 * h.gradient.norm()
-
-
-def test_hypergradient_equals_differentiating_through_training(small):
-    x, y, generator = small
-    decay = 0.3  # so large that few steps are enough
-    released = victims.train(Part(x, y), networks.affine(decay)).released
-    x, target = (
-        torch.rand(12, 30, dtype=x.dtype, generator=generator).requires_grad_(),
-        networks.flatten(released.network),
-    )
-    theta = torch.zeros(31, dtype=torch.float64)
-    gram_norm = torch.linalg.eigvalsh(x.detach() @ x.detach().T + 1)[-1] / (4 * 12) + decay
-    for _ in range(400):  # plain gradient descent; every step stays in the graph
-        z = x @ theta[:-1] + theta[-1]
-        r = torch.sigmoid(z) - y
-        theta = theta - (torch.cat([x.T @ r, r.sum()[None]]) / 12 + decay * theta) / gram_norm
-    (through,) = torch.autograd.grad(((theta - target) ** 2).sum() / 2, x)
-    implicit = bilevel.hypergradient(released, x.detach()).gradient
-    assert (through - implicit).norm() <= 1e-6 * implicit.norm()
 
 
 def test_quasi_newton_gradient_descends(problem):
@@ -107,17 +86,6 @@ def test_several_starts_in_one_call(problem):
         assert torch.allclose(together.images[k], alone.images, atol=1e-3)
 
 
-def test_gradient_norm_majorises_the_distance(problem):
-    x, released, _ = problem
-    target, pairs = networks.flatten(released.network), []
-
-    def watch(x, loss):
-        pairs.append((loss, affine.energy_gradient(x, released.labels, target, MU).square().sum() / (2 * MU**2)))
-
-    bilevel.attack(released, x, watch=watch)
-    assert len(pairs) > 5 and all(loss <= bound * (1 + 1e-9) for loss, bound in pairs)
-
-
 @pytest.mark.parametrize(
     "change, settings, sentence",
     [
@@ -149,12 +117,3 @@ def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
     assert (plain.x.view(x.shape) - found.images).norm() <= 1e-9 * plain.x.norm()
     scale = networks.flatten(released.network).square().sum() / 2
     assert found.loss * scale == pytest.approx(plain.value.item(), rel=1e-6)
-
-
-def test_select_keeps_shapes_and_takes_problem_by_problem():
-    old, new, mask = torch.zeros(2, 3, 4), torch.ones(2, 3, 4), torch.tensor([True, False])
-    pair = namedtuple("Pair", "one other")
-    found = bilevel.select(mask, pair(new, new[..., 0]), pair(old, old[..., 0]))
-    assert [part.shape for part in found] == [(2, 3, 4), (2, 3)]
-    assert all((part[0] == 1).all() and (part[1] == 0).all() for part in found)
-    assert bilevel.select(torch.tensor([True, True]), new, old) is new
