@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from scipy.optimize import brentq, fsolve
 
 from conftest import chapter_functions
 from utils import images, networks, victims
@@ -131,32 +130,12 @@ def gradients(known):
     return upper, lambda x: landscape.stationarity_loss(x, known)[1]
 
 
-def test_curvature_is_the_hessian_of_the_bilevel_loss(data):
-    x, y = data.secret.images[:4, :6], torch.tensor([0.0, 0.0, 1.0, 1.0]).double()
-    known = victims.train(images.Part(x + 0.1 * x.flip(0), y), AFFINE).released
-    matrix = hessian(gradients(known)[0], x)
-    assert torch.allclose(matrix, matrix.mT, atol=1e-6 * matrix.abs().max())
-    v = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    loss = [landscape.bilevel_loss(x + h * v, known) for h in (-1e-4, 0.0, 1e-4)]
-    second = (loss[0] - 2 * loss[1] + loss[2]) / 1e-8
-    assert torch.allclose(v.flatten() @ matrix @ v.flatten(), second, rtol=1e-3)
-
-
 @pytest.fixture(scope="module")
 def six():
     """Six images of twelve pixels, and what an affine victim of them released."""
     x = torch.rand(6, 12, generator=torch.Generator().manual_seed(0)).double()
     y = torch.tensor([0, 0, 0, 1, 1, 1]).double()
     return x, victims.train(images.Part(x, y), AFFINE).released
-
-
-def test_two_losses_are_curved_where_the_page_says(six):
-    x, known = six
-    upper, more = (hessian(gradient, x) for gradient in gradients(known))
-    more = (more - upper + (more - upper).mT) / 2
-    assert torch.linalg.matrix_rank(upper, rtol=1e-6, hermitian=True) == 13  # d + 1 of 72 directions
-    assert torch.linalg.matrix_rank(more, rtol=1e-6, hermitian=True) == 6  # m of them
-    assert torch.linalg.eigvalsh(more).min() >= -1e-6 * more.norm()
 
 
 def test_exact_spectra_are_those_of_the_hessians(six):
@@ -225,64 +204,3 @@ def test_both_descents_have_the_same_stops_and_are_charged(released, sets):
 
 
 # ---- No local minimum above zero: points that are critical, built as the proof says ----
-
-
-def degenerate(k):
-    """Logits of both classes with z + ℓ'/ℓ'' = k, eq. (degenerate), and their ℓ'."""
-    zeros = brentq(lambda z: z + 1 + math.exp(z) - k, -60, 60), brentq(lambda z: z - 1 - math.exp(-z) - k, -60, 60)
-    z = torch.tensor(zeros, dtype=torch.float64).repeat_interleave(3)
-    return z, z.sigmoid() - LABELS
-
-
-LABELS, DECAY = torch.tensor([0.0, 0, 0, 1, 1, 1]).double(), 0.02
-
-
-def images_with(z, slopes, w, b, seed):
-    """Images with these logits under (w, b), and Σℓ'ᵢxᵢ along w."""
-    rest = torch.randn(6, len(w), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    rest = rest - torch.outer(rest @ w, w) / w.dot(w)
-    rest[0] -= slopes @ rest / slopes[0]
-    return torch.outer(z - b, w) / w.dot(w) + rest
-
-
-def lowest_curvature(gradient, x):
-    """The largest entry of the gradient, and the smallest eigenvalue of the Hessian, by differences."""
-    rows = hessian(gradient, x)
-    return gradient(x).abs().max().item(), torch.linalg.eigvalsh((rows + rows.mT) / 2)[0].item()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_critical_points_above_zero_are_saddles(seed):
-    drawn = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    released = victims.train(images.Part(drawn + 0.3, LABELS), networks.affine(DECAY)._replace(centred=False)).released
-    theta = networks.flatten(released.network)
-    w, b = theta[:3], theta[3].item()
-
-    def stationary(k):  # the bias's equation, with the c of the proof
-        z, slopes = degenerate(k)
-        most = -(slopes * (z - k)).mean().item()
-        c = (DECAY * (w.dot(w).item() + b**2 - k * b) - most) / (w.dot(w).item() + (b - k) ** 2)
-        return slopes.mean().item() + DECAY * b - c * (b - k), c
-
-    ks = [-8 + 0.05 * i for i in range(321)]
-    changes = [(low, high) for low, high in zip(ks, ks[1:]) if stationary(low)[0] * stationary(high)[0] < 0]
-    assert changes
-    for low, high in changes:
-        k = brentq(lambda k: stationary(k)[0], low, high)
-        x = images_with(*degenerate(k), w, b, seed)
-        slope, curvature = lowest_curvature(lambda x: landscape.stationarity_loss(x, released)[1], x)
-        assert stationary(k)[1] < 0 and slope < 1e-8 and curvature < -1e-6
-
-    def trained(values):  # (w, b) = θ(x) has to be trained, and F as in the proof
-        share, k = values
-        own, bias, (z, slopes) = w / share, k / 2 + (b - k / 2) / share, degenerate(k)
-        most = -(slopes * (z - k)).mean().item()
-        square = own.dot(own).item() + bias**2
-        return [slopes.mean().item() + DECAY * bias, most - DECAY * (square - k * bias)]
-
-    (share, k), _, converged, _ = fsolve(trained, [0.5, 0.0], full_output=True)
-    assert converged == 1 and (1 - share) / (2 * DECAY) > 0
-    z, slopes = degenerate(k)
-    x = images_with(z, slopes, w / share, k / 2 + (b - k / 2) / share, seed)
-    slope, curvature = lowest_curvature(lambda x: bilevel.hypergradient(released, x).gradient, x)
-    assert slope < 1e-6 and curvature < -1e-6
