@@ -10,7 +10,6 @@ from utils.evaluation import evaluate
 from utils.evaluation.experiment import Name, Trial
 from utils.images import Part, Split
 from utils.kernels import similarity
-from utils.notebook import report
 from utils.victims import Victim
 
 SHAPE = (8, 8, 3)
@@ -189,14 +188,3 @@ def test_a_trial_gives_every_row_of_its_name(name):
         assert value["relative_distance"] == 0 and value["nearest_training_l2"] == 0
     else:
         assert (value["good_reconstructions"], value["attack_loss"], value["seconds"]) == (5, 0.5, 1.5)
-
-
-def test_a_new_attack_is_one_line_of_a_registry(trial, monkeypatch):
-    monkeypatch.setitem(evaluate.ROWS, "guess", lambda trial: [("good", float(len(trial.start)))])
-    listed = evaluate.rows(trial._replace(name=Name("guess", "signed", "random")))
-    assert listed == [report.Row("guess/signed/random/good", 0, 6.0)]
-
-
-def test_good_is_an_ssim_above_0_4():
-    ssim = torch.tensor([0.39, 0.4001, 0.35, 0.9])
-    assert evaluate.good(evaluate.Matches(ssim, torch.zeros(4, 12))) == 2

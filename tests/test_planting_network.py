@@ -27,16 +27,6 @@ def merged_wish(secret, released):
     return planting.wish(released, secret.images)
 
 
-def test_the_victim_is_a_smaller_network_than_it_seems(trained):
-    _, released = trained
-    small = planting.bilevel.condensed(released)
-    assert len(small.network[0].weight) < 8
-    x = starts.random(5, 100, 1)
-    wide, narrow = (one_hidden.weights(r.network, r.recipe.sharpness) for r in (released, small))
-    assert torch.allclose(one_hidden.logits(x, wide), one_hidden.logits(x, narrow), atol=1e-6)
-    assert torch.allclose(one_hidden.square_norm(wide), one_hidden.square_norm(narrow))
-
-
 def test_the_equations_are_the_gradient_of_the_energy(trained):
     wish = merged_wish(*trained)
     z = wish.seen + 0.1 * torch.randn(wish.seen.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -15,15 +15,6 @@ ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "data" / "results").glob("*.csv"))
 
 
-def test_every_kind_and_placeholder_is_used():
-    registry = quantities.load()
-    entries = [one for topic in registry.topics for one in topic.quantities]
-    texts = [one.name for one in entries] + [v for one in registry.placeholders.values() for v in one.values]
-    assert {one.kind.name for one in entries} == set(registry.kinds)
-    for name in registry.placeholders:
-        assert any(f"<{name}>" in text for text in texts), name
-
-
 def test_a_name_is_found_by_its_placeholders():
     found = quantities.find("decoreco/margin/untuned/steps/2000/leak_auc")
     assert found.name == "<tracked_attack>/steps/<steps>/leak_auc" and found.kind.name == "area" and found.baseline

@@ -71,17 +71,6 @@ def test_a_bilevel_attack_has_converged_if_its_victim_has_and_the_distance_is_sm
     assert [*recorded.stationary(far, "bilevel/affine/random").values()] == [False] + [True] * 4
 
 
-def test_a_number_is_said_with_its_extent_and_the_seeds_that_have_it():
-    rows = [{"name": f"{AT}/alike", "seed": k, "value": 2 * (k > 3)} for k in range(5)]
-
-    def of(seeds):
-        return recorded.Recorded("few", rows, {"grid": {"cross": {"SEED": [*range(seeds)]}}})
-
-    assert recorded.said(of(5), f"{AT}/alike") == "0.4 [0, 2]"
-    assert recorded.said(of(6), f"{AT}/alike") == "0.4 [0, 2] (5 of 6 seeds)"
-    assert recorded.said(of(5), f"{AT}/other") == "–"
-
-
 DAMAGES = {
     "empty": lambda text: "",
     "half": lambda text: text[: len(text) // 2],

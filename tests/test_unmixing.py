@@ -66,17 +66,6 @@ def test_nothing_is_read_where_there_is_nothing(views, change, message):
         unmixing.read(changed(released, change)._replace(network=changed(released, change).network[:1]))
 
 
-def test_a_count_given_by_hand_is_believed_where_the_layer_tells_none(views):
-    noise = torch.randn(40, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    released = changed(layered(views)[0], lambda w: w + 0.1 * w.std() * noise)
-    with pytest.raises(InputError, match="no gap"):
-        unmixing.read(released)
-    count, basis, _ = unmixing.read(released, count=12)
-    assert count == 12 and (views @ basis @ basis.T - views).norm() < 0.3 * views.norm()
-    with pytest.raises(InputError, match="too few to tell 40"):
-        unmixing.read(released, count=40)
-
-
 def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(views):
     clear, x = layered(views)[0], torch.randn(40, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     attempt = unmixing.attempt(clear, SHAPE, 15)
