@@ -49,6 +49,13 @@ def test_every_notebook_is_in_the_table_of_contents_and_on_the_start_page():
     assert {*re.findall(r"^\| \[([\w-]+)\]\(\.\./book/\1\.ipynb\) \| .+ \|$", page.cells[0].source, re.M)} == notebooks
 
 
+def test_every_module_has_a_place_on_the_page_of_the_code():
+    page = (BOOK / "code.md").read_text(encoding="utf-8")
+    for path in (ROOT / "utils").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        assert path.name == "__init__.py" or f".. automodule:: {name}\n" in page, name
+
+
 @pytest.mark.parametrize("what, where, text", DRAWN, ids=str)
 def test_a_number_of_the_overview_figure_is_the_mean_of_the_recorded_ones(what, where, text):
     record, name = what.format(**where).split(" ")
