@@ -1,6 +1,5 @@
 """KKT sets: exact constructions, and merges and splits at random that must keep what the derivations say they keep."""
 
-import math
 from functools import cache
 from types import SimpleNamespace
 
@@ -133,16 +132,6 @@ def test_the_multipliers_are_found_again_at_any_scale():
     assert torch.allclose(flatten(again.network), flatten(kkt.network), rtol=1e-10)
 
 
-def test_best_multipliers_beat_others():
-    kkt = rough(3)
-    best = kkt_sets.conditions(kkt).stationarity
-    for step in (1e-3, -1e-3):
-        for i in range(len(kkt.points)):
-            other = kkt.multipliers.clone()
-            other[i] = (other[i] + step).clamp_min(0)
-            assert kkt_sets.conditions(kkt._replace(multipliers=other)).stationarity >= best - 1e-9
-
-
 # ---- Merge and split ----
 
 
@@ -177,35 +166,6 @@ def test_split_keeps_stationarity_and_merge_undoes_it(seed, forward, backward, t
     back, order = merge(made, [n - 1, n]), [*(i for i in range(n) if i != index), index]
     assert torch.allclose(back.points, kkt.points[order], atol=1e-10)
     assert torch.allclose(back.multipliers, kkt.multipliers[order], atol=1e-12)
-
-
-@often
-@given(DRAWS)
-def test_a_split_that_keeps_the_margin_does_not_raise_the_slack(seed):
-    kkt, way = rough(seed % 50), direction(seed)
-    index = int(slacks(kkt).argmax())
-    pace = (kkt_sets.input_gradients(kkt.network, kkt.points)[index] @ way).abs().item()
-    step = 0.9 * min((kkt_sets.margins(kkt)[index].item() - 1) / pace, kkt_sets.reach(kkt, index, way))
-    made = split(kkt, index, way, step, 0.7 * step)
-    assert chapter.residual_change(made, kkt) < 1e-10
-    assert torch.allclose(slacks(made)[-2:].sum(), slacks(kkt)[index], atol=1e-12)
-    assert slacks(made)[-2:].min() >= -1e-12 and slacks(made).max() <= slacks(kkt).max() + 1e-12
-
-
-@often
-@given(DRAWS, st.floats(0.001, 0.3))
-def test_scaling_after_a_violation_grows_both_slacks_as_derived(seed, violation):
-    kkt = exact(seed)
-    index = heaviest(kkt)
-    gradient = kkt_sets.input_gradients(kkt.network, kkt.points)[index]
-    way, step = gradient / gradient.norm(), violation / gradient.norm().item()
-    assume(step < kkt_sets.reach(kkt, index, way))
-    made = split(kkt, index, way, step, step)
-    first, then = kkt_sets.conditions(made), kkt_sets.conditions(chapter.unit_margin(made))
-    assert first.violation == pytest.approx(violation, rel=1e-6)
-    assert then.stationarity == pytest.approx(first.stationarity / math.sqrt(1 - violation), abs=1e-12)
-    assert then.slackness <= kkt.multipliers.max().item() * violation / (1 - violation) + 1e-9
-    assert chapter.known_slack_budget(kkt, index, way, then.slackness) == pytest.approx(step, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -258,23 +218,6 @@ def test_quoted_bound_does_not_survive_a_change_of_units():
         assert derived <= reach * (1 + 1e-12)
         held.append(quoted <= reach)
     assert held == [True, False]
-
-
-@often
-@given(DRAWS, st.integers(2, 6))
-def test_spread_to_several_points(seed, count):
-    kkt = kkt_sets.condensed(exact(seed))
-    moves = torch.randn(count, kkt.points.shape[1], dtype=torch.float64, generator=generator(seed))
-    gradient = kkt_sets.input_gradients(kkt.network, kkt.points)[0]
-    moves = moves - torch.outer(moves @ gradient, gradient) / (gradient @ gradient)
-    shares = torch.rand(count, dtype=torch.float64, generator=generator(seed)) + 0.1
-    shares = shares / shares.sum()
-    moves = moves - shares @ moves
-    room = min(kkt_sets.budget(kkt, move)[0].item() for move in moves)
-    points = kkt.points[0] + 0.9 * min(room, 10.0) * moves
-    made = kkt_sets.replaced(kkt, [0], points, shares * kkt.multipliers[0])
-    assert chapter.residual_change(made, kkt) < 1e-9 and max(kkt_sets.conditions(made)) < 1e-9
-    assert len(made.points) == len(kkt.points) + count - 1
 
 
 # ---- Theorem 4, and photographs ----

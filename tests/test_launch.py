@@ -13,45 +13,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from rehearse import SETTINGS  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-CONTAINER = ROOT / ".devcontainer" / "devcontainer.json"
 README = (ROOT / "README.md").read_text()
-
-
-def code(path):
-    """What a file says in code: all of it, or of Markdown what stands in backticks."""
-    text = path.read_text(encoding="utf-8")
-    return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.S)) if path.suffix == ".md" else text
-
-
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", CONTAINER, *WORKFLOWS], ids=lambda p: p.stem
-)
-def test_make_has_what_is_asked_of_it(path):
-    calls = re.findall(r"\bmake((?: +[\w./=-]+)+)", code(path))
-    asked = {word for call in calls for word in call.split() if "=" not in word}
-    assert asked and asked <= TARGETS
-
-
-def test_every_python_that_is_asked_for_is_supported():
-    texts = [path.read_text() for path in (*WORKFLOWS, CONTAINER, ROOT / "environment.yml")]
-    asked = [version for text in texts for version in re.findall(r"python\W[^\n]*?\b(3(?:\.\d+)?)\b", text)]
-    supported = SpecifierSet(PROJECT["project"]["requires-python"])
-    assert len(asked) >= 5 and all(version in supported for version in asked)  # 3.10 without quotes is 3.1
-
-
-def test_every_setting_that_is_rehearsed_at_night_is_one():
-    jobs = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"]
-    assert {*jobs["rehearse"]["strategy"]["matrix"]["setting"]} <= SETTINGS.keys()
 
 
 def test_conda_gives_pip_what_pip_takes(tmp_path):

@@ -11,7 +11,6 @@ from rehearsal.rounding import OtherRounding
 
 pytestmark = pytest.mark.skipif("ROUNDING" in os.environ, reason="the mode is on already")
 ROOT = Path(__file__).parent.parent
-SINGLE, DOUBLE = (torch.finfo(kind).eps for kind in (torch.float32, torch.float64))
 
 
 @pytest.fixture
@@ -23,22 +22,8 @@ def test_sums_move_by_rounding_of_the_sizes_of_their_terms(x):
     plain, sizes = x @ x.mT, x.abs() @ x.abs().mT
     with OtherRounding(1):
         moved = x @ x.mT
-    assert 0 < ((moved - plain).abs() / sizes).max() <= 3 * DOUBLE
+    assert 0 < ((moved - plain).abs() / sizes).max() <= 3 * torch.finfo(torch.float64).eps
     assert (moved != plain).double().mean() > 0.5
-
-
-def test_single_precision_moves_by_its_own_rounding(x):
-    with OtherRounding(1):
-        moved = x.float().exp()
-    assert SINGLE / 4 < (moved / x.float().exp() - 1).abs().max() <= 3 * SINGLE
-
-
-def test_factorisations_are_those_of_a_matrix_beside(x):
-    with OtherRounding(1):
-        q, r = torch.linalg.qr(x.mT)
-        values = torch.linalg.svdvals(x)
-    assert 0 < (q @ r - x.mT).abs().max() < 1e-13
-    assert torch.allclose(values, torch.linalg.svdvals(x), rtol=1e-13)
 
 
 def test_whole_numbers_and_arguments_stay(x):
@@ -47,22 +32,6 @@ def test_whole_numbers_and_arguments_stay(x):
         count = (x > 0).double().sum()
         total = torch.ones(3, 3).addmm_(torch.eye(3), torch.ones(3, 3))
     assert count == (x > 0).sum() and (total == 2).all() and torch.equal(x, before)
-
-
-def test_gradients_are_rounded_in_another_way_too(x):
-    def gradient():
-        leaf = x.clone().requires_grad_()
-        (leaf @ leaf.mT).exp().mean().backward()
-        return leaf.grad
-
-    with OtherRounding(1):
-        first = gradient()
-    with OtherRounding(1):
-        again = gradient()
-    with OtherRounding(2):
-        other = gradient()
-    assert torch.equal(first, again) and not torch.equal(first, other)
-    assert torch.allclose(first, gradient(), rtol=1e-10) and not torch.equal(first, gradient())
 
 
 KERNEL = """

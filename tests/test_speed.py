@@ -116,15 +116,3 @@ def test_a_missing_or_damaged_record_is_said_in_one_sentence(chapter, folder, wh
         (folder / "cpu.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match="cannot be read: take it from the repository again, or write it with"):
         chapter["speed"]("cpu")
-
-
-def test_a_gpus_record_is_shown_and_what_it_lacks_is_not_measured(chapter, folder):
-    rows = [ROW | {"kernel": "paper", "version": "victim", "size": {"images": 500}, "seconds": 12.0}]
-    (folder / "cpu.json").write_text(json.dumps({**RECORD, "about": {**ABOUT, "device": "cpu"}}))
-    assert chapter["on_a_gpu"]() == ({}, {})
-    gpu = {**RECORD, "about": {**ABOUT, "device": "cuda"}, "limits": {"tf32": 300.0}, "rows": rows}
-    (folder / "h100.json").write_text(json.dumps(gpu))
-    peaks, chapter["gpu_rows"] = chapter["on_a_gpu"]()
-    assert peaks == {"tf32": 3e11} and chapter["time_of"]("paper", "victim", images=500) == 12
-    assert chapter["shown"](chapter["time_of"]("paper", "victim", images=500), "{:.3g} s") == "12 s"
-    assert chapter["shown"](chapter["time_of"]("paper", "unmixing", images=500), "{:.3g} s") == "not measured"
