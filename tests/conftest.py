@@ -10,6 +10,7 @@ import torch
 
 from utils import images, networks, victims
 from utils.attacks import starts
+from utils.notebook import ledger
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
@@ -60,6 +61,19 @@ def noisy_classes(seed):
     x = starts.random(30, 100, seed)
     x[15:, :50] += 1
     return images.Part(x, (torch.arange(30) >= 15).double())
+
+
+@pytest.fixture(scope="session")
+def judge():
+    """The verdict on a line of the ledger as it stands; each line is judged once, however many pages ask."""
+    words = {id(line): ledger.judge(line) for row in ledger.load() for line in row["lines"]}
+    return lambda line: words[id(line)]
+
+
+@pytest.fixture
+def judged(judge, monkeypatch):
+    """Pages are made of the verdicts of `judge`."""
+    monkeypatch.setattr(ledger, "judge", judge)
 
 
 @pytest.fixture(scope="session")

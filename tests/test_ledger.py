@@ -42,13 +42,13 @@ def made(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_the_records_alone_give_the_verdict_that_was_committed(line):
-    found = ledger.judge(line)
+def test_the_records_alone_give_the_verdict_that_was_committed(line, judge):
+    found = judge(line)
     assert found.word == line["judged"], ledger.number(line)
     assert found.word != "open" or {"experiment", "cost"} <= line.keys(), "say what would close it, and at what cost"
 
 
-def test_every_sentence_stands_once_and_is_printed_by_the_chapters_that_it_names():
+def test_every_sentence_stands_once_and_is_printed_by_the_chapters_that_it_names(judged):
     rows = ledger.load()
     assert len({row["sentence"] for row in rows}) == len(rows) >= 40
     for name in sorted({chapter for row in rows for chapter in row["chapters"]}):
