@@ -52,6 +52,7 @@ def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
     found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
     ours, theirs = (recovery.recovered(part.images - victim.mean, found.images) for part in parts)
     assert found.count == M and ours.some >= M // 2 and theirs.some <= M // 4
+    assert ours.signed >= 0.8 * ours.some  # by the biases: which neurons an image activates cannot tell its sign
     assert unmixing.attempt(victim.released, data.shape, M).count is None  # without the start
 
 
@@ -103,14 +104,6 @@ def test_an_unknown_trainer_and_a_training_that_diverges_are_told(data):
     far = data.secret._replace(images=data.secret.images * 1e30)
     with pytest.raises(InputError, match="TRAINER='sgd' diverged"):
         ordinary.train(far, None, data.shape, "sgd", (8,), 2)
-
-
-def test_signs_are_those_that_the_biases_tell(data):
-    """Which neurons an image activates cannot tell them: activity is that of the whole layer, and of all steps."""
-    victim = ordinary.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), EPOCHS)
-    found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
-    ours = recovery.recovered(data.secret.images - victim.mean, found.images)
-    assert ours.signed >= 0.8 * ours.some >= 0.4 * M
 
 
 def test_the_stationarity_attack_with_the_start_explains_what_training_added(data, trained):
