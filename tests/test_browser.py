@@ -40,8 +40,6 @@ PAGES = sorted(path.relative_to(HTML).as_posix() for path in FILES)
 BROWSER = print_book.browser()
 AFFINE = chapter_functions("affine-model")
 SCREEN, PHONE = {"width": 1280, "height": 900}, {"width": 420, "height": 900}
-DARK = "prefers-color-scheme: dark"
-DOT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
 # What the size of the screen and the mode can change.
 CHANGED = ["color-contrast", "link-in-text-block", "region", "scrollable-region-focusable", "target-size"]
 
@@ -354,58 +352,6 @@ def test_a_citation_leads_to_its_entry(page):
     page.locator("article a[href*='bibliography.html#']").first.click()
     page.wait_for_url("**/bibliography.html#*")
     page.locator(f"[id='{urlsplit(page.url).fragment}']").wait_for(state="visible")
-
-
-BROKEN = {
-    "<img src='no.png' alt='a picture'>": "image not loaded",
-    f"<img src='{DOT}' alt=''>": "image without a text",
-    f"<img src='{DOT}' alt='../_images/dot.png'>": "image without a text",
-    "<script>console.error('no')</script>": "console: no",
-    "<script>missing()</script>": "script: missing is not defined",
-    "<script src='https://example.org/x.js'></script>": "console: Failed to load resource",
-    r"<p>so \(x\) is</p>": "raw: ",
-    "<p>see {numref}`fig`</p>": "raw: ",
-    "<mjx-container><mjx-merror data-mjx-error='no'></mjx-merror></mjx-container>": "equation: no",
-    "<script type='application/vnd.jupyter.widget-view+json'>{}</script>": "widget: {}",
-    "<p style='width: 600px'>wide</p>": "page wider than the screen",
-    "<div style='overflow-x: hidden; width: 600px'>wide</div>": "too wide: <div",
-    "<div class='cell_output'><pre style='overflow: auto'>" + "printed " * 99 + "</pre></div>": "cut: printed",
-    "<div class='math' style='overflow: hidden'><p style='width: 600px'>equation</p></div>": "cut: equation",
-    "<div class='math'><b class='eqno'>(1)</b><mjx-container>x</mjx-container></div>": "beside its equation: (1)",
-    "<p class='opening'><a href='#no'>picture</a></p>": "unnamed: #no",
-    "<a href='no.html'>there</a>": "link to no file",
-    "<a href='#no'>there</a>": "link to no place",
-    "<p style='color: #bbb'>grey</p>": "color-contrast (serious)",
-    "<input type='text'>": "label (critical)",
-    f"<style>@media ({DARK}) {{p {{color: #222; background: #000}}}}</style><p>dark</p>": "dark, on a phone: color",
-    "<pre style='overflow-x: auto'>" + "long " * 150 + "</pre>": "dark, on a phone: scrollable-region",
-}
-
-
-@pytest.fixture
-def write(tmp_path):
-    """A function that writes a small page, whole but for what it is given."""
-
-    def write(body):
-        head = "<html lang='en'><head><title>A page</title><meta name='viewport' content='width=device-width'></head>"
-        (tmp_path / "page.html").write_text(
-            f"<!DOCTYPE html>{head}<main><h1>A page</h1><article>{body}</article></main>"
-        )
-        return tmp_path / "page.html"
-
-    return write
-
-
-def test_what_is_broken_is_found(page, write):
-    found = problems(page, write("".join(BROKEN)))
-    assert all(any(said.startswith(sentence) for said in found) for sentence in BROKEN.values()), found
-
-
-def test_what_is_whole_is_not_blamed(page, write):
-    wide = "<div style='overflow-x: auto' tabindex='0'><p style='width: 600px'>wide</p></div>"
-    good = write(f"<img src='{DOT}' alt='a dot'><pre>\\(x\\)</pre>{wide}<a href='page.html#here' id='here'>there</a>")
-    assert not problems(page, good)
-    assert weight(page) == good.stat().st_size
 
 
 def test_the_report_of_an_audit_is_whole_and_asks_for_nothing(page, tmp_path):

@@ -82,20 +82,13 @@ FULL = [
 ]
 
 
-@pytest.mark.parametrize("error", FULL, ids=lambda error: type(error).__name__)
-def test_a_memory_that_fills_on_the_way_is_told_in_one_sentence(released, monkeypatch, error):
-    def full(*given):
-        raise error
-
-    monkeypatch.setattr(Stationarity, "__call__", full)
-    with pytest.raises(InputError, match="^The memory is full: .* choose at most 5 CANDIDATES or IMAGES.$"):
-        attacked(released)
-
-
-def test_another_error_on_the_way_is_not_taken_for_a_full_memory(released, monkeypatch):
-    def broken(*given):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    monkeypatch.setattr(Stationarity, "__call__", broken)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+@pytest.mark.parametrize(
+    "error, kind, said",
+    [(error, InputError, "^The memory is full: .* choose at most 5 CANDIDATES or IMAGES.$") for error in FULL]
+    + [(RuntimeError("the shapes cannot be multiplied"), RuntimeError, "^the shapes cannot")],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_memory_that_fills_on_the_way_is_told_in_one_sentence(released, monkeypatch, error, kind, said):
+    monkeypatch.setattr(Stationarity, "__call__", lambda *given: (_ for _ in ()).throw(error))
+    with pytest.raises(kind, match=said):
         attacked(released)

@@ -47,23 +47,15 @@ def test_the_squares_are_chosen_again(tmp_path):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_parts_are_disjoint_balanced_and_reproducible(seed):
-    labelled = images.load("photos")
-    data, again = (images.split(labelled, 60, 40, seed) for _ in range(2))
-    assert torch.equal(data.secret.images, again.secret.images) and data.sha256 == again.sha256
-    assert data.secret.labels.tolist() == [0] * 30 + [1] * 30
-    assert data.known.labels.tolist() == [0] * 20 + [1] * 20
-    assert torch.cdist(data.secret.images, data.known.images).min() > 0.1
-    assert data.held_out.images.shape == (0, 3072) and data.held_out.labels.shape == (0,)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_held_out_images_are_others(seed):
     labelled = images.load("photos", binary=False)
     without, data = (images.split(labelled, 48, 100, seed, held_out=count) for count in (0, 48))
     assert torch.equal(without.secret.images, data.secret.images)
     assert torch.equal(without.known.images, data.known.images)
-    assert data.held_out.labels.tolist() == [0] * 12 + [1] * 12 + [2] * 12 + [3] * 12
+    assert data.secret.labels.tolist() == data.held_out.labels.tolist() == [0] * 12 + [1] * 12 + [2] * 12 + [3] * 12
+    assert data.known.labels.long().bincount().tolist() == [25] * 4
+    assert torch.cdist(data.secret.images, data.known.images).min() > 0.1
     assert torch.cdist(data.held_out.images, torch.cat([data.secret.images, data.known.images])).min() > 0.1
+    assert without.held_out.images.shape == (0, 3072) and without.held_out.labels.shape == (0,)
     assert data.sha256 != without.sha256
 
 
@@ -221,10 +213,6 @@ def test_truncated_files(tmp_path):
 def test_missing_and_unreadable_files(tmp_path):
     with pytest.raises(InputError, match="There is no file .*nowhere.npz: check the path"):
         images.load(str(tmp_path / "nowhere.npz"))
-    broken = tmp_path / "broken.npz"
-    broken.write_bytes(b"not a zip")
-    with pytest.raises(InputError, match="cannot be read as an .npz file"):
-        images.load(str(broken))
     with pytest.raises(InputError, match="has no array 'labels'"):
         images.load(save(tmp_path / "half.npz", images=np.zeros((4, 8, 8))))
     with pytest.raises(InputError, match="must be 'photos', 'cifar10', 'cifar10-subset' or the path of an .npz file"):

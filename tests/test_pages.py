@@ -1,8 +1,6 @@
 """What is generated or drawn from elsewhere is up to date, and what is linked is there."""
 
-import base64
 import json
-import math
 import re
 import sys
 from pathlib import Path
@@ -49,6 +47,11 @@ def test_every_notebook_is_in_the_table_of_contents_and_on_the_start_page():
     assert {*re.findall(r"^\| \[([\w-]+)\]\(\.\./book/\1\.ipynb\) \| .+ \|$", page.cells[0].source, re.M)} == notebooks
 
 
+def test_the_played_search_finds_more_with_every_step_and_nothing_held_out():
+    told = json.loads((BOOK / "unmix.json").read_text(encoding="utf-8"))
+    assert not any(told["held_out"]) and told["above"] == sorted(told["above"])  # as the page says
+
+
 def test_every_module_has_a_place_on_the_page_of_the_code():
     page = (BOOK / "code.md").read_text(encoding="utf-8")
     for path in (ROOT / "utils").rglob("*.py"):
@@ -88,29 +91,3 @@ def test_every_old_name_leads_to_a_page_and_is_none_itself(tmp_path):
 def test_the_notebook_of_a_record_is_found_under_its_old_name(path):
     grid = json.loads(path.read_text(encoding="utf-8"))["grid"]
     assert plan.notebook_of(grid.get("experiment") or grid["chapter"])[0].is_file()
-
-
-def test_the_played_search_is_of_the_files_in_the_book_and_small():
-    told, sheet = ((BOOK / f"unmix.{kind}").read_bytes() for kind in ("json", "webp"))
-    cells = nbformat.read(BOOK / "unmixing-the-first-layer.ipynb", as_version=4).cells
-    (shown,) = (c.outputs[0].data["text/html"] for c in cells if "unmix.webp" in c.source and c.cell_type == "code")
-    page = (ROOT / "scripts" / "unmix.html").read_text(encoding="utf-8")
-    assert not re.search(r"https?://|@import|<link|<script src", page) and len(sheet) < 300_000
-    filled = page.replace("{told}", told.decode().strip()).replace("{sheet}", base64.b64encode(sheet).decode())
-    assert shown.rstrip() == filled.rstrip()
-    told = json.loads(told)
-    counts = {len(told[name]) for name in ("steps", "above", "held_out", "best_held_out", "likeness")}
-    assert counts == {12} and all(len(row) == 50 for row in told["likeness"])
-    assert not any(told["held_out"]) and told["above"] == sorted(told["above"])  # as the page says
-
-
-def test_the_canvas_of_the_page_is_that_of_the_file_and_asks_for_nothing():
-    cells = nbformat.read(BOOK / "affine-model.ipynb", as_version=4).cells
-    (shown,) = (c.outputs[0].data["text/html"] for c in cells if "plant.html" in c.source and c.cell_type == "code")
-    page = (ROOT / "scripts" / "plant.html").read_text(encoding="utf-8")
-    assert not re.search(r"https?://|@import|<link|<script src", page)
-    (given,) = re.findall(r'"plant-given">(.+)</script>', shown)
-    assert shown.rstrip() == page.replace("{given}", given).rstrip()
-    given = json.loads(given)
-    count = math.prod(given["shape"]) + 1
-    assert len(base64.b64decode(given["weights"])) == 4 * count == 4 * 3073 and len(given["labels"]) == 100
