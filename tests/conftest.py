@@ -56,6 +56,11 @@ def small():
     return x, y, generator
 
 
+def drawn(*shape, seed=0):
+    """Normal numbers in double precision, the same in every run."""
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
 def noisy_classes(seed):
     """A Part of thirty images of a hundred numbers, in two noisy classes."""
     x = starts.random(30, 100, seed)

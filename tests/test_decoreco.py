@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import nnls
 
+from conftest import drawn
 from utils import images, networks, victims
 from utils.attacks import decoreco, starts
 from utils.attacks.contract import Released
@@ -110,7 +111,7 @@ def test_without_a_bound_the_best_coefficients_have_no_slope(victim):
     r = objective.stationarity
     assert r(x, best).coefficient_gradient.norm() <= 1e-4 * r(x, 0 * best).coefficient_gradient.norm()
     for seed in range(3):
-        other = best + 0.1 * torch.randn(12, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        other = best + 0.1 * drawn(12, seed=seed)
         assert r(x, best).value < r(x, other).value
 
 

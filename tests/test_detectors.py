@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import chapter_functions
+from conftest import chapter_functions, drawn
 from utils import images
 from utils.attacks import detectors
 from utils.evaluation import detection, membership
@@ -21,13 +21,9 @@ def views():
     return images.split(images.load("photos"), 20, 40)
 
 
-def noise(n, seed=0):
-    return torch.randn(n, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def test_a_negative_matches_only_where_the_sign_is_open(views):
     x = views.secret.images - views.secret.images.mean(0)
-    mixed = torch.cat([x[:5], -x[5:10], noise(5)])
+    mixed = torch.cat([x[:5], -x[5:10], drawn(5, 3072)])
     for signed, right in ((True, 5), (False, 10)):
         best = best_match(mixed, x, SHAPE, signed)
         torch.testing.assert_close(best[:right], torch.ones(right, dtype=torch.float64))
@@ -36,8 +32,8 @@ def test_a_negative_matches_only_where_the_sign_is_open(views):
 
 def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
     known = views.known.images - views.known.images.mean(0)
-    everywhere, corner = noise(5), torch.zeros(5, *SHAPE, dtype=torch.float64)
-    corner[:, :12, :12] = noise(5, seed=1).view(5, *SHAPE)[:, :12, :12]
+    everywhere, corner = drawn(5, 3072), torch.zeros(5, *SHAPE, dtype=torch.float64)
+    corner[:, :12, :12] = drawn(5, 3072, seed=1).view(5, *SHAPE)[:, :12, :12]
     score = contrast.score
     few, many = score(corner.flatten(1), known, SHAPE), score(everywhere, known, SHAPE)
     assert few.min() > many.max() + 0.5
@@ -73,7 +69,7 @@ def test_halves_share_nothing_and_keep_the_classes(views):
     assert torch.cdist(mine.images, rest.images).min() > 0.1
 
 
-def drawn(n, gap, seed):
+def scored(n, gap, seed):
     generator = torch.Generator().manual_seed(seed)
     truth = torch.arange(n) % 2 == 0
     values = torch.randn(3, n, generator=generator) + gap * truth
@@ -81,21 +77,21 @@ def drawn(n, gap, seed):
 
 
 def test_the_combination_learns_from_a_shadow_and_is_calibrated():
-    learned = detectors.fit(*drawn(1000, 1.0, 0))
-    named, truth = drawn(1000, 1.0, 1)
+    learned = detectors.fit(*scored(1000, 1.0, 0))
+    named, truth = scored(1000, 1.0, 1)
     probability = learned(named)
     alone = max(membership.detection(score, truth).auc.value for score in named.values())
     assert membership.detection(probability, truth).auc.value > alone + 0.05
     for _, number, predicted, share in CHAPTER["calibration"](probability, truth):
         assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
-    scaled = {name: 5 + 3 * score for name, score in drawn(1000, 1.0, 0)[0].items()}
-    again = detectors.fit(scaled, drawn(1000, 1.0, 0)[1])
+    scaled = {name: 5 + 3 * score for name, score in scored(1000, 1.0, 0)[0].items()}
+    again = detectors.fit(scaled, scored(1000, 1.0, 0)[1])
     torch.testing.assert_close(again({k: 5 + 3 * s for k, s in named.items()}), probability, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_nothing_is_learned_where_all_is_true_or_nothing(value):
-    named, truth = drawn(20, 1.0, 0)
+    named, truth = scored(20, 1.0, 0)
     assert detectors.fit(named, torch.full_like(truth, value)) is None
     torch.testing.assert_close(CHAPTER["detector"](named, None), named["agreement"])
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from conftest import drawn
 from utils import images, ordinary
 from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.errors import InputError
@@ -23,10 +24,6 @@ def trained(data):
         name: ordinary.train(data.secret, None, data.shape, name, (NEURONS, 30), EPOCHS)
         for name in ("sgd", "sgd_decay", "sgd_flips", "adam")
     }
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.93, 0.2, 0.0])

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from conftest import noisy_classes
+from conftest import drawn, noisy_classes
 from utils import images, networks, victims
 from utils.attacks import planting, starts
 from utils.attacks.contract import Released
@@ -29,7 +29,7 @@ def merged_wish(secret, released):
 
 def test_the_equations_are_the_gradient_of_the_energy(trained):
     wish = merged_wish(*trained)
-    z = wish.seen + 0.1 * torch.randn(wish.seen.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    z = wish.seen + 0.1 * drawn(*wish.seen.shape, seed=1)
     theta, k = wish.theta, len(wish.axes.T)
     vector = one_hidden.pack(theta).requires_grad_()
     s = torch.cat([z, torch.ones(30, 1)], 1) @ vector[: k * (k + 1)].view(k, k + 1).T
@@ -78,7 +78,7 @@ def test_other_images_train_to_the_same_weights(trained, place):
     assert (found.images - start).square().mean().sqrt() < 1.5  # of images that reach from 0 to 2
     seen = networks.span_of(found.images, released.network[0].weight)
     target = one_hidden.weights(networks.in_span(released.network, seen), 10.0)
-    noise = 1e-3 * torch.randn(target.first.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    noise = 1e-3 * drawn(*target.first.shape, seed=2)
     beside = target._replace(first=target.first + noise)
     again = one_hidden.solve(found.images @ seen, released.labels, MU, beside)  # all eight neurons, not the merged ones
     apart = one_hidden.square_norm(one_hidden.difference(again, target)) / one_hidden.square_norm(target)

@@ -9,13 +9,15 @@ import pytest
 import torch
 from rehearsal.rounding import OtherRounding
 
+from conftest import drawn
+
 pytestmark = pytest.mark.skipif("ROUNDING" in os.environ, reason="the mode is on already")
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
 def x():
-    return torch.randn(40, 60, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return drawn(40, 60)
 
 
 def test_sums_move_by_rounding_of_the_sizes_of_their_terms(x):

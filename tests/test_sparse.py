@@ -4,16 +4,13 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from conftest import drawn
 from utils import images, ordinary
 from utils.attacks import known_start, sparse
 from utils.evaluation import recovery
 from utils.kernels.similarity import ncc
 
 M, H, D = 12, 120, 60
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from conftest import chapter_functions
+from conftest import chapter_functions, drawn
 from utils import images, networks
 from utils.attacks import unmixing
 from utils.attacks.contract import Released
@@ -67,7 +67,7 @@ def test_nothing_is_read_where_there_is_nothing(views, change, message):
 
 
 def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(views):
-    clear, x = layered(views)[0], torch.randn(40, 3072, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    clear, x = layered(views)[0], drawn(40, 3072, seed=1)
     attempt = unmixing.attempt(clear, SHAPE, 15)
     assert attempt.count == len(attempt.images) == 12 and attempt.refusals == []
     attempt = unmixing.attempt(changed(clear, lambda w: w + 0.1 * w.std() * x), SHAPE, 13)
@@ -98,7 +98,7 @@ def test_the_fast_details_and_objective_are_the_plain_ones(views):
     plain = plain / plain.square().mean((0, 2, 3), keepdim=True).sqrt()
     torch.testing.assert_close(contrast.details(grey.flatten(1), (32, 32, 1))[:, 0], plain)
     found = contrast.whiten(contrast.details(views, SHAPE, 1.7, together=True))[0]
-    rows = normalize(torch.randn(13, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    rows = normalize(drawn(13, 12))
     for floor, window in ((1.0, 3), (0.01, 5), (0.1, 1)):
         ours = contrast.objective(rows, found, floor, window)
         torch.testing.assert_close(ours, CHAPTER["objective"](rows, found[:, 0], floor, window))
