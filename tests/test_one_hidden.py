@@ -168,13 +168,6 @@ def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
     assert abs(distance(found.network, target.network) - found.history[-1]) <= 1e-6
 
 
-def test_the_truth_with_known_theta0_needs_no_step(small):
-    x, y, _ = small
-    released = victims.train(images.Part(x, y), RECIPE, 0).released
-    found = bilevel.attack(released, x, theta_start=networks.initial(RECIPE, 30, 0))
-    assert found.stopped == "converged" and len(found.history) == 1 and torch.allclose(found.images, x)
-
-
 def test_an_attack_that_leaves_the_pixel_range_or_its_budget_ends():
     data = images.split(images.load("photos"), 20, 20)
     recipe = networks.one_hidden(16, MU, start="uniform")

@@ -98,13 +98,6 @@ def test_leverages_are_the_shares_that_the_first_layer_decides(trained):
     assert torch.allclose(found, shares, atol=1e-5) and (found.sum() - len(merged_wish(*trained).axes.T)).abs() < 1e-9
 
 
-def test_the_training_images_stay_where_they_are(trained):
-    secret, released = trained
-    found = planting.attack(released, secret.images)
-    assert len(found.history) == 1 and found.loss <= 1e-12
-    assert torch.equal(found.images, secret.images)
-
-
 def test_an_untrained_network_is_refused_with_a_bound(trained):
     secret, released = trained
     network = networks.initial(RECIPE, 100, 3)

@@ -32,11 +32,6 @@ def test_steps_in_the_span_are_steps_of_the_whole_network(sharpness):
     assert torch.allclose(one_hidden.pack(found), v, rtol=1e-10, atol=1e-12)
 
 
-def test_no_step_is_the_start():
-    start = weights(0)
-    assert torch.allclose(one_hidden.pack(train(X, Y, 0.01, start, 0)), one_hidden.pack(start), rtol=1e-12)
-
-
 def test_quasi_newton_gets_further_than_descent():
     ends = (train(X, Y, 0.01, weights(0), 10, method) for method in ("quasi-Newton", "descent"))
     energies = [one_hidden.energy(one_hidden.pack(end), X, Y, 0.01, 10.0)[0] for end in ends]
