@@ -127,3 +127,19 @@ def test_the_quiz_asks_for_as_many_of_both_kinds():
     assert some.tolist() == again != other
     assert true[some][:8].sum() not in (0, 8)  # shuffled
     assert len(CHAPTER["asked"](torch.arange(60) < 3, invented, 8, 0)) == 11  # all three that there are
+
+
+def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
+    named, truth = scored(40, 1.0, 0)
+    nothing, all_of = torch.zeros_like(truth), torch.ones_like(truth)
+    scores = {"stationarity": named | {"combination": named["agreement"]}, "unmixing": named}
+    judged = {
+        "stationarity": detection.Judged(truth, all_of, nothing),
+        "unmixing": detection.Judged(all_of, all_of, nothing),
+    }
+    rows = {row.name.removeprefix("detector/"): row for row in detection.rows(scores, judged, "partition", 7)}
+    share, pixels = (rows[f"stationarity/partition/{name}"] for name in ("share_true", "share_true_in_pixels"))
+    assert (share.value, share.baseline, pixels.value) == (0.5, 0, 1)
+    assert rows["stationarity/partition/auc"].value == rows["stationarity/partition/agreement/auc"].value
+    beside = {name for name in rows if name.startswith("unmixing")}
+    assert beside == {"unmixing/none/share_true", "unmixing/none/share_true_in_pixels"}
