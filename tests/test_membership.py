@@ -6,6 +6,7 @@ from scipy.stats import mannwhitneyu
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import avg_pool2d
 
+from conftest import drawn
 from utils import images, networks, victims
 from utils.attacks import contract, decoreco, starts
 from utils.attacks.contract import Attack, Released
@@ -24,20 +25,16 @@ def parts():
     return data.secret.images, data.held_out.images, data.known.images
 
 
-def noise(like, size, seed=0):
-    return size * torch.randn(like.shape, dtype=like.dtype, generator=torch.Generator().manual_seed(seed))
-
-
 def test_nothing_leaks_from_other_photographs_or_noise(parts):
     training, held_out, others = parts
-    for candidates in (others, noise(training, 1.0)):
+    for candidates in (others, drawn(*training.shape)):
         found = membership.leak(candidates, training, held_out, SHAPE)
         assert found.auc.low < 0.5 < found.auc.high and found.p > 0.05 and found.alike <= 2
 
 
 def test_noisy_ghosts_of_the_training_images_leak(parts):
     training, held_out, others = parts
-    ghosts = 0.7 * training + 0.3 * others + noise(training, 0.1)
+    ghosts = 0.7 * training + 0.3 * others + 0.1 * drawn(*training.shape)
     found = membership.leak(ghosts, training, held_out, SHAPE)
     assert found.auc.low > 0.95 and found.p < 0.001 and found.above >= 38 and found.alike >= 38
     turned = membership.leak(ghosts, held_out, training, SHAPE)
@@ -86,7 +83,7 @@ def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
     start, basis = parts[2].to(dtype), networks.span(released.network)
     for x, there in ((networks.within(start, basis), False), (start, True)):
         found = Attack(x + 0.1 * networks.within(x, basis), None, None, *[None] * 5)
-        named = contract.scores(released, noise(start, 1.0), found, None, SHAPE)
+        named = contract.scores(released, drawn(*start.shape).to(dtype), found, None, SHAPE)
         assert ("share in the span" in named) == there and "drift from the start" in named
 
 
@@ -105,7 +102,7 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
     planes = x.reshape(-1, *SHAPE)
     shading = torch.linspace(-1, 1, 32, dtype=x.dtype)[:, None, None].expand(SHAPE).flatten()
     blurred = avg_pool2d(planes.permute(0, 3, 1, 2), 3, 1, 1).permute(0, 2, 3, 1).flatten(1)
-    for altered in (0.2 * x + 0.5, x + shading, blurred, x + noise(x, 0.5 * x.std())):
+    for altered in (0.2 * x + 0.5, x + shading, blurred, x + 0.5 * x.std() * drawn(*x.shape)):
         assert (detail_ncc(altered, x, SHAPE).diagonal() > membership.ALIKE).double().mean() > 0.95
     assert (detail_ncc(others, x, SHAPE).amax(0) > membership.ALIKE).double().mean() < 0.05
     assert torch.allclose(detail_ncc(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))

@@ -31,15 +31,18 @@ def test_lbfgs_minimises_and_its_memory_obeys_the_secant_equation(small):
     assert torch.allclose(solvers.quasi_newton_product(first.pairs, change), step, rtol=1e-9)
 
 
-def test_lbfgs_solves_a_curved_valley():
-    def rosenbrock(x):
-        x = x.detach().requires_grad_()
-        value = 100 * (x[..., 1] - x[..., 0] ** 2) ** 2 + (1 - x[..., 0]) ** 2
-        (gradient,) = torch.autograd.grad(value.sum(), x)
-        return value.detach(), gradient
+def rosenbrock(x):
+    """A curved valley with its minimum at (1, 1): the value and the gradient."""
+    a, b = x[..., 0], x[..., 1]
+    value = (1 - a) ** 2 + 100 * (b - a**2) ** 2
+    return value, torch.stack([2 * (a - 1) - 400 * a * (b - a**2), 200 * (b - a**2)], -1)
 
-    start = torch.tensor([[-1.2, 1.0], [0.0, 3.0]], dtype=torch.float64)
-    found = solvers.lbfgs(rosenbrock, start, gradient_tolerance=1e-8)
+
+START = torch.tensor([[-1.2, 1.0], [0.0, 3.0]], dtype=torch.float64)  # at the second, its Hessian is indefinite
+
+
+def test_lbfgs_solves_a_curved_valley():
+    found = solvers.lbfgs(rosenbrock, START, gradient_tolerance=1e-8)
     assert found.stopped == ["converged"] * 2
     assert torch.allclose(found.x, torch.ones(2, 2, dtype=torch.float64), atol=1e-7)
 
@@ -72,11 +75,6 @@ def test_cg_with_a_preconditioner_needs_fewer_products():
 
 
 def test_newton_cg_walks_out_of_a_saddle_and_down_a_valley():
-    def rosenbrock(x):
-        a, b = x[..., 0], x[..., 1]
-        value = (1 - a) ** 2 + 100 * (b - a**2) ** 2
-        return value, torch.stack([2 * (a - 1) - 400 * a * (b - a**2), 200 * (b - a**2)], -1)
-
     def hessian(x):
         a, b = x[..., 0], x[..., 1]
         aa, ab = 2 - 400 * (b - 3 * a**2), -400 * a
@@ -86,10 +84,9 @@ def test_newton_cg_walks_out_of_a_saddle_and_down_a_valley():
 
         return product, lambda r: r
 
-    start = torch.tensor([[-1.2, 1.0], [0.0, 3.0]], dtype=torch.float64)  # at the second, H is indefinite
-    found = solvers.newton_cg(rosenbrock, hessian, start)
+    found = solvers.newton_cg(rosenbrock, hessian, START)
     assert found.stopped == ["converged"] * 2 and torch.allclose(found.x, torch.ones(2, 2, dtype=torch.float64))
-    short = solvers.newton_cg(rosenbrock, hessian, start, products=3)
+    short = solvers.newton_cg(rosenbrock, hessian, START, products=3)
     assert "iterations" in short.stopped and not short.converged.all()
 
 
