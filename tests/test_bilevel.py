@@ -113,7 +113,10 @@ def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
         h = bilevel.hypergradient(released, flat.view(x.shape))
         return h.loss, h.gradient.flatten()
 
-    plain, found = solvers.lbfgs(objective, x.flatten(), iterations=10), bilevel.attack(released, x, iterations=10)
+    watched, plain = [], solvers.lbfgs(objective, x.flatten(), iterations=10)
+    found = bilevel.attack(released, x, iterations=10, watch=lambda x, loss: watched.append((x, loss)))
     assert (plain.x.view(x.shape) - found.images).norm() <= 1e-9 * plain.x.norm()
     scale = networks.flatten(released.network).square().sum() / 2
     assert found.loss * scale == pytest.approx(plain.value.item(), rel=1e-6)
+    assert torch.allclose(torch.stack([loss for _, loss in watched]), found.history * scale)
+    assert torch.allclose(watched[0][0], x) and torch.allclose(watched[-1][0], found.images)

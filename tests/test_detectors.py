@@ -134,12 +134,14 @@ def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
     nothing, all_of = torch.zeros_like(truth), torch.ones_like(truth)
     scores = {"stationarity": named | {"combination": named["agreement"]}, "unmixing": named}
     judged = {
-        "stationarity": detection.Judged(truth, all_of, nothing),
+        "stationarity": detection.Judged(truth, ~truth, nothing),
         "unmixing": detection.Judged(all_of, all_of, nothing),
     }
     rows = {row.name.removeprefix("detector/"): row for row in detection.rows(scores, judged, "partition", 7)}
     share, pixels = (rows[f"stationarity/partition/{name}"] for name in ("share_true", "share_true_in_pixels"))
-    assert (share.value, share.baseline, pixels.value) == (0.5, 0, 1)
+    assert (share.value, share.baseline, pixels.value) == (0.5, 0, 0.5)
+    areas = rows["stationarity/partition/auc"].value, rows["stationarity/partition/auc_in_pixels"].value
+    assert sum(areas) == pytest.approx(1)
     assert rows["stationarity/partition/auc"].value == rows["stationarity/partition/agreement/auc"].value
     beside = {name for name in rows if name.startswith("unmixing")}
     assert beside == {"unmixing/none/share_true", "unmixing/none/share_true_in_pixels"}
