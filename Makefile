@@ -56,7 +56,9 @@ comma := ,
 space := $(subst ,, )
 # What a download that failed may need, below what its program says.
 OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
-PYTEST := OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2
+PYTEST := OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2 --dist worksteal
+# Chapters that take longest come first, so that no worker is left with one at the end.
+LONG := decoreco-attack can-anyone-tell speed bilevel-attack energy-landscape
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
@@ -124,7 +126,8 @@ test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
 	@echo "2/5 every chapter at toy size, with right and wrong parameters"
 	@$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters
 	@echo "3/5 every chapter gives its committed outputs"
-	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 $(CHAPTERS:%=book/%.ipynb)
+	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 \
+		$(patsubst %,book/%.ipynb,$(LONG) $(filter-out $(LONG),$(CHAPTERS)))
 	@echo "4/5 the book with its committed outputs renders without a warning"
 	@mkdir -p _build/test && $(MAKE) --no-print-directory html EXECUTED=book TO=_build/test
 	@echo "5/5 a reader opens every page, on a screen and on a phone"
