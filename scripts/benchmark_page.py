@@ -33,7 +33,9 @@ def behind_start(victim):
     if not victim.start:
         return None
     found, alpha = known_start.attempt(victim.released, victim.start, victim.shape, len(victim.released.labels))
-    return None if found.images is None else known_start.exact(victim.released, victim.start, alpha, found).images
+    if found.images is None:
+        return None
+    return known_start.exact(victim.released, victim.start, alpha, found, victim.shape).images
 
 
 def stationary(victim):
