@@ -58,7 +58,7 @@ space := $(subst ,, )
 OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
 PYTEST := OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2 --dist worksteal
 # Chapters that take longest come first, so that no worker is left with one at the end.
-LONG := decoreco-attack can-anyone-tell speed bilevel-attack energy-landscape
+LONG := energy-landscape decoreco-attack behind-a-known-start inside-the-solver rank-decides
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
