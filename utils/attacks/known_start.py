@@ -93,4 +93,7 @@ def exact(released, start, alpha, attempt, shape):
     if attempt.count != len(attempt.images) or basis.shape[1] != attempt.count:
         return sparse.Refined(attempt.images, nothing)
     (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
-    return sparse.refine(attempt.images, mixing, changed.network[0].bias, basis, (begun, first), shape)
+    given = attempt.images, mixing, changed.network[0].bias, basis
+    images, mixing, bias, basis = (part.cpu() for part in given)
+    refined = sparse.refine(images, mixing, bias, basis, change((begun, first), torch.Tensor.cpu), shape)
+    return sparse.Refined(*(part.to(attempt.images.device) for part in refined))

@@ -112,9 +112,9 @@ def completed(matrix, found, sure, basis, shape):
     if not len(free):
         return begun
     floor, window, steps = (unmixing.STAGES if few else unmixing.LATER)[-1]
-    details, white = contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
-    dark = torch.linalg.inv(white.double())
-    begun, free = begun @ dark, normalize(free @ dark)
+    details, white = unmixing.whitened(basis, shape, few)
+    white = white.double()
+    begun, free = begun @ torch.linalg.inv(white), normalize(free @ torch.linalg.inv(white))
     lengths = begun.norm(dim=1, keepdim=True)
 
     def rows(flat):
@@ -127,14 +127,15 @@ def completed(matrix, found, sure, basis, shape):
 
     options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-6}
     zero = [0.0] * (len(begun) * len(free))
-    return rows(torch.as_tensor(minimize(value, zero, jac=True, method="L-BFGS-B", options=options).x)) @ white.double()
+    added = minimize(value, zero, jac=True, method="L-BFGS-B", options=options).x
+    return rows(torch.as_tensor(added)) @ white
 
 
 def refine(images, mixing, bias, basis, layers, shape):
     """Images (m, d) near to the m pictures behind A (h, m), made exact where their columns are sparse: Refined.
 
     `bias` (h,) is what was added to the biases, `basis` (d, m) that of the images, `layers` the first layer at the
-    start and at the end, `shape` that of an image.
+    start and at the end, `shape` that of an image. All on the CPU.
     """
     known = columns(mixing, bias, basis)
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)

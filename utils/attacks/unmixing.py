@@ -72,10 +72,15 @@ def orthogonal(count, r, seed):
     return torch.linalg.qr(noise)[0][:, :r]
 
 
+def whitened(basis, shape, few):
+    """The details of the images of a basis (d, r), made uncorrelated, and the matrix (r, r) for it."""
+    return contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
+
+
 def unmix(basis, shape, count, seed=0):
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step."""
     few, history = count <= FEW, []
-    found, white = contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
+    found, white = whitened(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).numpy()
     point, slope, loss = found.new_zeros(rows.shape), found.new_zeros(rows.shape), found.new_zeros(())
     for floor, window, steps in STAGES if few else LATER:
