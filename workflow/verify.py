@@ -3,8 +3,8 @@
 One run of each record, or --all, with the threads that were recorded, by today's code, and nothing from the cache. A
 number is *equal* if it differs by at most a billionth of itself, or by rounding. Unless data/quantities.yaml says that
 it repeats exactly, it may also lie *within the spread* of its record: its range over the seeds for the same parameters,
-widened on both sides by its width, and by at least a tenth of its largest number. --dataset FILE.npz holds CIFAR-10's
-images, for those in need.
+widened on both sides by its width, and by at least a tenth of its largest number. Numbers that today's code writes in
+addition are counted as *new*: they contradict nothing. --dataset FILE.npz holds CIFAR-10's images, for those in need.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from workflow.run import sentence_of, until_interrupted
 FOLDER = plan.ROOT / "_build" / "verify"
 EQUAL, ROUNDING = 1e-9, 1e-12  # relative and absolute
 SHOWN = 5  # sentences on one run
-HEADER = "record", "run", "numbers", "equal", "in the spread", "outside", "code", "holds"
-Number = namedtuple("Number", "name recorded again low high equal holds")  # nan where there is none
+HEADER = "record", "run", "numbers", "equal", "in the spread", "outside", "new", "code", "holds"
+Number = namedtuple("Number", "name recorded again low high equal holds")  # again is nan where it is not computed any more
 
 
 def repeats(name):
@@ -59,13 +59,13 @@ def numbers_of(rows):
 
 
 def compare(rows, crossed, again):
-    """The Numbers of the run with these crossed parameters, of the rows of its record and of its own rows now."""
+    """The Numbers recorded of the run with these crossed parameters, beside its own rows now."""
     alike = [row for row in rows if all(row[name] == str(value) for name, value in crossed.items() if name != "SEED")]
     recorded = numbers_of(row for row in alike if row["seed"] == str(crossed.get("SEED", row["seed"])))
     seeds, again = numbers_of(alike), numbers_of(again)
-    for name, seed in recorded | again:
+    for (name, seed), value in recorded.items():
         values = [value for (other, _), value in seeds.items() if other == name]
-        yield number(name, recorded.get((name, seed), math.nan), again.get((name, seed), math.nan), values)
+        yield number(name, value, again.get((name, seed), math.nan), values)
 
 
 def load(name):
@@ -115,8 +115,6 @@ def code_of(about, run):
 
 def sentence(number):
     """What is wrong with a number."""
-    if math.isnan(number.recorded):
-        return f"{number.name} is not recorded"
     if math.isnan(number.again):
         return f"{number.name} is recorded, and not computed any more"
     return f"{number.name} is {number.again:g}, recorded {number.recorded:g}; {number.low:g} to {number.high:g} holds"
@@ -133,7 +131,8 @@ def line_of(run, about, rows, content):
     if content["provenance"]["data_sha256"] not in ([recorded] if isinstance(recorded, str) else recorded):
         why += ["its images are others than those recorded"]
     why += map(sentence, outside)
-    counts = len(found), equal, len(found) - equal - len(outside), len(outside)
+    new = len(numbers_of(content["rows"])) - sum(not math.isnan(each.again) for each in found)
+    counts = len(found), equal, len(found) - equal - len(outside), len(outside), new
     line = record, label, *counts, code, "no" if why else "yes"
     return line, [f"{record} {label}: {each}" for each in why[:SHOWN]]
 
