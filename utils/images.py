@@ -78,6 +78,16 @@ def npz(path, binary=True):
     return Labelled(images.reshape(*images.shape[:3], -1), class_numbers(labels, names.tolist(), path, binary))
 
 
+def thumbnails(labelled, side):
+    """Images in grey, averaged down to `side` pixels, a number from 7 to that of the images: Labelled."""
+    grey = torch.from_numpy(np.asarray(labelled.images, dtype=float)).mean(3)
+    if not 7 <= side <= min(grey.shape[1:]):
+        raise InputError(f"SIDE is {side}; these images have from 7 to {min(grey.shape[1:])} pixels.")
+    bytes_ = np.asarray(labelled.images).dtype == np.uint8
+    small = torch.nn.functional.adaptive_avg_pool2d(grey, side) / (255 if bytes_ else 1)
+    return Labelled(small[..., None].numpy(), labelled.labels)
+
+
 def unpack(path):
     """Read those of ARRAYS that an `.npz` file has, unless they need more memory than there is."""
     with np.load(path, allow_pickle=False) as archive:

@@ -98,6 +98,26 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0):
     return Trained(released, start, mean, len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
 
 
+def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
+    """Train the last layer of a network with one hidden layer of torch's start, which stays as it was drawn: Trained.
+
+    Gradient descent on the logistic loss, whose step leaves a share 1 − `shrink` of the weights. It adds combinations
+    of features Φ (m, h), so W₂ = κW₂⁰ + aΦ at any time, and only a (m,) and κ are moved.
+    """
+    mean, y = secret.images.mean().expand(secret.images.shape[1]), secret.labels
+    first, (last, _) = layers_of(perceptron(secret.images.shape[1], (neurons,), seed).to(y.device))
+    rows = torch.relu((secret.images - mean) @ first.weight.mT + first.bias)  # Φ
+    gram, begun = rows @ rows.mT, rows @ last[0]
+    a, kept, rate = torch.zeros_like(y), 1.0, 4 * len(y) / torch.linalg.matrix_norm(gram, 2)
+    for _ in range(steps):
+        a = (1 - shrink) * a - rate * (torch.sigmoid(kept * begun + gram @ a) - y) / len(y)
+        kept *= 1 - shrink
+    network = first, networks.Layer(kept * last + a @ rows, None)
+    recipe = networks.perceptron("margin", neurons)._replace(start="standard", biases=True, centred=False)
+    loss = binary_cross_entropy_with_logits(kept * begun + gram @ a, y).item()
+    return Trained(Released(network, y, recipe), (first, networks.Layer(last, None)), mean, len(y), loss)
+
+
 def colour_mean(part, shape):
     """The mean of every colour over a Part's images and pixels, as an image (d,)."""
     return part.images.view(-1, *shape).mean((0, 1, 2)).expand(shape).flatten()
