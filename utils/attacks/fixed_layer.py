@@ -70,7 +70,7 @@ def attack(first, change, count, *, rounds=ROUNDS, steps=STEPS, seed=0):
         history += found
         loss, absence, c = missed(first, change, x)
         idle = (absence < IDLE * loss).cpu()
-        if loss < FOUND or not idle.any():
+        if loss < FOUND:
             break
     stopped, seconds = "found" if loss < FOUND else "missed", time.perf_counter() - begun
     return Attack(x, c.mT, None, loss, torch.tensor(history), stopped, None, seconds)
