@@ -98,6 +98,17 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0):
     return Trained(released, start, mean, len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
 
 
+def later(start, part, mean, shape, seed):
+    """A network as its next release would be: after one more epoch of plain SGD on a Part."""
+    net = perceptron(start[0].weight.shape[1], [len(layer.weight) for layer in start[:-1]], seed)
+    with torch.no_grad():
+        for ours, theirs in zip(net.parameters(), (p for layer in start for p in layer)):
+            ours.copy_(theirs)
+    net = net.to(start[0].weight.device)
+    fit(net, part, mean, shape, "sgd", 1, seed)
+    return layers_of(net)
+
+
 def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
     """Train the last layer of a network with one hidden layer of torch's start, which stays as it was drawn: Trained.
 
