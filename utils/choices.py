@@ -14,7 +14,7 @@ CHOICES = {
     "START": STARTS,
     "KNOWN": KNOWN,
     "SPACE": ("span", "pixels"),
-    **dict.fromkeys(("RESTART", "UNMIX", "MEASURE"), ("yes", "no")),
+    **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS"), ("yes", "no")),
 }
 
 

@@ -21,8 +21,9 @@ from torch.nn.functional import cosine_similarity, normalize
 from utils.attacks import unmixing
 from utils.kernels import contrast
 
-ROUNDS = 3
+ROUNDS = 6
 STEPS = 30  # of reweighting
+MOST = 1000, 2  # neurons that a column is sought on, the likeliest zeros: so many, or so many times m
 FIRST, FALL, LAST = 0.2, 0.7, 1e-5  # the size of what counts as zero, in units of a column's root mean square
 SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
 CENTRE, WIDTH = -0.5, 0.25  # of the logistic function that takes pre-activations to how likely a zero is
@@ -76,9 +77,10 @@ def inactive(x, layers):
 def sparsest(rows, near, likely):
     """The unit vector w (m,) beside `near` for which rows·w (h,) has most zeros, where they are `likely` (h,).
 
-    Iteratively reweighted least squares: an entry weighs more, the smaller it is.
+    Iteratively reweighted least squares: an entry weighs more, the smaller it is. Of many neurons the likeliest do.
     """
-    w, size = near, FIRST
+    best = likely.topk(min(len(rows), max(MOST[0], MOST[1] * len(near)))).indices.sort().values
+    rows, likely, w, size = rows[best], likely[best], near, FIRST
     for step in range(STEPS):
         weights = likely / (len(rows) * (rows @ w).square() + size**2)
         w = normalize(torch.linalg.solve((rows.mT * weights) @ rows, near if step < 3 else w), dim=0)
