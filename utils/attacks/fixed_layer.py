@@ -7,6 +7,7 @@ neurons than m images have pixels, h ≫ md, allows no others). Where weight dec
 """
 
 import time
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import minimize
@@ -20,6 +21,12 @@ FOUND = 1e-5  # share of ‖Δ‖² that is missed, at which the attack ends
 IDLE = 1.0  # an image is idle if its absence would raise the share by less than this part of it
 RIDGE = 1e-9  # of the mean of the features' squared norms, so that equal images do no harm
 SCALE = 0.2  # standard deviation of the pixels of the images to begin with
+
+
+class Explained(NamedTuple):
+    """What this attack knows beside its images."""
+
+    absence: torch.Tensor  # (m,), the share of ‖Δ‖² that would be missed as well without an image
 
 
 def features(first, x):
@@ -73,4 +80,4 @@ def attack(first, change, count, *, rounds=ROUNDS, steps=STEPS, seed=0):
         if loss < FOUND:
             break
     stopped, seconds = "found" if loss < FOUND else "missed", time.perf_counter() - begun
-    return Attack(x, c.mT, None, loss, torch.tensor(history), stopped, None, seconds)
+    return Attack(x, c.mT, None, loss, torch.tensor(history), stopped, Explained(absence), seconds)
