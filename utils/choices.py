@@ -3,7 +3,6 @@
 RULES = ("signed", "margin", "multiclass", "tied")
 STARTS = ("random", "untuned", "ground_truth", "partition")  # of an attack
 BEGUN = ("torch", "pretrained")  # of a training whose start is known
-KNOWN = ("start", "half", "later")  # what the attacker has of it
 DATASETS = ("photos", "cifar10", "cifar10-subset")  # beside the path of an .npz file
 CHOICES = {
     "DEVICE": ("auto", "cpu", "cuda"),
@@ -12,7 +11,7 @@ CHOICES = {
     "ATTACK": ("affine", "one_hidden", *RULES),
     "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
     "START": STARTS,
-    "KNOWN": KNOWN,
+    "KNOWN": ("start", "half", "later"),  # what the attacker has of such a start
     "SPACE": ("span", "pixels"),
     **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS"), ("yes", "no")),
 }

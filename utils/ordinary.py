@@ -117,7 +117,7 @@ def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
     """
     mean, y = secret.images.mean().expand(secret.images.shape[1]), secret.labels
     first, (last, _) = layers_of(perceptron(secret.images.shape[1], (neurons,), seed).to(y.device))
-    rows = torch.relu((secret.images - mean) @ first.weight.mT + first.bias)  # Φ
+    rows = networks.forward((first,), secret.images - mean)[1][0].clamp_min(0)  # Φ
     gram, begun = rows @ rows.mT, rows @ last[0]
     a, kept, rate = torch.zeros_like(y), 1.0, 4 * len(y) / torch.linalg.matrix_norm(gram, 2)
     for _ in range(steps):

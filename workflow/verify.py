@@ -25,7 +25,7 @@ FOLDER = plan.ROOT / "_build" / "verify"
 EQUAL, ROUNDING = 1e-9, 1e-12  # relative and absolute
 SHOWN = 5  # sentences on one run
 HEADER = "record", "run", "numbers", "equal", "in the spread", "outside", "new", "code", "holds"
-Number = namedtuple("Number", "name recorded again low high equal holds")  # again may be nan: no more
+Number = namedtuple("Number", "name recorded again low high equal holds")  # again is nan if it is missing
 
 
 def repeats(name):

@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 
 from utils.attacks.contract import Attack
 from utils.errors import InputError
+from utils.kernels.layers import forward
 
 ROUNDS = 5  # of L-BFGS; before each but the first the idle images are drawn anew
 STEPS = 1500  # of a round, at most
@@ -23,25 +24,26 @@ RIDGE = 1e-9  # of the mean of the features' squared norms, so that equal images
 SCALE = 0.2  # standard deviation of the pixels of the images to begin with
 
 
-class Explained(NamedTuple):
-    """What this attack knows beside its images."""
+class Missed(NamedTuple):
+    """What the features of m images leave of Δ (k, h)."""
 
-    absence: torch.Tensor  # (m,), the share of ‖Δ‖² that would be missed as well without an image
+    share: torch.Tensor  # ‖P⊥Δ‖²/‖Δ‖²
+    absence: torch.Tensor  # (m,), what the absence of each image would add to it
+    coefficients: torch.Tensor  # c (m, k)
 
 
 def features(first, x):
     """φ(x) = max(W₁x + b₁, 0) of images (m, d): (m, h)."""
-    z = x @ first.weight.mT
-    return torch.relu(z if first.bias is None else z + first.bias)
+    return forward((first,), x)[1][0].clamp_min(0)
 
 
 def missed(first, change, x):
-    """‖P⊥Δ‖²/‖Δ‖² for images x (m, d), given Δ (k, h); what each image's absence would add (m,); and c (m, k)."""
+    """What images x (m, d) leave of Δ (k, h): Missed."""
     rows = features(first, x)
     gram, size = rows @ rows.mT, change.square().sum()
     inverse = torch.linalg.inv(gram + RIDGE * gram.diagonal().mean() * torch.eye(len(x)).to(gram))
     c = inverse @ (rows @ change.mT)
-    return 1 - (rows.mT @ c * change.mT).sum() / size, c.square().sum(1) / inverse.diagonal() / size, c
+    return Missed(1 - (rows.mT @ c * change.mT).sum() / size, c.square().sum(1) / inverse.diagonal() / size, c)
 
 
 def descend(first, change, x, steps):
@@ -50,7 +52,7 @@ def descend(first, change, x, steps):
 
     def value(flat):
         leaf = torch.as_tensor(flat).to(x).view(x.shape).requires_grad_()
-        loss = missed(first, change, leaf)[0]
+        loss = missed(first, change, leaf).share
         slope = torch.autograd.grad(loss, leaf)[0]
         history.append(loss.item())
         return history[-1], slope.cpu().flatten().numpy()
@@ -75,9 +77,9 @@ def attack(first, change, count, *, rounds=ROUNDS, steps=STEPS, seed=0):
         drawn = SCALE * torch.randn(x.shape, generator=chance)
         x, found = descend(first, change, torch.where(idle.to(x.device)[:, None], drawn.to(x), x), steps)
         history += found
-        loss, absence, c = missed(first, change, x)
-        idle = (absence < IDLE * loss).cpu()
-        if loss < FOUND:
+        left = missed(first, change, x)
+        idle = (left.absence < IDLE * left.share).cpu()
+        if left.share < FOUND:
             break
-    stopped, seconds = "found" if loss < FOUND else "missed", time.perf_counter() - begun
-    return Attack(x, c.mT, None, loss, torch.tensor(history), stopped, Explained(absence), seconds)
+    stopped, seconds = "found" if left.share < FOUND else "missed", time.perf_counter() - begun
+    return Attack(x, left.coefficients.mT, None, left.share, torch.tensor(history), stopped, left, seconds)
