@@ -21,10 +21,11 @@ from torch.nn.functional import cosine_similarity, normalize
 from utils.attacks import unmixing
 from utils.kernels import contrast
 
-ROUNDS = 6
-STEPS = 30  # of reweighting
+ROUNDS = 8
+STEPS = 20  # of reweighting
+FEWER = 120  # steps of unmixing in a round, at most, for more than unmixing.FEW images
 MOST = 1000, 2  # neurons that a column is sought on, the likeliest zeros: so many, or so many times m
-FIRST, FALL, LAST = 0.2, 0.7, 1e-5  # the size of what counts as zero, in units of a column's root mean square
+FIRST, FALL, LAST = 0.2, 0.6, 1e-5  # the size of what counts as zero, in units of a column's root mean square
 SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
 CENTRE, WIDTH = -0.5, 0.25  # of the logistic function that takes pre-activations to how likely a zero is
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
@@ -113,24 +114,27 @@ def completed(matrix, found, sure, basis, shape):
     free, few = torch.linalg.svd(certain.mT)[2][certain.shape[1] :], len(matrix) <= unmixing.FEW
     if not len(free):
         return begun
-    floor, window, steps = (unmixing.STAGES if few else unmixing.LATER)[-1]
+    floor, window, steps = unmixing.STAGES[-1] if few else (*unmixing.LATER[-1][:2], FEWER)
     details, white = unmixing.whitened(basis, shape, few)
     white = white.double()
-    begun, free = begun @ torch.linalg.inv(white), normalize(free @ torch.linalg.inv(white))
+    begun, free = begun @ torch.linalg.inv(white), torch.linalg.qr(torch.linalg.inv(white).mT @ free.mT)[0].mT
     lengths = begun.norm(dim=1, keepdim=True)
+    begun, flat = begun / lengths, details.flatten(1)
+    seen, more = begun.float() @ flat, free.float() @ flat
 
-    def rows(flat):
-        return begun + lengths * flat.view(len(begun), len(free)) @ free
-
-    def value(flat):
-        flat = torch.as_tensor(flat).requires_grad_()
-        loss = contrast.objective(normalize(rows(flat)).float(), details, floor, window)
-        return loss.item(), torch.autograd.grad(loss, flat)[0].numpy()
+    def value(added):
+        added = torch.as_tensor(added).view(len(begun), len(free)).requires_grad_()
+        rows = begun + added @ free
+        sizes = rows.norm(dim=1, keepdim=True)
+        pictures = ((seen + added.float() @ more) / sizes.float()).view(-1, *details.shape[1:])
+        apart = torch.linalg.slogdet(rows / sizes).logabsdet
+        loss = contrast.faintness(pictures, floor, window).sum() - apart
+        return loss.item(), torch.autograd.grad(loss, added)[0].flatten().numpy()
 
     options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-6}
     zero = [0.0] * (len(begun) * len(free))
     added = minimize(value, zero, jac=True, method="L-BFGS-B", options=options).x
-    return rows(torch.as_tensor(added)) @ white
+    return lengths * (begun + torch.as_tensor(added).view(len(begun), -1) @ free) @ white
 
 
 def refine(images, mixing, bias, basis, layers, shape):

@@ -33,14 +33,19 @@ def whiten(found):
     return (matrix @ flat).view_as(found), matrix
 
 
-def objective(matrix, found, floor, window):
-    """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart.
+def faintness(seen, floor, window):
+    """J = ½ mean_{G,p} log(`floor` + e_p) of images with details (m, G, K, H, W): (m,).
 
-    J = ½ mean_{G,p} log(`floor` + e_p) of an image MF, with e the mean of squared details in a `window` around place p.
+    e_p is the mean of squared details in a `window` around place p.
     """
-    energy = (matrix @ found.flatten(1)).view(-1, *found.shape[1:]).square().mean(2)  # (m, G, H, W)
-    contrast = (floor + avg_pool2d(energy, window, 1, window // 2)).log().mean((1, 2, 3)) / 2  # (m,)
-    return contrast.sum() - torch.logdet(matrix.mT @ matrix) / 2
+    energy = seen.square().mean(2)  # (m, G, H, W)
+    return (floor + avg_pool2d(energy, window, 1, window // 2)).log().mean((1, 2, 3)) / 2
+
+
+def objective(matrix, found, floor, window):
+    """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart."""
+    seen = (matrix @ found.flatten(1)).view(-1, *found.shape[1:])
+    return faintness(seen, floor, window).sum() - torch.logdet(matrix.mT @ matrix) / 2
 
 
 def score(pictures, known, shape, floor=0.1, window=3):
