@@ -53,6 +53,32 @@ def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
     assert unmixing.attempt(victim.released, data.shape, M).count is None  # without the start
 
 
+def test_squares_are_cut_row_by_row_and_hold_all_pixels():
+    x, shape = torch.arange(2 * 4 * 6 * 3).double().view(2, -1), (4, 6, 3)
+    squares = ordinary.cut(x, shape, 2)
+    assert squares.shape == (2, 6, 12)
+    torch.testing.assert_close(squares[1, 4], x.view(2, *shape)[1, 2:4, 2:4].flatten())
+    with pytest.raises(InputError, match="not cut into squares of 4: take a divisor"):
+        ordinary.cut(x, shape, 4)
+
+
+def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it(data):
+    """Torch's own convolution gives what the cut gives, and what SGD adds lies in the span of the squares."""
+    x, side = (data.secret.images - 0.4).float(), 16
+    layer = torch.nn.Conv2d(3, 5, side, stride=side)
+    seen = layer(x.view(-1, *data.shape).permute(0, 3, 1, 2)).flatten(2).mT  # (M, k, 5)
+    weight = layer.weight.permute(0, 2, 3, 1).flatten(1)
+    torch.testing.assert_close(ordinary.cut(x, data.shape, side) @ weight.mT + layer.bias, seen, rtol=1e-4, atol=1e-5)
+    few = data.secret._replace(images=data.secret.images[:4], labels=data.secret.labels[:4])
+    trained = ordinary.train_patches(few, data.shape, side, 60, "sgd_decay", 30)
+    changed, alpha = known_start.trained_part(trained.released, trained.start)
+    squares = ordinary.cut(few.images - trained.mean, data.shape, side).flatten(0, 1)
+    basis, added = torch.linalg.qr(squares.mT)[0], changed.network[0].weight
+    assert alpha < 1 and trained.versions == len(squares) == 16
+    assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
+    assert known_start.attempt(trained.released, trained.start, (side, side, 3), 16)[0].count == 16
+
+
 def test_weight_decay_that_is_ignored_hides_the_count(trained, data):
     released, start = trained["sgd_decay"][:2]
     assert known_start.attempt(released, start, data.shape, M)[0].count == M

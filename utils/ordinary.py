@@ -71,6 +71,26 @@ def fit(net, part, mean, shape, trainer, epochs, seed):
     return loss
 
 
+def cut(x, shape, side):
+    """Images (n, d) of a shape (H, W, C), cut into k squares of `side` pixels: (n, k, side²·C)."""
+    height, width, colours = shape
+    if side < 1 or height % side or width % side:
+        raise InputError(f"Images of {height} × {width} pixels are not cut into squares of {side}: take a divisor.")
+    parts = x.view(-1, height // side, side, width // side, side, colours).transpose(2, 3)
+    return parts.reshape(len(x), -1, side * side * colours)
+
+
+class Cut(torch.nn.Module):
+    """`cut` as a layer: with a linear layer behind it, it is a convolution whose stride is its width."""
+
+    def __init__(self, shape, side):
+        super().__init__()
+        self.shape, self.side = shape, side
+
+    def forward(self, x):
+        return cut(x, self.shape, self.side)
+
+
 def mirrored(x, shape):
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
@@ -107,6 +127,26 @@ def later(start, part, mean, shape, seed):
     net = net.to(start[0].weight.device)
     fit(net, part, mean, shape, "sgd", 1, seed)
     return layers_of(net)
+
+
+def train_patches(secret, shape, side, neurons, trainer="sgd", epochs=60, seed=0):
+    """Train a network whose first layer sees squares of `side` pixels, from torch's start: Trained, of that layer.
+
+    Behind this convolution, whose stride is its width, stand a hidden layer of 500 neurons and the output.
+    """
+    mean = colour_mean(secret, shape)
+    places, inputs = cut(mean[None], shape, side).shape[1:]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        first = torch.nn.Linear(inputs, neurons)
+    rest = perceptron(places * neurons, (500,), seed + 1)
+    net = torch.nn.Sequential(Cut(shape, side), first, torch.nn.ReLU(), torch.nn.Flatten(), *rest)
+    net = net.to(secret.images.device)
+    start = layers_of(net)[:1]
+    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2)
+    recipe = networks.perceptron("margin", neurons, 500)._replace(start="standard", biases=True, centred=False)
+    released = Released(layers_of(net)[:1], secret.labels, recipe)
+    return Trained(released, start, mean, places * len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
 
 
 def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
