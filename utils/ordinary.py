@@ -88,6 +88,7 @@ class Cut(torch.nn.Module):
         self.shape, self.side = shape, side
 
     def forward(self, x):
+        """Images (n, d) as their squares (n, k, side²·C)."""
         return cut(x, self.shape, self.side)
 
 
