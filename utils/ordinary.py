@@ -103,6 +103,11 @@ def layers_of(net):
     return tuple(networks.Layer(*(p.detach().double().clone() for p in (l.weight, l.bias))) for l in linear)
 
 
+def recipe(*hidden):
+    """The Recipe of such a training, of a network with hidden layers of these widths."""
+    return networks.perceptron("margin", *hidden)._replace(start="standard", biases=True, centred=False)
+
+
 def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0):
     """Train on a Part from torch's start, or first on the Part `others` if there is one: Trained.
 
@@ -114,8 +119,7 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0):
         fit(net, others, mean, shape, "sgd", epochs // 3, seed + 1)
     start = layers_of(net)
     loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2)
-    recipe = networks.perceptron("margin", *hidden)._replace(start="standard", biases=True)
-    released = Released(layers_of(net), secret.labels, recipe._replace(centred=False))
+    released = Released(layers_of(net), secret.labels, recipe(*hidden))
     return Trained(released, start, mean, len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
 
 
@@ -137,16 +141,11 @@ def train_patches(secret, shape, side, neurons, trainer="sgd", epochs=60, seed=0
     """
     mean = colour_mean(secret, shape)
     places, inputs = cut(mean[None], shape, side).shape[1:]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        first = torch.nn.Linear(inputs, neurons)
-    rest = perceptron(places * neurons, (500,), seed + 1)
-    net = torch.nn.Sequential(Cut(shape, side), first, torch.nn.ReLU(), torch.nn.Flatten(), *rest)
-    net = net.to(secret.images.device)
+    first, last = perceptron(inputs, (neurons,), seed)[:2], perceptron(places * neurons, (500,), seed + 1)
+    net = torch.nn.Sequential(Cut(shape, side), *first, torch.nn.Flatten(), *last).to(secret.images.device)
     start = layers_of(net)[:1]
     loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2)
-    recipe = networks.perceptron("margin", neurons, 500)._replace(start="standard", biases=True, centred=False)
-    released = Released(layers_of(net)[:1], secret.labels, recipe)
+    released = Released(layers_of(net)[:1], secret.labels, recipe(neurons, 500))
     return Trained(released, start, mean, places * len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
 
 
@@ -165,9 +164,8 @@ def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
         a = (1 - shrink) * a - rate * (torch.sigmoid(kept * begun + gram @ a) - y) / len(y)
         kept *= 1 - shrink
     network = first, networks.Layer(kept * last + a @ rows, None)
-    recipe = networks.perceptron("margin", neurons)._replace(start="standard", biases=True, centred=False)
     loss = binary_cross_entropy_with_logits(kept * begun + gram @ a, y).item()
-    return Trained(Released(network, y, recipe), (first, networks.Layer(last, None)), mean, len(y), loss)
+    return Trained(Released(network, y, recipe(neurons)), (first, networks.Layer(last, None)), mean, len(y), loss)
 
 
 def colour_mean(part, shape):

@@ -21,9 +21,9 @@ from torch.nn.functional import cosine_similarity, normalize
 from utils.attacks import unmixing
 from utils.kernels import contrast
 
-ROUNDS = 8
+ROUNDS = 8  # at most
 STEPS = 20  # of reweighting
-FEWER = 120  # steps of unmixing in a round, at most, for more than unmixing.FEW images
+ROUGH = *unmixing.LATER[-1][:2], 120  # ε, window and steps of unmixing in a round, for more than unmixing.FEW images
 MOST = 1000, 2  # neurons that a column is sought on, the likeliest zeros: so many, or so many times m
 FIRST, FALL, LAST = 0.2, 0.6, 1e-5  # the size of what counts as zero, in units of a column's root mean square
 SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
@@ -114,16 +114,23 @@ def completed(matrix, found, sure, basis, shape):
     free, few = torch.linalg.svd(certain.mT)[2][certain.shape[1] :], len(matrix) <= unmixing.FEW
     if not len(free):
         return begun
-    floor, window, steps = unmixing.STAGES[-1] if few else (*unmixing.LATER[-1][:2], FEWER)
     details, white = unmixing.whitened(basis, shape, few)
     white = white.double()
-    begun, free = begun @ torch.linalg.inv(white), torch.linalg.qr(torch.linalg.inv(white).mT @ free.mT)[0].mT
-    lengths = begun.norm(dim=1, keepdim=True)
-    begun, flat = begun / lengths, details.flatten(1)
-    seen, more = begun.float() @ flat, free.float() @ flat
+    begun, free = (rows @ torch.linalg.inv(white) for rows in (begun, free))
+    lengths, free = begun.norm(dim=1, keepdim=True), torch.linalg.qr(free.mT)[0].mT
+    return lengths * combined(begun / lengths, free, details, unmixing.STAGES[-1] if few else ROUGH) @ white
 
-    def value(added):
-        added = torch.as_tensor(added).view(len(begun), len(free)).requires_grad_()
+
+def combined(begun, free, details, stage):
+    """Rows `begun` (m, m) plus the combinations of orthonormal rows `free` (u, m) that unmix best: (m, m).
+
+    Rows mix the `details` (m, G, K, H, W); a `stage` is ε, a window, and steps at most.
+    """
+    floor, window, steps = stage
+    seen, more = (rows.float() @ details.flatten(1) for rows in (begun, free))  # (m, GKHW) and (u, GKHW)
+
+    def value(flat):
+        added = torch.as_tensor(flat).view(len(begun), len(free)).requires_grad_()
         rows = begun + added @ free
         sizes = rows.norm(dim=1, keepdim=True)
         pictures = ((seen + added.float() @ more) / sizes.float()).view(-1, *details.shape[1:])
@@ -134,7 +141,7 @@ def completed(matrix, found, sure, basis, shape):
     options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-6}
     zero = [0.0] * (len(begun) * len(free))
     added = minimize(value, zero, jac=True, method="L-BFGS-B", options=options).x
-    return lengths * (begun + torch.as_tensor(added).view(len(begun), -1) @ free) @ white
+    return begun + torch.as_tensor(added).view(len(begun), len(free)) @ free
 
 
 def refine(images, mixing, bias, basis, layers, shape):
