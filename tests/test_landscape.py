@@ -11,9 +11,9 @@ from utils import images, networks, victims
 from utils.attacks import bilevel, starts
 from utils.evaluation import evaluate, landscape, mixtures
 
-NAMES = "landscape", "landscape-losses"
+NAMES = "landscape", "landscape-losses", "stalls"
 AFFINE = networks.affine(1e-2)
-grids, losses = (SimpleNamespace(**chapter_functions(name)) for name in NAMES)
+grids, losses, stalls = (SimpleNamespace(**chapter_functions(name)) for name in NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_exact_spectra_are_those_of_the_hessians(six):
 
 def test_free_coefficients_curve_all_directions_alike(six):
     x, known = six
-    values = torch.linalg.eigvalsh(hessian(lambda x: losses.free_gradient(x, known)[1], x))
+    values = torch.linalg.eigvalsh(hessian(lambda x: landscape.free_gradient(x, known)[1], x))
     values = values[values > 1e-4 * values[-1]]
     assert len(values) == 12 + 1 - 6  # d + 1 directions less the row space of six images
     assert torch.allclose(values[1:], values[-1], rtol=1e-4)
@@ -174,7 +174,7 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(data):
     assert torch.allclose(landscape.free_loss(y, known), missed)
     step = 1e-6 * drawn(4, 6)
     change = landscape.free_loss(y + step, known) - landscape.free_loss(y - step, known)
-    assert torch.allclose(change / 2, (losses.free_gradient(y, known)[1] * step).sum(), rtol=1e-4)
+    assert torch.allclose(change / 2, (landscape.free_gradient(y, known)[1] * step).sum(), rtol=1e-4)
 
 
 def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian():
@@ -199,3 +199,28 @@ def test_descents_are_charged_by_products(released, sets):
 
 
 # ---- No local minimum above zero: points that are critical, built as the proof says ----
+
+
+@pytest.mark.parametrize(
+    "curvature, pull, rests",
+    [((2, 1, 0), 0, True), ((2, 1, -1), 0, False), ((2, 1, 0), 1, False)],
+    ids=["a valley", "a saddle", "a slope"],
+)
+def test_a_local_minimum_is_at_rest_and_curves_nowhere_down(curvature, pull, rests):
+    turn = torch.linalg.qr(drawn(3, 3))[0]
+    matrix, there = turn @ torch.diag(torch.tensor(curvature).double()) @ turn.mT, drawn(3, seed=1)
+
+    def loss(x):
+        moved = x - there
+        return 0.5 + moved @ matrix @ moved / 2 + pull * moved.sum(), matrix @ moved + pull
+
+    assert stalls.at_minimum(loss, there) == rests
+
+
+def test_a_descent_arrives_or_stops_at_a_minimum():
+    def bowl(height):
+        return lambda x: (height + x.square().sum(), 2 * x)
+
+    start = drawn(3)
+    assert stalls.descended(bowl(0), start)[0] == "arrived"
+    assert stalls.descended(bowl(0.1), start)[0] == "minimum"

@@ -110,6 +110,13 @@ def free_loss(x, known):
     return rest.square().sum(-1) / theta.square().sum()
 
 
+def free_gradient(x, known):
+    """l_free (…) and its gradient (…, m, d)."""
+    x = x.detach().requires_grad_()
+    value = free_loss(x, known)
+    return value.detach(), torch.autograd.grad(value.sum(), x)[0]
+
+
 def trained_from(begin, x, known, target):
     """‖θ(x) − θ*‖²/‖θ*‖² (S,) of a hidden layer trained from θ⁰ (Weights), then with neurons matched to the network θ*.
 
