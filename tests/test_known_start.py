@@ -129,6 +129,26 @@ def test_an_unknown_trainer_and_a_training_that_diverges_are_told(data):
         ordinary.train(far, None, data.shape, "sgd", (8,), 2)
 
 
+def test_a_setting_changes_one_thing_of_a_training(data):
+    assert ordinary.setting("as given", 7, 8, 9) == ordinary.Setting(7, 8, 9, 2, 1.0, ordinary.BATCHES)
+    assert ordinary.setting("one hidden layer", 7, 8, 9) == ordinary.Setting(7, 8, 9, depth=1)
+    for name in ordinary.SETTINGS:
+        changed = [a != b for a, b in zip(ordinary.setting(name, 7, 8, 9), ordinary.setting("as given", 7, 8, 9))]
+        assert sum(changed) == (name != "as given")
+    with pytest.raises(InputError, match="SETTING is 'bogus'"):
+        ordinary.setting("bogus", 7, 8, 9)
+
+
+def test_rate_and_batches_reach_the_optimiser(data):
+    """One step on all images moves the weights in proportion to the rate."""
+
+    def moved(rate):
+        one = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=1)
+        return one.released.network[0].weight - one.start[0].weight
+
+    torch.testing.assert_close(2 * moved(0.5), moved(1.0), rtol=1e-3, atol=1e-7)
+
+
 def test_the_stationarity_attack_with_the_start_explains_what_training_added(data, trained):
     """Its loss is far below that of no image at all, 1, and below that of the attack without the start."""
     released, start, *_ = trained["sgd"]

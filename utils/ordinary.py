@@ -31,6 +31,33 @@ TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance e
 }
 
 
+class Setting(NamedTuple):
+    """How large a training is, and how fast."""
+
+    images: int  # m
+    neurons: int  # of each hidden layer
+    epochs: int
+    depth: int = 2  # hidden layers
+    rate: float = 1.0  # times that of the optimiser
+    batches: int = BATCHES
+
+
+SETTINGS = {  # name: what it changes
+    "as given": {},
+    "10 images": {"images": 10},
+    "250 neurons": {"neurons": 250},
+    "1000 neurons": {"neurons": 1000},
+    "one hidden layer": {"depth": 1},
+    "four hidden layers": {"depth": 4},
+    "a fifth of the rate": {"rate": 0.2},
+    "twice the rate": {"rate": 2.0},
+    "10 epochs": {"epochs": 10},
+    "300 epochs": {"epochs": 300},
+    "two images in a batch": {"batches": 25},
+    "all images in a batch": {"batches": 1},
+}
+
+
 class Trained(NamedTuple):
     """A network as its trainer gives it away, the start that others know as well, and what the evaluator knows."""
 
@@ -51,13 +78,23 @@ def perceptron(inputs, hidden, seed):
         return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
 
 
-def fit(net, part, mean, shape, trainer, epochs, seed):
-    """Train a module in place on a Part's images minus a mean (d,) by one of TRAINERS: its loss at the end."""
+def setting(name, images, neurons, epochs):
+    """The Setting of a name in SETTINGS, with these numbers where it changes no other."""
+    return Setting(images, neurons, epochs)._replace(**SETTINGS[choose("SETTING", name, SETTINGS)])
+
+
+def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES):
+    """Train a module in place on a Part's images minus a mean (d,) by one of TRAINERS: its loss at the end.
+
+    The optimiser's rate is taken `rate` times, and an epoch has so many `batches`.
+    """
     x, y = (part.images - mean).float(), part.labels.float()
     optimiser, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
     optimiser, chance = OPTIMISERS[optimiser](net.parameters()), torch.Generator().manual_seed(seed)
+    for group in optimiser.param_groups:
+        group["lr"] *= rate
     for _ in range(epochs):
-        for rows in torch.randperm(len(x), generator=chance).chunk(BATCHES):
+        for rows in torch.randperm(len(x), generator=chance).chunk(batches):
             seen = x[rows]
             if flips:
                 heads = torch.rand(len(rows), generator=chance).to(x.device) < 0.5
@@ -67,7 +104,9 @@ def fit(net, part, mean, shape, trainer, epochs, seed):
             optimiser.step()
     loss = binary_cross_entropy_with_logits(net(x)[:, 0], y).item()
     if not loss < float("inf"):
-        raise InputError(f"Training by TRAINER={trainer!r} diverged: its loss is {loss}. Take another SEED.")
+        raise InputError(
+            f"Training by TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or a lower rate."
+        )
     return loss
 
 
@@ -108,7 +147,7 @@ def recipe(*hidden):
     return networks.perceptron("margin", *hidden)._replace(start="standard", biases=True, centred=False)
 
 
-def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0):
+def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, rate=1.0, batches=BATCHES):
     """Train on a Part from torch's start, or first on the Part `others` if there is one: Trained.
 
     `others` are public images: they give the network that is fine-tuned, by plain SGD for a third of the epochs.
@@ -118,7 +157,7 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0):
     if others is not None:
         fit(net, others, mean, shape, "sgd", epochs // 3, seed + 1)
     start = layers_of(net)
-    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2)
+    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2, rate, batches)
     released = Released(layers_of(net), secret.labels, recipe(*hidden))
     return Trained(released, start, mean, len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
 
