@@ -31,7 +31,8 @@ REFERENCES = json.loads((ROOT / "tests" / "toy_references.json").read_text())
 WRITTEN = yaml.safe_load((ROOT / "tests" / "toy_runs.yaml").read_text())
 IMAGES = 20
 SIZES = {"IMAGES": IMAGES, "NETWORK_IMAGES": IMAGES, "FEW_IMAGES": 10, "CANDIDATES": 2 * IMAGES, "POINTS": IMAGES}
-SIZES |= {"NEURONS": 40, "WIDTH": 12, "DIMENSIONS": 30, "GRID": 3, "SIDE": 8, "SAMPLES": 9, "LINES": 1, "SEEDS": 1, "STARTS": 2}
+SIZES |= {"NEURONS": 40, "WIDTH": 12, "DIMENSIONS": 30, "GRID": 3, "SIDE": 8, "SAMPLES": 9}
+SIZES |= {"LINES": 1, "SEEDS": 1, "STARTS": 2}
 STEPS = {"STEPS": 12, "ATTACK_STEPS": 30, "PRODUCTS": 2000, "EPOCHS": 300}
 SMALL = SIZES | STEPS  # for the notebooks that have these parameters
 
