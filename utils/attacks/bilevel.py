@@ -54,11 +54,11 @@ def model_of(released):
     return one_hidden if hidden else affine
 
 
-def condensed(released):
+def condensed(released, tolerance=1e-6):
     """The same victim with one neuron for all that are equal, if it has any; see `one_hidden.merged`."""
     if len(released.network) == 1:
         return released
-    theta = one_hidden.merged(one_hidden.weights(released.network, released.recipe.sharpness))
+    theta = one_hidden.merged(one_hidden.weights(released.network, released.recipe.sharpness), tolerance)
     recipe = released.recipe._replace(sharpness=theta.sharpness)
     return released._replace(network=one_hidden.network(theta), recipe=recipe)
 
