@@ -42,7 +42,7 @@ class Setting(NamedTuple):
     batches: int = BATCHES
 
 
-SETTINGS = {  # name: what it changes
+SETTINGS: dict[str, dict] = {  # name: what it changes
     "as given": {},
     "10 images": {"images": 10},
     "250 neurons": {"neurons": 250},
