@@ -140,13 +140,14 @@ def test_a_setting_changes_one_thing_of_a_training(data):
 
 
 def test_rate_and_batches_reach_the_optimiser(data):
-    """One step on all images moves the weights in proportion to the rate."""
+    """One step on all images moves the weights in proportion to the rate, and two steps move them further."""
 
-    def moved(rate):
-        one = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=1)
+    def moved(rate, batches):
+        one = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches)
         return one.released.network[0].weight - one.start[0].weight
 
-    torch.testing.assert_close(2 * moved(0.5), moved(1.0), rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(2 * moved(0.5, 1), moved(1.0, 1), rtol=1e-3, atol=1e-7)
+    assert moved(1.0, 2).norm() > 1.5 * moved(1.0, 1).norm()
 
 
 def test_the_stationarity_attack_with_the_start_explains_what_training_added(data, trained):
