@@ -211,7 +211,9 @@ def test_a_sentence_is_split_where_its_decided_lines_differ(made):
         ledger.verdict({"lines": lines}) for lines in ([held], [held, failed], [held, still], [still, held], [proof])
     ]
     assert words == ["held", "split", "held", "open", "proved"]
-    assert ledger.verdict({"lines": [proof | {"rule": "refutation"}]}) == "refuted"
+    refutation = proof | {"rule": "refutation"}
+    words = [ledger.verdict({"lines": [refutation, *lines]}) for lines in ([], [failed], [failed, held])]
+    assert words == ["refuted", "refuted", "split"]
     assert [ledger.has_open({"lines": lines}) for lines in ([held, still], [held])] == [True, False]
 
 

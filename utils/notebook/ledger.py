@@ -35,6 +35,7 @@ RULES = {  # whether a sentence is true of one seed, by its number and the thres
     "between": lambda value, ends: ends[0] <= value <= ends[1],
 }
 PLACES = {"proof": PROVED, "refutation": REFUTED}  # rules that need no record
+SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
 SENTENCE = {"id", "paper", "section", "sentence", "chapters", "lines"}
 COMMON = {"setting", "rule", "judged", "not_shown"}
 COUNTED = {"at", "measure", "record", "quantities", "threshold", "stated", "needs_convergence"}
@@ -186,9 +187,9 @@ def judge(line):
 
 
 def verdict(row):
-    """The verdict on a sentence: open if its first line is; else that of all decided lines, *split* if they differ."""
+    """The verdict on a sentence: that of its first line, but *split* if a decided line says something else."""
     words = [judge(line).word for line in row["lines"]]
-    decided = {word for word in words if word != OPEN}
+    decided = {SAME.get(word, word) for word in words if word != OPEN}
     return OPEN if words[0] == OPEN else SPLIT if len(decided) > 1 else words[0]
 
 
