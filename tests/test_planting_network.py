@@ -10,7 +10,7 @@ from utils import images, networks, victims
 from utils.attacks import planting, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.kernels import one_hidden
+from utils.kernels import minimum, one_hidden
 
 MU = 0.1
 RECIPE = networks.one_hidden(8, MU)
@@ -38,7 +38,7 @@ def test_the_equations_are_the_gradient_of_the_energy(trained):
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, wish.labels)
     energy = loss + wish.weight_decay / 2 * vector.square().sum()
     slope = one_hidden.unpack(torch.autograd.grad(energy, vector)[0], k)
-    found, w = planting.conditions(z, wish, theta, 0.0), theta.second[:-1]
+    (found, _), w = minimum.conditions(z, wish, theta, 0.0), theta.second[:-1]
     expected = slope.first / (wish.weight_decay * w[:, None])
     assert torch.allclose(found[: k * (k + 1)], expected.flatten(), atol=1e-9)
     assert torch.allclose(found[k * (k + 2)], slope.second[-1] / wish.weight_decay, atol=1e-9)
@@ -46,10 +46,19 @@ def test_the_equations_are_the_gradient_of_the_energy(trained):
     assert torch.equal(balance.sign(), found[k * (k + 1) : k * (k + 2)].sign())
 
 
+@pytest.mark.parametrize("change, margin", [(0, 0.0), (0.1, 3e-3), (0.5, 50.0)])
+def test_the_slopes_of_the_conditions_are_their_derivatives(trained, change, margin):
+    wish = merged_wish(*trained)
+    z, terms = wish.seen + change * drawn(*wish.seen.shape, seed=1), (wish, wish.theta, 0.1, margin)
+    _, slopes = minimum.conditions(z, *terms)
+    again = torch.func.jacrev(lambda z: minimum.conditions(z, *terms)[0])(z)
+    assert wish.copied.any() and (slopes - again).norm() <= 1e-9 * again.norm()
+
+
 def test_the_secret_images_satisfy_the_equations_and_are_their_own_nearest(trained):
     secret, released = trained
     wish = merged_wish(secret, released)
-    assert planting.conditions(wish.seen, wish, wish.theta, 0.0).abs().max() < 1e-5
+    assert minimum.conditions(wish.seen, wish, wish.theta, 0.0)[0].abs().max() < 1e-5
     assert torch.allclose(planting.nearest(wish.seen, wish), secret.images, atol=1e-6)
 
 

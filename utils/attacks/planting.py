@@ -6,6 +6,7 @@ in the row space of W₁. With C_ij = ℓ'_i w_j σ'(s_ij)/m, the first layer is
 images to a start T are X = ZUᵀ + (1 − P)T(1 − UUᵀ), P projecting onto the columns of C; K² + 2K + 1 equations are left.
 """
 
+import functools
 import math
 import time
 from collections import namedtuple
@@ -13,14 +14,13 @@ from collections import namedtuple
 import numpy as np
 import torch
 from scipy.optimize import least_squares
-from torch.func import jacrev
 
 from utils import networks
 from utils.attacks import bilevel
 from utils.attacks.contract import check_start
 from utils.cache import cached
 from utils.errors import InputError
-from utils.kernels import affine, one_hidden
+from utils.kernels import minimum, one_hidden
 
 ENOUGH = 1e-6  # relative squared distance at which no other preparation is tried
 # Weights and margins once the kinks are sharp, and how often the conditions are computed at most.
@@ -45,69 +45,46 @@ def wish(released, start):
     return Wish(theta, released.labels, released.recipe.weight_decay, seen, others, axes, sizes, copied)
 
 
-def forward(z, wish, theta):
-    """A one_hidden.State, and the residuals ℓ'/m (m,)."""
-    state = one_hidden.forward(one_hidden.pack(theta), z, theta.sharpness)
-    return state, affine.residuals(state.logits, wish.labels) / len(z)
-
-
-def conditions(z, wish, theta, weight, margin=0.0):
-    """∇_θE(X; θ*) as far as Z decides on it, over μ and neuron by neuron over w_j, then the curvature: (K² + 5K + 1,).
-
-    The row of w_j less w̄_j times that of w̄_j is Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j. Only images near a kink
-    add to it, those of one class with one sign; in logarithms it says where to go even if all of them are far away. The
-    last 3K numbers say that E curves up: `weight` times the root of Σ_i max(0, −r_i w_j σ''(s_ij)), of images near the
-    kink of a neuron of their class; then, where equal neurons may part, that q_j has no eigenvalue below `margin`·μ in
-    the coordinates Z, and that the sum, each term times ‖x̄_i‖² of the start, is at most 15μ.
-    """
-    (rows, first, w, active, slope, bend, _), r = forward(z, wish, theta)
-    s, decay = rows @ first.T, wish.weight_decay  # (m, K+1) @ (K+1, K)
-    sums = (r[:, None] * slope).T @ rows  # (K, K+1)
-    balance = (first.square().sum(1) / w - w) * w.sign()
-    parts = r[:, None] * w.sign() * (active - slope * s) / decay  # (m, K)
-    above, below = (part.clamp_min(0).sum(0) for part in (parts, -parts))
-    kinks = torch.log(above + (-balance).clamp_min(0) + 1e-30) - torch.log(below + balance.clamp_min(0) + 1e-30)
-    on_first = (sums / decay + first / w[:, None]).flatten()
-    on_bias = r.sum()[None] / decay + theta.second[-1:]
-    down = (-r[:, None] * w).clamp_min(0) * bend  # (m, K)
-    curved = torch.einsum("ia,ij,ib->jab", rows, r[:, None] * w * bend, rows)  # (K, K+1, K+1)
-    apart = torch.cat([torch.cat([curved, sums[:, :, None]], 2), torch.cat([sums, 0 * w[:, None]], 1)[:, None]], 1)
-    lowest = torch.linalg.eigvalsh(apart)[:, 0] / decay + 1
-    parting = torch.cat([1 - lowest / max(margin, 1e-9), wish.sizes @ down / (15 * decay) - 1]).clamp_min(0)
-    parting = (margin > 0) * wish.copied.repeat(2) * torch.log1p(parting.square()) / 10
-    return torch.cat([on_first, kinks / 10, on_bias, weight * (down.sum(0) + 1e-14).sqrt(), parting])
-
-
 def nearest(z, wish):
     """The images nearest to the wish with these coordinates: (m, d)."""
-    state, r = forward(z, wish, wish.theta)
+    state, r = minimum.forward(z, wish.labels, wish.theta)
     columns = torch.linalg.qr(torch.nn.functional.normalize(r[:, None] * state.slope, dim=0))[0]  # of C
     return z @ wish.axes.T + wish.others - columns @ (columns.T @ wish.others)
 
 
 def settle(z, wish):
-    """Move Z to where the conditions hold: least squares in a trust region, for kinks that become sharper.
+    """Move Z to where the conditions hold, for kinks that become sharper.
 
     Far from its kink a softplus has no slope: β grows from an eighth (or 1.25); then weight and margin fall. A Z each.
     """
-    unit, own = 0.02 * math.sqrt(len(z) * len(wish.axes)), wish.theta.sharpness  # the trust region's radius, at first
-    softer = [(factor, 1, 3e-3, 40) for factor in (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)]
-    for factor, *terms, steps in [*softer, *((1, *terms) for terms in SHARP)]:
+    own, softer = wish.theta.sharpness, (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)
+    for factor, *terms, steps in [*((factor, 1, 3e-3, 40) for factor in softer), *((1, *terms) for terms in SHARP)]:
         theta = wish.theta._replace(sharpness=torch.maximum(factor * own, own.clamp_max(1.25)))
-
-        def given(u, z=z):
-            return z + unit * torch.from_numpy(u).to(z).view_as(z)
-
-        def value(u, *terms):
-            return conditions(given(u), wish, *terms).cpu().numpy()
-
-        def slope(u, *terms):
-            return unit * jacrev(conditions)(given(u), wish, *terms).flatten(1).cpu().numpy()
-
-        settings = {"max_nfev": steps, "xtol": 1e-12, "ftol": 1e-10, "gtol": 1e-14, "args": (theta, *terms)}
-        z = given(least_squares(value, np.zeros(z.numel()), slope, **settings).x)
+        z = least(z, wish, theta, terms, steps)
         if steps >= 300:
             yield z
+
+
+def least(z, wish, theta, terms, steps):
+    """Move Z to least squares of the conditions, in a trust region."""
+    unit = 0.02 * math.sqrt(len(z) * len(wish.axes))  # its radius, at first
+
+    def given(u):
+        return z + unit * torch.from_numpy(u).to(z).view_as(z)
+
+    @functools.lru_cache(1)
+    def conditions(point):  # values and slopes, which are asked for one after the other
+        values, slopes = minimum.conditions(given(np.frombuffer(point).copy()), wish, theta, *terms)
+        return values.cpu().numpy(), unit * slopes.flatten(1).cpu().numpy()
+
+    def values(u):
+        return conditions(u.tobytes())[0]
+
+    def slopes(u):
+        return conditions(u.tobytes())[1]
+
+    settings = {"max_nfev": steps, "xtol": 1e-12, "ftol": 1e-10, "gtol": 1e-14}
+    return given(least_squares(values, np.zeros(z.numel()), slopes, **settings).x)
 
 
 @cached
@@ -160,7 +137,8 @@ def distance(released, images):
 
 def leverages(released, images):
     """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
-    state, r = forward(images @ (begun := wish(released, images)).axes, begun, begun.theta)
+    begun = wish(released, images)
+    state, r = minimum.forward(images @ begun.axes, begun.labels, begun.theta)
     columns = torch.nn.functional.normalize(r[:, None] * state.slope, dim=0)  # β_j may make them tiny
     return torch.linalg.svd(columns, full_matrices=False)[0].square().sum(1)
 
@@ -195,7 +173,7 @@ def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
 def check_stationary(released):
     """Raise InputError unless every neuron is balanced as at a stationary point of E for some images and labels.
 
-    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `conditions`), so that | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
+    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `minimum`), so that | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
     The distance to the nearest weights with that is a bound for every training set.
     """
     theta, decay = one_hidden.weights(released.network, released.recipe.sharpness), released.recipe.weight_decay
