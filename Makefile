@@ -121,16 +121,14 @@ pdf: runs _vendor
 	@$(BIN)/python scripts/print_book.py $(TO)/_build/singlehtml _build/book.pdf
 
 test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
-	@echo "1/5 the linter, the types, and the tests that run no notebook"
-	@$(MAKE) --no-print-directory check
-	@echo "2/5 every chapter at toy size, with right and wrong parameters"
+	@echo "1/4 the linter, the types, the tests that run no notebook; and the book with its committed outputs renders"
+	@mkdir -p _build/test && $(MAKE) --no-print-directory -j2 check html EXECUTED=book TO=_build/test
+	@echo "2/4 every chapter at toy size, with right and wrong parameters"
 	@$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters
-	@echo "3/5 every chapter gives its committed outputs"
+	@echo "3/4 every chapter gives its committed outputs"
 	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 \
 		$(patsubst %,book/%.ipynb,$(LONG) $(filter-out $(LONG),$(CHAPTERS)))
-	@echo "4/5 the book with its committed outputs renders without a warning"
-	@mkdir -p _build/test && $(MAKE) --no-print-directory html EXECUTED=book TO=_build/test
-	@echo "5/5 a reader opens every page, on a screen and on a phone"
+	@echo "4/4 a reader opens every page, on a screen and on a phone"
 	@$(PYTEST) -rs tests/test_browser.py
 	@echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
 
