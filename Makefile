@@ -56,7 +56,8 @@ comma := ,
 space := $(subst ,, )
 # What a download that failed may need, below what its program says.
 OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
-PYTEST := OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2 --dist worksteal
+# Tests that call make do not take part in the jobs of this one.
+PYTEST := MAKEFLAGS= OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2 --dist worksteal
 # Chapters that take longest come first, so that no worker is left with one at the end.
 LONG := energy-landscape decoreco-attack behind-a-known-start inside-the-solver rank-decides
 
