@@ -24,7 +24,7 @@ def forward(z, labels, theta):
     return state, affine.residuals(state.logits, labels) / len(z)
 
 
-def at(z, labels, theta, decay):
+def terms(z, labels, theta, decay):
     """All that the conditions at Z are made of."""
     (rows, first, w, active, slope, bend, logits), r = forward(z, labels, theta)
     third = theta.sharpness * bend * (1 - 2 * slope)
@@ -73,8 +73,8 @@ def downward(at):
 
 def curving(at, weight):
     """E curves up unless images of its class lie near the kink of a neuron: `weight` times the root of `downward`."""
-    terms, *of = downward(at)
-    roots = (terms.sum(0) + 1e-14).sqrt()
+    each, *of = downward(at)
+    roots = (each.sum(0) + 1e-14).sqrt()
     return weight * roots, weight / 2 * changes(at, *of) / roots[:, None, None]
 
 
@@ -95,8 +95,8 @@ def parting(at, copied, sizes, margin):
     one, two = at.w * at.bend * t, last * at.slope
     falls = changes(at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.bend))
     falls = falls + 2 * (at.r * (one + two)).T[:, :, None] * p[:, None, :-1]
-    terms, *of = downward(at)
-    values = torch.cat([1 - (lowest[:, 0] / at.decay + 1) / margin, sizes @ terms / (15 * at.decay) - 1]).clamp_min(0)
+    each, *of = downward(at)
+    values = torch.cat([1 - (lowest[:, 0] / at.decay + 1) / margin, sizes @ each / (15 * at.decay) - 1]).clamp_min(0)
     slopes = torch.cat([-falls / margin, sizes[:, None] * changes(at, *of) / 15]) / at.decay
     on = copied.repeat(2)
     return on * torch.log1p(values.square()) / 10, (on * values / (1 + values.square()) / 5)[:, None, None] * slopes
@@ -107,7 +107,7 @@ def conditions(z, wish, theta, weight, margin=0.0):
 
     The `wish` (planting.Wish) has labels, μ, sizes and which neurons stand for several; θ may have softer kinks.
     """
-    here = at(z, wish.labels, theta, wish.weight_decay)
+    here = terms(z, wish.labels, theta, wish.weight_decay)
     found = stationary(here), kinks(here), bias(here, theta.second[-1:]), curving(here, weight)
     values, slopes = zip(*found, parting(here, wish.copied, wish.sizes, margin))
     return torch.cat(values), torch.cat(slopes)
