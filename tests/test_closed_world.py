@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from conftest import chapter_functions
 from utils import images, networks, victims
 from utils.attacks.contract import Released
-from utils.evaluation import closed_world
+from utils.evaluation import closed_world, recovery
 from utils.kernels.layers import change, flatten, forward
 from utils.kernels.losses import LOSSES
 
@@ -47,5 +46,4 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(parts, 
 
 def test_twins_are_images_that_another_one_repeats():
     x = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).double()
-    twins = chapter_functions("detectors")["twins"]
-    assert twins(x) == 0 and twins(torch.cat([x, 2 * x[:2] + 1])) == pytest.approx(4 / 8)
+    assert recovery.twins(x) == 0 and recovery.twins(torch.cat([x, 2 * x[:2] + 1])) == pytest.approx(4 / 8)

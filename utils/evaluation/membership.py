@@ -47,6 +47,7 @@ def leak(candidates, training, held_out, shape):
 
 def area(above, below, seed=0):
     """The area under the ROC curve of a score with values `above` (n,) and `below` (k,) on the two sides."""
+    above, below = above.cpu(), below.cpu()
     table = ((above[:, None] > below) + 0.5 * (above[:, None] == below)).double().numpy()  # (n, k)
     draw = np.random.default_rng(seed).multinomial
     rows, columns = (draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape)  # (RESAMPLES, n), (RESAMPLES, k)

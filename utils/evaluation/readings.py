@@ -46,6 +46,8 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {  # of a base: {name: what diff
         "trained for 11 steps": {"trained": 11},
         "U(0, 1)": {"draw": "uniform"},
         "U(0, 1), rate 1e-5": {"draw": "uniform", "rate": 1e-5},
+        "U(0, 1), θ⁰ unknown": {"draw": "uniform", "knowledge": "unknown"},
+        "U(0, 1), rate 1e-5, θ⁰ unknown": {"draw": "uniform", "rate": 1e-5, "knowledge": "unknown"},
         "U(±1/√d)": {"draw": "small"},
         "softplus": {"sharpness": 10.0},
         "μ = 0.1": {"decay": 0.1},

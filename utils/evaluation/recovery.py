@@ -31,6 +31,11 @@ def recovered(images, found):
     return Recovered(*(mask.sum().item() for mask in (either > STRONG, either > SOME, own > SOME)))
 
 
+def twins(x):
+    """The share of images x (n, d) that another one repeats, with an NCC above 0.9."""
+    return (ncc(x, x).fill_diagonal_(0).amax(1) > STRONG).double().mean().item()
+
+
 def above(bar, images, found):
     """How many images (m, d) have an |NCC| above a bar with one of those found (n, d); none if that is None."""
     return 0 if found is None else (ncc(images, found).abs().amax(1) > bar).sum().item()
