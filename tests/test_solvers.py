@@ -52,6 +52,16 @@ def test_wrong_gradient_stalls():
     assert found.stopped == "stalled" and not found.converged
 
 
+def test_cg_counts_no_iteration_that_moves_nothing(monkeypatch):
+    """A GPU looks at whether to stop every fifty iterations only; those in between spend nothing of Newton's budget."""
+    matrix = torch.diag(torch.tensor([1.0, 2.0, 3.0]).double())
+    counts = []
+    for every in (1, 50):
+        monkeypatch.setattr(solvers, "LOOK", {"cpu": every})
+        counts.append(len(solvers.cg(lambda v: v @ matrix, torch.ones(3).double()).residuals))
+    assert counts == [3, 3]
+
+
 def test_cg_reports_an_indefinite_matrix():
     diagonal = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
     solution = solvers.cg(lambda v: diagonal * v, torch.ones(3, dtype=torch.float64))

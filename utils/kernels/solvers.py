@@ -46,11 +46,12 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
     x, r, z = torch.zeros_like(b), b, precondition(b)
     p, rz, goal = z, dot(b, z), tolerance**2 * dot(b, b)
     left = torch.zeros_like(rz, dtype=torch.bool)
-    history: list = []
+    taken, history = torch.zeros((), dtype=torch.long, device=b.device), []  # type: ignore[var-annotated]
     for k in range(iterations):
         active = (dot(r, r) > goal) & ~left
         if k % LOOK[b.device.type] == 0 and not active.any():  # a further iteration moves nothing
             break
+        taken += active.any()  # a GPU goes on until the next look
         ap = product(p)
         curvature = dot(p, ap)
         step = torch.where(curvature > 0, rz / curvature.clamp_min(tiny), math.inf)
@@ -63,7 +64,7 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
         new = dot(r, z)
         p, rz = z + new / rz.clamp_min(tiny) * p, new
         history.append((dot(r, r) / dot(b, b).clamp_min(tiny)).sqrt()[..., 0])
-    return Solution(x, r, history, (dot(r, r) <= goal)[..., 0])
+    return Solution(x, r, history[: int(taken)], (dot(r, r) <= goal)[..., 0])
 
 
 def quasi_newton_product(pairs, v):
