@@ -493,7 +493,7 @@ def test_a_record_of_other_code_is_named(verified, copy):
 
 
 @pytest.mark.chapters
-def test_what_cannot_be_computed_is_said(verified):
+def test_what_cannot_be_computed_is_said(verified, monkeypatch):
     assert verified("h")[0] == "RECORD is 'h', but it must be one of 'g'."
     status, printed = verified(about=lambda about: about["grid"]["parameters"].update(RATTE=1))
     assert status == 1 and "g cannot be computed: There is no parameter RATTE;" in printed
@@ -502,6 +502,9 @@ def test_what_cannot_be_computed_is_said(verified):
     assert status == 0 and told in printed
     status, printed = verified("g")
     assert status == 1 and told in printed
+    monkeypatch.setattr(verify.shutil, "which", lambda name: None)
+    there = {"grid": {}, "devices": ["cuda"]}
+    assert "recorded on a GPU" in verify.lacks(there, None, named=False) and not verify.lacks(there, None, named=True)
 
 
 @pytest.mark.chapters

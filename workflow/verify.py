@@ -5,6 +5,7 @@ number is *equal* if it differs by at most a billionth of itself, or by rounding
 it repeats exactly, it may also lie *within the spread* of its record: its range over the seeds for the same parameters,
 widened on both sides by its width, and by at least a tenth of its largest number. Numbers that today's code writes in
 addition are counted as *new*: they contradict nothing. --dataset FILE.npz holds CIFAR-10's images, for those in need.
+What was computed on a GPU is left out where there is none, unless the RECORD is named.
 """
 
 import argparse
@@ -137,16 +138,25 @@ def line_of(run, about, rows, content):
     return line, [f"{record} {label}: {each}" for each in why[:SHOWN]]
 
 
+def lacks(about, dataset, named):
+    """What is missing to compute a record's runs again, in words, or nothing."""
+    if about["grid"].get("parameters", {}).get("DATASET", "photos") != "photos" and not dataset:
+        return "it needs CIFAR-10's images, as DATASET=FILE.npz."
+    if "cuda" in about.get("devices", ()) and not named and not shutil.which("nvidia-smi"):
+        return "it was recorded on a GPU, and there is none here; RECORD= with its name takes the processor, for hours."
+    return ""
+
+
 def verify(records, dataset, everything):
     """Compute runs of records again, print how they compare; return which were not computed, and what does not hold."""
     loaded, runs, lines, absent, wrong = {name: load(name) for name in records}, {}, [HEADER], [], []
     for name, (about, _) in loaded.items():
-        needs = about["grid"].get("parameters", {}).get("DATASET", "photos") != "photos"
+        own = about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos"
         try:
-            if needs and not dataset:
-                absent.append(f"{name} was not computed: it needs CIFAR-10's images, as DATASET=FILE.npz.")
+            if missing := lacks(about, dataset, named=len(records) == 1):
+                absent.append(f"{name} was not computed: {missing}")
             else:
-                runs |= runs_of(name, about, {"DATASET": dataset} if needs else {}, everything)
+                runs |= runs_of(name, about, {} if own else {"DATASET": dataset}, everything)
         except InputError as error:
             wrong.append(f"{name} cannot be computed: {error}")
     done = grid.drive(plan.planned(runs), FOLDER)[0] if runs else {}

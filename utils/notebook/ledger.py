@@ -203,8 +203,9 @@ def number(line):
     judged, sign = judge(line), {"above": ">", "below": "<", "between": "within"}.get(line["rule"])
     told = [judged.reason] if judged.reason else []
     if judged.values:
-        told.append(f"{line['measure']}: {words(judged.values)}, {len(judged.values)} seeds, "
-                    f"true if {sign} {threshold(line['threshold'])}")  # fmt: skip
+        seeds = f"{len(judged.values)} seed{'s' * (len(judged.values) > 1)}"
+        bound = f"true if {sign} {threshold(line['threshold'])}"
+        told.append(f"{line['measure']}: {words(judged.values)}, {seeds}, {bound}")
     if judged.word == OPEN:
         told.append(f"to close it: {line['experiment']} ({line['cost']})")
     return "; ".join(told) or line["place"]

@@ -50,6 +50,17 @@ def load(name):
         return Recorded(name, lines(table.read_bytes().decode(), crossed, runs), about)
 
 
+def everything():
+    """The Recorded of all grids, {name: Recorded}: those at a paper's size first, those on our own photographs last."""
+    found = {path.stem: load(path.stem) for path in sorted((DATA / "results").glob("*.json"))}
+
+    def order(one):
+        grid = one.about["grid"]
+        return not one.about["full_size"], grid.get("parameters", {}).get("DATASET", "photos") == "photos"
+
+    return dict(sorted(found.items(), key=lambda item: order(item[1])))
+
+
 def lines(text, crossed, runs):
     """A dict per line of a table; ValueError or TypeError unless lines are whole and all runs of the grid are there."""
     rows = list(csv.DictReader(text.splitlines(), strict=True))
