@@ -102,6 +102,16 @@ def test_training_begins_at_the_start_that_is_released(data):
     assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
 
 
+def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
+    victim = ordinary.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3, last=True)
+    *ours, last = zip(victim.released.network, victim.start)
+    assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers)) and not torch.equal(
+        *(l.weight for l in last)
+    )
+    found, alpha = known_start.attempt(victim.released, victim.start, data.shape, M)
+    assert found.images is None and alpha == 1 and "nothing was trained there" in found.refusals[0]
+
+
 def test_wrong_starts_are_refused_in_one_sentence(trained):
     released, start = trained["sgd"][:2]
     wide = (Layer(drawn(NEURONS, 5), drawn(NEURONS)), *start[1:])

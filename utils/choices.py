@@ -2,7 +2,7 @@
 
 RULES = ("signed", "margin", "multiclass", "tied")
 STARTS = ("random", "untuned", "ground_truth", "partition")  # of an attack
-BEGUN = ("torch", "pretrained")  # of a training whose start is known
+BEGUN = ("torch", "pretrained", "elsewhere")  # of a training whose start is known
 DATASETS = ("photos", "cifar10", "cifar10-subset")  # beside the path of an .npz file
 CHOICES = {
     "DEVICE": ("auto", "cpu", "cuda"),

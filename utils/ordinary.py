@@ -40,6 +40,7 @@ class Setting(NamedTuple):
     depth: int = 2  # hidden layers
     rate: float = 1.0  # times that of the optimiser
     batches: int = BATCHES
+    last: bool = False  # whether the last layer alone is trained
 
 
 SETTINGS: dict[str, dict] = {  # name: what it changes
@@ -55,6 +56,7 @@ SETTINGS: dict[str, dict] = {  # name: what it changes
     "300 epochs": {"epochs": 300},
     "two images in a batch": {"batches": 25},
     "all images in a batch": {"batches": 1},
+    "the last layer alone": {"last": True},
 }
 
 
@@ -83,14 +85,15 @@ def setting(name, images, neurons, epochs):
     return Setting(images, neurons, epochs)._replace(**SETTINGS[choose("SETTING", name, SETTINGS)])
 
 
-def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES):
+def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES, last=False):
     """Train a module in place on a Part's images minus a mean (d,) by one of TRAINERS: its loss at the end.
 
-    The optimiser's rate is taken `rate` times, and an epoch has so many `batches`.
+    The optimiser's rate is taken `rate` times, an epoch has so many `batches`, and `last` trains the last layer alone.
     """
     x, y = (part.images - mean).float(), part.labels.float()
     optimiser, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
-    optimiser, chance = OPTIMISERS[optimiser](net.parameters()), torch.Generator().manual_seed(seed)
+    trained = net[-1] if last else net
+    optimiser, chance = OPTIMISERS[optimiser](trained.parameters()), torch.Generator().manual_seed(seed)
     for group in optimiser.param_groups:
         group["lr"] *= rate
     for _ in range(epochs):
@@ -147,7 +150,7 @@ def recipe(*hidden):
     return networks.perceptron("margin", *hidden)._replace(start="standard", biases=True, centred=False)
 
 
-def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, rate=1.0, batches=BATCHES):
+def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, rate=1.0, batches=BATCHES, last=False):
     """Train on a Part from torch's start, or first on the Part `others` if there is one: Trained.
 
     `others` are public images: they give the network that is fine-tuned, by plain SGD for a third of the epochs.
@@ -157,7 +160,7 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, 
     if others is not None:
         fit(net, others, mean, shape, "sgd", epochs // 3, seed + 1)
     start = layers_of(net)
-    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2, rate, batches)
+    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2, rate, batches, last)
     released = Released(layers_of(net), secret.labels, recipe(*hidden))
     return Trained(released, start, mean, len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
 

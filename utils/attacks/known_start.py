@@ -15,6 +15,7 @@ from utils.networks import Layer, change, leading_span
 ROUNDS = 60  # of alternating least squares, at most
 SETTLED = 1e-12  # change of α at which they end
 ENOUGH = 1500  # neurons tell α, for half as many images
+UNCHANGED = "The first layer is that of its start: nothing was trained there, or the start is no start."
 
 
 def check(network, start):
@@ -28,8 +29,13 @@ def check(network, start):
     first, begun = network[0].weight, start[0].weight
     if not (first.isfinite().all() and begun.isfinite().all()):
         raise InputError("The network or its start holds values that are NaN or infinite: give weights as they were.")
-    if torch.equal(first, begun.to(first)):
-        raise InputError("The first layer is that of its start: nothing was trained there, or the start is no start.")
+    if unchanged(network, start):
+        raise InputError(UNCHANGED)
+
+
+def unchanged(network, start):
+    """Whether the first layer of a network is that of its start."""
+    return torch.equal(network[0].weight, start[0].weight.to(network[0].weight))
 
 
 def shrinkage(weight, start, rank):
@@ -65,7 +71,9 @@ def trained_part(released, start, alpha=None):
 
 
 def attempt(released, start, shape, count, seed=0, alpha=None):
-    """Unmix what training added to a known start: the Attempt of `unmixing`, and α."""
+    """Unmix what training added to a known start: the Attempt of `unmixing`, and α; a refusal if it added nothing."""
+    if unchanged(released.network, start):
+        return unmixing.Attempt(None, None, [UNCHANGED]), 1.0
     changed, alpha = trained_part(released, start, alpha)
     return unmixing.attempt(changed, shape, count, seed), alpha
 
