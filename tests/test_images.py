@@ -125,15 +125,6 @@ def test_the_recorded_subset_is_the_first_of_three_batches(monkeypatch):
     assert subset == [*range(1017), *range(10_000, 11_017), *range(20_000, 21_017)]
 
 
-def test_the_halves_by_kind_share_none_and_have_the_same_labels(toy_npz):
-    kinds = images.load("photos", binary=False).labels
-    ours, theirs = images.by_kind("photos")
-    assert [len(ours.labels), len(theirs.labels)] == [(kinds % 2 == k).sum() for k in (0, 1)]
-    assert set(ours.labels) == set(theirs.labels) == {0, 1}
-    with pytest.raises(InputError, match="has too few kinds of images: four are needed"):
-        images.by_kind(str(toy_npz))
-
-
 def test_halves_give_the_attacker_twice_as_many():
     four = images.load("photos", binary=False)
     data = images.halves(four, 21, seed=1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import drawn
+from conftest import chapter_functions, drawn
 from utils import images, ordinary
 from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.errors import InputError
@@ -110,6 +110,15 @@ def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     )
     found, alpha = known_start.attempt(victim.released, victim.start, data.shape, M)
     assert found.images is None and alpha == 1 and "nothing was trained there" in found.refusals[0]
+
+
+def test_the_halves_by_kind_share_none_and_have_the_same_labels(toy_npz):
+    by_kind, kinds = chapter_functions("known-start")["by_kind"], images.load("photos", binary=False).labels
+    ours, theirs = by_kind("photos")
+    assert [len(ours.labels), len(theirs.labels)] == [(kinds % 2 == k).sum() for k in (0, 1)]
+    assert set(ours.labels) == set(theirs.labels) == {0, 1}
+    with pytest.raises(InputError, match="has too few kinds of images: four are needed"):
+        by_kind(str(toy_npz))
 
 
 def test_wrong_starts_are_refused_in_one_sentence(trained):

@@ -502,7 +502,7 @@ def test_what_cannot_be_computed_is_said(verified, monkeypatch):
     assert status == 0 and told in printed
     status, printed = verified("g")
     assert status == 1 and told in printed
-    monkeypatch.setattr(verify.shutil, "which", lambda name: None)
+    monkeypatch.setattr(verify, "gpu", lambda: False)
     there = {"grid": {}, "devices": ["cuda"]}
     assert "recorded on a GPU" in verify.lacks(there, None, named=False) and not verify.lacks(there, None, named=True)
 

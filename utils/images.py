@@ -159,15 +159,6 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)  # type: ignore[call-arg]
 
 
-def by_kind(dataset):
-    """Two Labelled of the same two labels that share no kind of image: the kinds with even numbers, and the others."""
-    both, kinds = load(dataset), load(dataset, binary=False).labels
-    rows = [np.flatnonzero(kinds % 2 == k) for k in (0, 1)]
-    if not all(set(both.labels[some]) == {0, 1} for some in rows):
-        raise InputError(f"DATASET={dataset!r} has too few kinds of images: four are needed, two of each class.")
-    return [Labelled(*(part[some] for part in both)) for some in rows]
-
-
 def centred(part):
     """The Part of images without their mean."""
     return shifted(part, 0.0)

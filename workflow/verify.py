@@ -142,9 +142,16 @@ def lacks(about, dataset, named):
     """What is missing to compute a record's runs again, in words, or nothing."""
     if about["grid"].get("parameters", {}).get("DATASET", "photos") != "photos" and not dataset:
         return "it needs CIFAR-10's images, as DATASET=FILE.npz."
-    if "cuda" in about.get("devices", ()) and not named and not shutil.which("nvidia-smi"):
-        return "it was recorded on a GPU, and there is none here; RECORD= with its name takes the processor, for hours."
+    if "cuda" in about.get("devices", ()) and not named and not gpu():
+        return "it was recorded on a GPU, and torch finds none here; RECORD=, its name, takes the processor, for hours."
     return ""
+
+
+def gpu():
+    """Whether torch finds a GPU."""
+    import torch  # which takes seconds
+
+    return torch.cuda.is_available()
 
 
 def verify(records, dataset, everything):

@@ -76,7 +76,7 @@ def nearer_to_start(trial):
 def natural(images, shape):
     """How many images (n, d) have neighbouring pixels with a correlation above 0.5.
 
-    That of photographs is 0.9 and more; as much noise as picture halves it.
+    That of photographs is about 0.9, and under noise of four fifths of their contrast above 0.5; so is blurred noise's.
     """
     maps = planes(images, shape)
     pairs = ((maps[..., 1:, :], maps[..., :-1, :]), (maps[..., 1:], maps[..., :-1]))  # below and beside each other

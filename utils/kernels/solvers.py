@@ -46,7 +46,7 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
     x, r, z = torch.zeros_like(b), b, precondition(b)
     p, rz, goal = z, dot(b, z), tolerance**2 * dot(b, b)
     left = torch.zeros_like(rz, dtype=torch.bool)
-    taken, history = torch.zeros((), dtype=torch.long, device=b.device), []  # type: ignore[var-annotated]
+    taken, history = torch.zeros((), dtype=torch.long, device=b.device), []
     for k in range(iterations):
         active = (dot(r, r) > goal) & ~left
         if k % LOOK[b.device.type] == 0 and not active.any():  # a further iteration moves nothing
