@@ -135,7 +135,7 @@ def test_a_rule_that_was_stated_before_its_runs_is_that_of_their_commit(line):
     for part in recorded.load(line["record"]).about["code"]:
         if not (text := commits.git("show", f"{part['commit']}:data/claims.yaml")):
             pytest.skip(f"{part['commit'][:8]} is not in this repository")
-        stood = [each for row in yaml.safe_load(text) for each in row["lines"]]  # the record may have another name since
+        stood = [each for row in yaml.safe_load(text) for each in row["lines"]]  # of any record
         assert any(all(each.get(name) == line.get(name) for name in rule) for each in stood), part["commit"]
 
 
