@@ -225,11 +225,12 @@ def test_a_full_disk_in_a_run_is_one_sentence(place, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("SEED=0 failed: the disk is full: free some space")
 
 
-@pytest.mark.parametrize("deaths, said", [(2, None), (3, "RuntimeError: Kernel died before replying to kernel_info")])
-def test_a_kernel_that_finds_its_port_taken_is_begun_again(deaths, said, monkeypatch):
+@pytest.mark.parametrize("why", ["Kernel died before replying to kernel_info", "Kernel didn't respond in 60 seconds"])
+@pytest.mark.parametrize("deaths", [2, 3])
+def test_a_kernel_that_finds_its_port_taken_is_begun_again(deaths, why, monkeypatch):
     import papermill
 
-    answers = iter([RuntimeError("Kernel died before replying to kernel_info")] * deaths + ["done"])
+    answers, said = iter([RuntimeError(why)] * deaths + ["done"]), f"RuntimeError: {why}" if deaths == 3 else None
 
     def execute(*paths, **settings):
         answer = next(answers)

@@ -82,8 +82,8 @@ def execute(notebook, output, parameters, minutes=MINUTES):
         except Exception as error:  # of a cell, which has a name of its own, or of a kernel
             name = getattr(error, "ename", type(error).__name__)
             sentence = " ".join(str(getattr(error, "evalue", error)).split())
-            if attempt == 2 or "before replying" not in sentence:  # a new kernel may find its port taken
-                break
+            if attempt == 2 or not any(words in sentence for words in ("before replying", "didn't respond")):
+                break  # else the kernel found its port taken, and a new one may find another
     if name == "CellTimeoutError":
         return f"a cell took longer than {minutes:g} minutes and was ended."
     if name == "DeadKernelError":
