@@ -13,6 +13,12 @@ from workflow import commits
 
 ROOT = Path(__file__).parent.parent
 LINES = [pytest.param(line, id=f"{row['id']}-{k}") for row in ledger.load() for k, line in enumerate(row["lines"], 1)]
+BEFORE = [
+    pytest.param(row["id"], line, id=f"{row['id']}-{k}")
+    for row in ledger.load()
+    for k, line in enumerate(row["lines"], 1)
+    if line.get("stated") == "before"
+]
 AT, OF = "bilevel/affine/random", {"value": "bilevel/affine/random/alike"}
 LINE = {
     "setting": "affine", "at": "paper", "measure": "images", "record": "made", "quantities": OF, "rule": "above",
@@ -127,15 +133,15 @@ def test_a_rule_that_was_stated_before_its_record_waits_for_it(made):
     assert ledger.judge(line).word == "held"
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.values[0].get("stated") == "before"])
-def test_a_rule_that_was_stated_before_its_runs_is_that_of_their_commit(line):
+@pytest.mark.parametrize("sentence, line", BEFORE)
+def test_a_rule_that_was_stated_before_its_runs_is_that_of_their_commit(sentence, line):
     if not recorded.exists(line["record"]):
         pytest.skip("not recorded yet")
     rule = "rule", "threshold", "quantities", "formula", "halfway"
     for part in recorded.load(line["record"]).about["code"]:
         if not (text := commits.git("show", f"{part['commit']}:data/claims.yaml")):
             pytest.skip(f"{part['commit'][:8]} is not in this repository")
-        stood = [each for row in yaml.safe_load(text) for each in row["lines"]]  # of any record
+        stood = [each for row in yaml.safe_load(text) if row["id"] == sentence for each in row["lines"]]
         assert any(all(each.get(name) == line.get(name) for name in rule) for each in stood), part["commit"]
 
 

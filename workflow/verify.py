@@ -138,9 +138,14 @@ def line_of(run, about, rows, content):
     return line, [f"{record} {label}: {each}" for each in why[:SHOWN]]
 
 
+def embedded(about):
+    """Whether a record is of the embedded photographs, and needs no other images."""
+    return about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos"
+
+
 def lacks(about, dataset, named):
-    """What is missing to compute a record's runs again, in words, or nothing."""
-    if about["grid"].get("parameters", {}).get("DATASET", "photos") != "photos" and not dataset:
+    """What is missing to compute a record's runs again, in words, or nothing; `named` ones need no GPU."""
+    if not embedded(about) and not dataset:
         return "it needs CIFAR-10's images, as DATASET=FILE.npz."
     if "cuda" in about.get("devices", ()) and not named and not gpu():
         return "it was recorded on a GPU, and torch finds none here; RECORD=, its name, takes the processor, for hours."
@@ -154,16 +159,15 @@ def gpu():
     return torch.cuda.is_available()
 
 
-def verify(records, dataset, everything):
+def verify(records, dataset, everything, named=False):
     """Compute runs of records again, print how they compare; return which were not computed, and what does not hold."""
     loaded, runs, lines, absent, wrong = {name: load(name) for name in records}, {}, [HEADER], [], []
     for name, (about, _) in loaded.items():
-        own = about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos"
         try:
-            if missing := lacks(about, dataset, named=len(records) == 1):
+            if missing := lacks(about, dataset, named):
                 absent.append(f"{name} was not computed: {missing}")
             else:
-                runs |= runs_of(name, about, {} if own else {"DATASET": dataset}, everything)
+                runs |= runs_of(name, about, {} if embedded(about) else {"DATASET": dataset}, everything)
         except InputError as error:
             wrong.append(f"{name} cannot be computed: {error}")
     done = grid.drive(plan.planned(runs), FOLDER)[0] if runs else {}
@@ -191,7 +195,7 @@ def main(words):
 
     def act():
         names = [choose("RECORD", chosen.record, there)] if chosen.record else there
-        absent, wrong = verify(names, chosen.dataset, chosen.all)
+        absent, wrong = verify(names, chosen.dataset, chosen.all, bool(chosen.record))
         return int(bool(wrong or absent and chosen.record))
 
     return sentence_of(act)
