@@ -9,9 +9,7 @@ import io
 import json
 import sys
 from pathlib import Path
-from unittest import mock
 
-import numpy as np
 import torch
 from PIL import Image
 from torch.nn.functional import normalize
@@ -22,7 +20,6 @@ from utils.attacks import unmixing
 from utils.cache import write
 from utils.errors import InputError
 from utils.evaluation.recovery import STRONG
-from utils.kernels import contrast
 from utils.kernels.similarity import ncc
 
 BOOK = Path(__file__).parent.parent / "book"
@@ -34,25 +31,16 @@ def attacked(released, shape, seed):
 
     It sees what an attacker sees. InputError if it had to begin anew: its steps are then those of several searches.
     """
-    trail = []
-
-    def logged(value, rows, **given):
-        trail.extend([] if trail else [rows])
-        return minimize(value, rows, callback=lambda rows: trail.append(rows.copy()), **given)
-
-    minimize = unmixing.minimize
-    with mock.patch.object(unmixing, "minimize", logged):
-        found = unmixing.attack(released, shape, seed=seed)
-    searches = sum(np.array_equal(rows, trail[0]) for rows in trail)
-    if found.stopped != "even" or searches > 1:
-        raise InputError(f"The search with the seed {seed} had to begin anew: take another seed.")
-    basis, matrix = found.details.basis, found.details.matrix
-    white = contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7, True))[1].to(basis)
-    rows = torch.as_tensor(np.stack(trail)).view(len(trail), len(matrix), -1)
-    steps = normalize(rows, dim=-1) @ white @ basis.mT  # (n, m, r) @ (r, r) @ (r, d)
+    count, basis, _ = unmixing.read(released)
+    begun, white = unmixing.orthogonal(count, basis.shape[1], seed), unmixing.whitened(basis, shape, True)[1]
+    trail = [normalize(begun, dim=1)]
+    unmixing.unmix(basis, shape, count, seed, each=trail.append)
+    found = unmixing.attack(released, shape, seed=seed)
+    steps = torch.stack(trail) @ white.to(basis) @ basis.mT  # (n, m, r) @ (r, r) @ (r, d)
     signs = (steps[-1] * found.images).sum(-1).sign()
     steps = steps * (0.22 * signs / steps.std(-1))[..., None]
-    torch.testing.assert_close(steps[-1], found.images)
+    if found.stopped != "even" or not torch.allclose(steps[-1], found.images):
+        raise InputError(f"The search with the seed {seed} had to begin anew: take another seed.")
     return found.images, steps
 
 

@@ -10,9 +10,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from utils import images, networks, victims
-from utils.attacks import decoreco, starts, unmixing
+from utils.attacks import decoreco, starts
 from utils.errors import InputError
-from utils.kernels import contrast, graphs, solvers
+from utils.kernels import graphs, solvers
 from utils.kernels.residual import Stationarity
 
 QUESTIONS = {"_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2", "unique_consecutive"}
@@ -115,18 +115,6 @@ def test_a_trial_that_overflows_is_undone():
 
     found = victims.descend(objective, -torch.linspace(-2, 2, 5), recipe)
     assert found.isfinite().all() and objective(found)[0] < 1e-2
-
-
-def test_the_step_of_unmixing_asks_for_nothing():
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(6, 6, generator=generator)
-    found = contrast.details(torch.randn(6, 192, generator=generator), (8, 8, 3))
-    slope, loss = torch.zeros_like(rows), torch.zeros(())
-    with Unasked():
-        unmixing.descent(rows, slope, loss, found, 0.1, 3)
-    leaf = rows.clone().requires_grad_()
-    value = contrast.objective(torch.nn.functional.normalize(leaf), found, 0.1, 3)
-    assert loss == value.detach() and torch.equal(slope, torch.autograd.grad(value, leaf)[0])
 
 
 def attacked(released, **settings):

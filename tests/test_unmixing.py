@@ -9,7 +9,7 @@ from utils import images, networks
 from utils.attacks import unmixing
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.kernels import contrast
+from utils.kernels import contrast, picard
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import ncc, planes
 
@@ -72,7 +72,7 @@ def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(vi
     assert attempt.count == len(attempt.images) == 12 and attempt.refusals == []
     attempt = unmixing.attempt(changed(clear, lambda w: w + 0.1 * w.std() * x), SHAPE, 13)
     assert attempt.count is None and len(attempt.images) == 13 and "no gap" in attempt.refusals[0]
-    count, found, refusals = unmixing.attempt(changed(clear, lambda w: x), SHAPE, 40)
+    count, found, refusals, _ = unmixing.attempt(changed(clear, lambda w: x), SHAPE, 40)
     assert count is found is None and len(refusals) == 2
 
 
@@ -102,6 +102,40 @@ def test_the_fast_details_and_objective_are_the_plain_ones(views):
     for floor, window in ((1.0, 3), (0.01, 5), (0.1, 1)):
         ours = contrast.objective(rows, found, floor, window)
         torch.testing.assert_close(ours, CHAPTER["objective"](rows, found[:, 0], floor, window))
+
+
+@pytest.mark.parametrize("rows, free", [(12, slice(None)), (13, slice(None)), (12, [2, 5, 6])])
+def test_the_slopes_of_a_step_are_those_of_the_objective(views, rows, free):
+    found = contrast.whiten(contrast.details(views, SHAPE))[0]
+    matrix = normalize(drawn(rows, 12))
+    index = torch.arange(rows)[free]
+    step = torch.zeros(rows, len(index), dtype=torch.float64, requires_grad=True)
+    value = contrast.objective(normalize(matrix + step @ matrix[index]), found, 0.03, 5)
+    slope = torch.autograd.grad(value, step)[0]
+    slope[index, range(len(index))] = 0
+    ours = contrast.relative(matrix, contrast.mixed(matrix, found), 0.03, 5, free)
+    torch.testing.assert_close(ours.value, value.detach())
+    torch.testing.assert_close(ours.slope, slope)
+
+
+def test_the_preconditioner_solves_its_blocks():
+    curvature, slope = 2 + drawn(5, 5).square(), drawn(5, 5).fill_diagonal_(0)
+    found = picard.precondition(slope, curvature)
+    torch.testing.assert_close(curvature * found + found.mT, slope)
+    some = torch.tensor([1, 3])
+    found = picard.precondition(slope[:, some], curvature[:, some], some)
+    others = [0, 2, 4]
+    torch.testing.assert_close((curvature[:, some] * found)[others], slope[:, some][others])
+
+
+def test_rows_that_are_not_free_are_added_to_none(views):
+    found = contrast.whiten(contrast.details(views, SHAPE))[0]
+    begun, free = normalize(drawn(12, 12)), torch.tensor([2, 5, 6])
+    matrix, history = picard.minimise(begun, found, 0.1, 3, 10, free)
+    assert history == sorted(history, reverse=True) and history[-1] < history[0] - 0.1
+    added = matrix @ torch.linalg.inv(begun)
+    added = added / added.diagonal()[:, None]
+    assert added[:, [0, 1, 3]].fill_diagonal_(0)[[2, 4, 5]].abs().max() < 1e-9 < added[:, free].abs().max()
 
 
 def test_details_are_blind_to_flat_pictures_and_white_after_whitening(views):

@@ -5,21 +5,18 @@ At a stationary point W₁ = BX and b₁ = B1, with the training images as rows 
 
 import math
 import time
-from functools import partial
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import minimize
-from torch.nn.functional import normalize
 
 from utils.attacks.contract import Attack, check_layers
 from utils.errors import InputError
-from utils.kernels import contrast, graphs
+from utils.kernels import contrast, picard
 from utils.networks import change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs are those of the relation
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
-LATER = (0.03, 9, 200), (0.01, 5, 200), (0.003, 3, 300)  # for more
+LATER = (0.03, 9, 60), (0.003, 9, 60), (0.003, 5, 60), (0.003, 3, 60)  # for more
 EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
 SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
 RESTARTS = 8  # at most, for few images
@@ -31,6 +28,7 @@ class Attempt(NamedTuple):
     count: int | None  # as the layer tells it
     images: torch.Tensor | None  # (m, d), unmixed
     refusals: list  # why there is no count or no image, in sentences
+    basis: torch.Tensor | None = None  # (d, r), of the span
 
 
 class Unmixed(NamedTuple):
@@ -77,34 +75,18 @@ def whitened(basis, shape, few):
     return contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
 
 
-def unmix(basis, shape, count, seed=0):
-    """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step."""
+def unmix(basis, shape, count, seed=0, each=lambda matrix: None):
+    """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
+
+    `each` is called with the rows of every step, in whitened coordinates.
+    """
     few, history = count <= FEW, []
     found, white = whitened(basis, shape, few)
-    rows = orthogonal(count, basis.shape[1], seed).numpy()
-    point, slope, loss = found.new_zeros(rows.shape), found.new_zeros(rows.shape), found.new_zeros(())
-    for floor, window, steps in STAGES if few else LATER:
-        point.copy_(torch.as_tensor(rows))
-        step = partial(descent, point, slope, loss, found, floor, window)
-        evaluate = graphs.repeated(step, (point, slope, loss), compiles=False, stride=1)
-
-        def value(flat, evaluate=evaluate):
-            point.copy_(torch.as_tensor(flat).view(point.shape))
-            evaluate(1)
-            history.append(loss.item())
-            return history[-1], slope.cpu().double().flatten().numpy()
-
-        options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-5}
-        rows = minimize(value, rows.ravel(), jac=True, method="L-BFGS-B", options=options).x.reshape(rows.shape)
-    return normalize(torch.as_tensor(rows)).to(basis) @ white.to(basis), torch.tensor(history)
-
-
-def descent(point, slope, loss, found, floor, window):
-    """Write the objective of rows `point` (m, r), brought to length one, and its gradient into `loss` and `slope`."""
-    leaf = point.detach().requires_grad_()
-    value = contrast.objective(normalize(leaf), found, floor, window)
-    slope.copy_(torch.autograd.grad(value, leaf)[0])
-    loss.copy_(value.detach())
+    rows = orthogonal(count, basis.shape[1], seed).to(basis)
+    for stage in STAGES if few else LATER:
+        rows, values = picard.minimise(rows, found, *stage, each=each)
+        history += values
+    return rows @ white.to(basis), torch.tensor(history)
 
 
 def relation(matrix, mixing, bias):
@@ -182,13 +164,12 @@ def attack(released, shape, *, count=None, seed=0):
 
 def attempt(released, shape, count, seed=0):
     """Read the count from the layer, and unmix; with the given `count` if the layer tells none: Attempt."""
-    read_count, found, refusals = None, None, []
-    try:
-        read_count = read(released)[0]
-    except InputError as error:
-        refusals.append(str(error))
-    try:
-        found = attack(released, shape, count=read_count or count, seed=seed).images
-    except InputError as error:
-        refusals.append(str(error))
-    return Attempt(read_count, found, refusals)
+    refusals = []
+    for told in (None, count):
+        try:
+            found = attack(released, shape, count=told, seed=seed)
+        except InputError as error:
+            refusals += [str(error)] * (str(error) not in refusals)
+        else:
+            return Attempt(None if refusals else len(found.images), found.images, refusals, found.details.basis)
+    return Attempt(None, None, refusals)

@@ -1,11 +1,21 @@
 """How faint the details of unmixed images are: details F (r, G, K, H, W) of r basis images, and rows M (m, r)."""
 
+from typing import NamedTuple
+
 import torch
 from torch.nn.functional import avg_pool2d, conv2d
 
 from utils.kernels.similarity import planes
 
 OPPONENT = [[1, 1, 1], [1, -1, 0], [1, 1, -2]]  # rows: colours from RGB
+
+
+class Relative(NamedTuple):
+    """The objective for rows (1 + E)M, brought to length one, and its derivatives in E at zero."""
+
+    value: torch.Tensor  # ()
+    slope: torch.Tensor  # (m, u)
+    curvature: torch.Tensor  # (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm
 
 
 def details(rows, shape, grey=1.0, together=False):
@@ -33,19 +43,59 @@ def whiten(found):
     return (matrix @ flat).view_as(found), matrix
 
 
-def faintness(seen, floor, window):
-    """J = ½ mean_{G,p} log(`floor` + e_p) of images with details (m, G, K, H, W): (m,).
+def around(energy, window):
+    """The mean of an energy (m, G, H, W) in a `window` around each place, with zeros outside; its own transpose."""
+    up, across = (band(size, window).to(energy) for size in energy.shape[2:])
+    return up @ energy @ across
 
-    e_p is the mean of squared details in a `window` around place p.
-    """
-    energy = seen.square().mean(2)  # (m, G, H, W)
-    return (floor + avg_pool2d(energy, window, 1, window // 2)).log().mean((1, 2, 3)) / 2
+
+def band(size, window):
+    """The symmetric matrix (size, size) that takes the mean of a `window` around each place of a line."""
+    places = torch.arange(size)
+    return ((places[:, None] - places).abs() <= window // 2) / window
+
+
+def energies(seen):
+    """The mean over K of squared details (m, G, K, H, W): (m, G, H, W)."""
+    return sum(part.square() for part in seen.unbind(2)) / seen.shape[2]  # faster than a mean over that dimension
 
 
 def objective(matrix, found, floor, window):
-    """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart."""
-    seen = (matrix @ found.flatten(1)).view(-1, *found.shape[1:])
-    return faintness(seen, floor, window).sum() - torch.logdet(matrix.mT @ matrix) / 2
+    """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart.
+
+    J = ½ mean_{G,p} log(`floor` + e_p) for each image, where e_p is the mean of squared details in a `window` around
+    place p.
+    """
+    faint = (floor + around(energies(mixed(matrix, found)), window)).log().mean((1, 2, 3)) / 2
+    return faint.sum() - torch.logdet(matrix.mT @ matrix) / 2
+
+
+def mixed(matrix, found):
+    """The details of the images that rows M (m, r) mix."""
+    return (matrix.to(found) @ found.flatten(1)).view(-1, *found.shape[1:])
+
+
+def relative(matrix, seen, floor, window, free=slice(None)):
+    """The `objective` and its derivatives as rows M (m, r) of length one become (1 + E)M: Relative.
+
+    `seen` are the details of their images. The columns of E are those of u rows that are `free` to be added; no row is
+    added to itself.
+    """
+    energy = energies(seen)
+    level = floor + around(energy, window)
+    weights = around(1 / level, window)  # 2 ∂J/∂e, but for the number of places
+    places, own = energy[0].numel(), (weights * energy).mean((1, 2, 3), dtype=matrix.dtype)
+    pull = sum((weights * part).flatten(1) @ part[free].flatten(1).mT for part in seen.unbind(2))
+    pull = pull / (places * seen.shape[2])
+    gram = matrix.mT @ matrix
+    dual = torch.linalg.solve(gram, matrix.mT).mT  # (m, r)
+    own = (matrix * dual).sum(1) - own  # of the slope along a row itself, which lengths of one take away
+    slope = pull.to(matrix) + own[:, None] * (matrix @ matrix[free].mT) - matrix @ dual[free].mT
+    rows = torch.arange(len(matrix), device=matrix.device)[free]
+    slope[rows, torch.arange(len(rows), device=matrix.device)] = 0
+    value = level.log().sum(dtype=matrix.dtype) / (2 * places) - torch.linalg.slogdet(gram).logabsdet / 2
+    curvature = weights.flatten(1) @ energy[free].flatten(1).mT / places
+    return Relative(value, slope, curvature.to(matrix))
 
 
 def score(pictures, known, shape, floor=0.1, window=3):

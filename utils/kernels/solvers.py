@@ -67,19 +67,21 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
     return Solution(x, r, history[: int(taken)], (dot(r, r) <= goal)[..., 0])
 
 
-def quasi_newton_product(pairs, v):
+def quasi_newton_product(pairs, v, precondition=lambda v: v):
     """Apply the L-BFGS approximation of an inverse Hessian to v: the two-loop recursion over `pairs`, oldest first.
 
-    A pair (s, y, 1/⟨s, y⟩) has 0 in place of 1/⟨s, y⟩ where the curvature is not safely positive.
+    A pair (s, y, 1/⟨s, y⟩) has 0 in place of 1/⟨s, y⟩ where the curvature is not safely positive. The recursion begins
+    from `precondition`, times the factor that fits the latest pair.
     """
     coefficients = []
     for s, y, rho in reversed(pairs):
         a = rho * dot(s, v)
         v = torch.addcmul(v, a, y, value=-1)
         coefficients.append(a)
+    v = precondition(v)
     if pairs:
         s, y, rho = pairs[-1]
-        v = torch.where(rho > 0, v / (rho * dot(y, y)).clamp_min(torch.finfo(v.dtype).tiny), v)
+        v = torch.where(rho > 0, v / (rho * dot(y, precondition(y))).clamp_min(torch.finfo(v.dtype).tiny), v)
     for (s, y, rho), a in zip(pairs, reversed(coefficients)):
         v = torch.addcmul(v, a - rho * dot(y, v), s)
     return v
