@@ -4,7 +4,8 @@ W₁ − αW₁⁰ = BX, and b_ji = 0 up to rounding where image i activates neu
 B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
 holds the layer in coordinates. Any vector of a span without structure has m − 1 zeros at most; one with clearly more is
 most likely a column of B. That is evidence and no proof: where two columns are proportional at many neurons, a
-difference of them has many zeros, too. Unmixed images say where to look: the neurons that they leave most inactive, at
+difference of them has many zeros, too. So vectors with fewer zeros than usual wait, and known columns are taken out of
+them. Unmixed images say where to look: the neurons that they leave most inactive, at
 the start and at the end of the training, are likely to be zeros. Needs more neurons than about three times the images,
 and updates that are sums of gradients: Adam's are not.
 
@@ -15,18 +16,19 @@ an image is known but for a combination of their images, and unmixing chooses th
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import minimize
 from torch.nn.functional import cosine_similarity, normalize
 
 from utils.attacks import unmixing
-from utils.kernels import contrast
+from utils.kernels import picard
+from utils.kernels.solvers import cg, dot
 
-ROUNDS = 8  # at most
-STEPS = 20  # of reweighting
-ROUGH = *unmixing.LATER[-1][:2], 120  # ε, window and steps of unmixing in a round, for more than unmixing.FEW images
-MOST = 1000, 2  # neurons that a column is sought on, the likeliest zeros: so many, or so many times m
-FIRST, FALL, LAST = 0.2, 0.6, 1e-5  # the size of what counts as zero, in units of a column's root mean square
+ROUNDS = 12  # at most
+AGAIN = *unmixing.LATER[-1][:2], 25  # ε, window and steps of unmixing in a round, for more than unmixing.FEW images
+SIZES = *(0.2 * 0.85**k for k in range(34)), 1e-4, 1e-5  # of what counts as zero, in root mean squares of a column
+SINGLE = 1e-3  # size down to which single precision does
+SOLVED = 10  # iterations of conjugate gradients for each size
 SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
+USUAL = 0.85, 0.5  # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
 CENTRE, WIDTH = -0.5, 0.25  # of the logistic function that takes pre-activations to how likely a zero is
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
 LIKE = 0.8  # cosine of an image before and after a round, in the median
@@ -76,17 +78,23 @@ def inactive(x, layers):
 
 
 def sparsest(rows, near, likely):
-    """The unit vector w (m,) beside `near` for which rows·w (h,) has most zeros, where they are `likely` (h,).
+    """Unit vectors w (n, m) beside `near` for which rows·w (h,) have most zeros, where they are `likely` (n, h).
 
-    Iteratively reweighted least squares: an entry weighs more, the smaller it is. Of many neurons the likeliest do.
+    Iteratively reweighted least squares: an entry weighs more, the smaller it is, and what counts as small shrinks.
+    Conjugate gradients take all vectors a few iterations towards the solution, each time from the last one.
     """
-    best = likely.topk(min(len(rows), max(MOST[0], MOST[1] * len(near)))).indices.sort().values
-    rows, likely, w, size = rows[best], likely[best], near, FIRST
-    for step in range(STEPS):
-        weights = likely / (len(rows) * (rows @ w).square() + size**2)
-        w = normalize(torch.linalg.solve((rows.mT * weights) @ rows, near if step < 3 else w), dim=0)
-        size = max(size * FALL, LAST)
-    return w
+    found = near
+    for size in SIZES:
+        kind = torch.float32 if size > SINGLE else torch.float64
+        a, w = rows.to(kind), found.to(kind)
+        weights = likely.to(kind) / (len(a) * (w @ a.mT).square() + size**2)
+
+        def product(v, a=a, weights=weights):
+            return ((v @ a.mT) * weights) @ a
+
+        begun = w / dot(w, product(w))
+        found = normalize(begun + cg(product, w - product(begun), iterations=SOLVED).x, dim=1)
+    return found.to(near)
 
 
 def zeros(rows, vectors):
@@ -103,45 +111,53 @@ def kept(found, near, enough):
     return taken
 
 
+def judged(found, near, sure, rows, share):
+    """Which of the vectors found (m, m) are sure, as those are that were it before: by their zeros in rows·w.
+
+    They have more than vectors of a span without structure, and more than a `share` of what is usual.
+    """
+    count = zeros(rows, found)
+    enough = count > len(found) + SURE[1] * len(rows)
+    return kept(found, near, sure | (enough & (count > share * count[enough | sure].double().median())))
+
+
+def clear(found, near, rows):
+    """The vectors found (m, m), where those with few zeros are `cleared` of the others."""
+    usual = judged(found, near, torch.zeros(len(found), dtype=torch.bool), rows, USUAL[0])
+    if not usual.any():
+        return found
+    return torch.stack([w if done else cleared(w, found[usual], rows) for w, done in zip(found, usual)])
+
+
+def cleared(w, others, rows):
+    """A vector w (m,) less that multiple of one of the others (n, m) which leaves most zeros in rows·w (h,).
+
+    For a difference of two columns that is one of them: the multiple is the ratio that most neurons share.
+    """
+    ratios = ((rows @ w)[:, None] / (rows @ others.mT)).nan_to_num(torch.inf).sort(0).values  # (h, n)
+    few = max(2, len(rows) // 100)
+    spread = ((ratios[few:] - ratios[:-few]) / ratios[few:].abs()).nan_to_num(torch.inf)
+    factors = ratios[few:].gather(0, spread.argmin(0)[None])[0]
+    tried = normalize(torch.cat([w[None], w - factors[:, None] * others]), dim=1)
+    return tried[(zeros(rows, tried) * ((tried @ w).abs() > 0.5)).argmax()]
+
+
 def completed(matrix, found, sure, basis, shape):
     """The rows M (m, m) that columns found (m, m) allow where they are `sure`, near to a matrix; the rest by unmixing.
 
-    Row i is orthogonal to the sure columns of other images. What may be added to it is a combination of the rows of
-    `free` (u, m), which span the images of the unsure columns, and the objective of unmixing chooses it.
+    Row i is orthogonal to the sure columns of other images. What may be added to it is a combination of the rows whose
+    columns are unsure, and the objective of unmixing chooses it.
     """
     certain, own = found[sure].mT, torch.eye(len(found), dtype=torch.bool)[:, sure]
     begun = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
-    free, few = torch.linalg.svd(certain.mT)[2][certain.shape[1] :], len(matrix) <= unmixing.FEW
-    if not len(free):
+    if sure.all():
         return begun
+    few = len(matrix) <= unmixing.FEW
     details, white = unmixing.whitened(basis, shape, few)
-    white = white.double()
-    begun, free = (rows @ torch.linalg.inv(white) for rows in (begun, free))
-    lengths, free = begun.norm(dim=1, keepdim=True), torch.linalg.qr(free.mT)[0].mT
-    return lengths * combined(begun / lengths, free, details, unmixing.STAGES[-1] if few else ROUGH) @ white
-
-
-def combined(begun, free, details, stage):
-    """Rows `begun` (m, m) plus the combinations of orthonormal rows `free` (u, m) that unmix best: (m, m).
-
-    Rows mix the `details` (m, G, K, H, W); a `stage` is ε, a window, and steps at most.
-    """
-    floor, window, steps = stage
-    seen, more = (rows.float() @ details.flatten(1) for rows in (begun, free))  # (m, GKHW) and (u, GKHW)
-
-    def value(flat):
-        added = torch.as_tensor(flat).view(len(begun), len(free)).requires_grad_()
-        rows = begun + added @ free
-        sizes = rows.norm(dim=1, keepdim=True)
-        pictures = ((seen + added.float() @ more) / sizes.float()).view(-1, *details.shape[1:])
-        apart = torch.linalg.slogdet(rows / sizes).logabsdet
-        loss = contrast.faintness(pictures, floor, window).sum() - apart
-        return loss.item(), torch.autograd.grad(loss, added)[0].flatten().numpy()
-
-    options = {"maxiter": steps, "maxcor": 15, "ftol": 1e-6}
-    zero = [0.0] * (len(begun) * len(free))
-    added = minimize(value, zero, jac=True, method="L-BFGS-B", options=options).x
-    return begun + torch.as_tensor(added).view(len(begun), len(free)) @ free
+    rows = torch.linalg.solve(white.to(begun), begun, left=False)
+    stage = unmixing.STAGES[-1] if few else AGAIN
+    found = picard.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
+    return rows.norm(dim=1, keepdim=True) * found @ white.to(begun)
 
 
 def refine(images, mixing, bias, basis, layers, shape):
@@ -152,13 +168,19 @@ def refine(images, mixing, bias, basis, layers, shape):
     """
     known = columns(mixing, bias, basis)
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
+    found = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
         likely = inactive(matrix @ basis.mT, layers)
         near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
-        found = torch.stack([w if done else sparsest(known.rows, w, p) for w, p, done in zip(near, likely, sure)])
-        before, sure = sure, kept(found, near, zeros(known.rows, found) > len(found) + SURE[1] * len(known.rows))
-        found = torch.where(sure[:, None], found, near)
+        begun = torch.where(sure[:, None], found, near)
+        found, before = begun.clone(), sure
+        found[~sure] = sparsest(known.rows, near[~sure], likely[~sure])
+        sure = judged(found, near, before, known.rows, USUAL[0])
         if (sure == before).all():
+            found = clear(found, near, known.rows)
+            sure = judged(found, near, before, known.rows, USUAL[1])
+        found = torch.where(sure[:, None], found, near)
+        if (found - begun).abs().max() < 1e-9:
             break
         exact = sized(completed(matrix, torch.linalg.solve(known.upper, found.mT).mT, sure, basis, shape), known)
         if cosine_similarity(matrix, exact).abs().median() < LIKE:
