@@ -13,8 +13,9 @@ from utils.errors import InputError
 from utils.networks import Layer, change, leading_span
 
 ROUNDS = 60  # of alternating least squares, at most
-SETTLED = 1e-12  # change of α at which they end
-ENOUGH = 1500  # neurons tell α, for half as many images
+SETTLED = 1e-9  # change of α at which they end; single precision tells no more
+NEURONS = 160, 700  # tell α: few at first, then as many as there may be
+SPARE = 0.1  # of the directions that these neurons span: images leave at least so many alone
 UNCHANGED = "The first layer is that of its start: nothing was trained there, or the start is no start."
 
 
@@ -38,13 +39,13 @@ def unchanged(network, start):
     return torch.equal(network[0].weight, start[0].weight.to(network[0].weight))
 
 
-def shrinkage(weight, start, rank):
-    """α for which W₁ − αW₁⁰ (h, d) is nearest to a matrix of a `rank`, by alternating least squares.
+def shrinkage(weight, start, rank, alpha=None):
+    """α for which W₁ − αW₁⁰ (h, d) is nearest to a matrix of a `rank`, by alternating least squares from an `alpha`.
 
     Given the rows' leading directions Q of W₁ − αW₁⁰, α is the regression of W₁ on W₁⁰ outside of Q. The rank may be
     too large, not too small.
     """
-    alpha = ((weight * start).sum() / start.square().sum()).item()
+    alpha = ((weight * start).sum() / start.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
         rest = weight - alpha * start
         vectors = torch.linalg.eigh(rest @ rest.mT)[1][:, :-rank]  # of the trailing left directions, (h, h − rank)
@@ -63,8 +64,9 @@ def trained_part(released, start, alpha=None):
     check(released.network, start)
     (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
     if alpha is None:
-        ours, theirs = (layer.weight[:ENOUGH] for layer in (first, begun))
-        alpha = shrinkage(ours, theirs, min(ours.shape) // 2)
+        for some in NEURONS:
+            ours, theirs = (layer.weight[:some] for layer in (first, begun))
+            alpha = shrinkage(ours, theirs, int((1 - SPARE) * min(ours.shape)), alpha)
     bias = None if first.bias is None else first.bias - alpha * begun.bias
     first = Layer(first.weight - alpha * begun.weight, bias)
     return released._replace(network=(first, *released.network[1:])), alpha
@@ -97,11 +99,11 @@ def exact(released, start, alpha, attempt, shape):
     `shape` is that of an image. As they were, and none sure, where the layer does not tell the count: then its span
     holds more than images.
     """
-    changed, _ = trained_part(released, start, alpha)
-    _, basis, mixing = unmixing.read(changed, len(attempt.images))
-    nothing = torch.zeros(len(attempt.images), dtype=torch.bool)
-    if attempt.count != len(attempt.images) or basis.shape[1] != attempt.count:
+    basis, nothing = attempt.basis, torch.zeros(len(attempt.images), dtype=torch.bool)
+    if attempt.count != basis.shape[1]:
         return sparse.Refined(attempt.images, nothing)
+    changed, _ = trained_part(released, start, alpha)
+    mixing = changed.network[0].weight @ basis
     (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
     given = attempt.images, mixing, changed.network[0].bias, basis
     images, mixing, bias, basis = (part.cpu() for part in given)
