@@ -36,7 +36,7 @@ def attacked(released, shape, seed):
     trail = [normalize(begun, dim=1)]
     unmixing.unmix(basis, shape, count, seed, each=trail.append)
     found = unmixing.attack(released, shape, seed=seed)
-    steps = torch.stack(trail) @ white.to(basis) @ basis.mT  # (n, m, r) @ (r, r) @ (r, d)
+    steps = torch.stack(trail) @ white @ basis.mT  # (n, m, r) @ (r, r) @ (r, d)
     signs = (steps[-1] * found.images).sum(-1).sign()
     steps = steps * (0.22 * signs / steps.std(-1))[..., None]
     if found.stopped != "even" or not torch.allclose(steps[-1], found.images):

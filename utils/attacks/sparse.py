@@ -13,6 +13,7 @@ A sure column makes the other images exact, since their rows of M = B⁺A are or
 an image is known but for a combination of their images, and unmixing chooses that.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -22,10 +23,13 @@ from utils.attacks import unmixing
 from utils.kernels import picard
 from utils.kernels.solvers import cg, dot
 
-ROUNDS = 12  # at most
+ROUNDS = 16  # at most
 AGAIN = *unmixing.LATER[-1][:2], 25  # ε, window and steps of unmixing in a round, for more than unmixing.FEW images
-SIZES = *(0.2 * 0.85**k for k in range(34)), 1e-4, 1e-5  # of what counts as zero, in root mean squares of a column
-SINGLE = 1e-3  # size down to which single precision does
+FIRST, FALL = (
+    (0.2, 3.0),
+    0.85,
+)  # what counts as zero, in root mean squares of a column: at first, and when that is stuck
+LAST = 1e-3, 1e-4, 1e-5  # down to the first of these in single precision
 SOLVED = 10  # iterations of conjugate gradients for each size
 SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
 USUAL = 0.85, 0.5  # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
@@ -77,15 +81,16 @@ def inactive(x, layers):
     return torch.sigmoid((CENTRE - most) / WIDTH) + 0.01
 
 
-def sparsest(rows, near, likely):
+def sparsest(rows, near, likely, size):
     """Unit vectors w (n, m) beside `near` for which rows·w (h,) have most zeros, where they are `likely` (n, h).
 
-    Iteratively reweighted least squares: an entry weighs more, the smaller it is, and what counts as small shrinks.
-    Conjugate gradients take all vectors a few iterations towards the solution, each time from the last one.
+    Iteratively reweighted least squares: an entry weighs more, the smaller it is, and what counts as small shrinks from
+    `size` on. A large one asks what is likely, a small one what is near. Conjugate gradients take all vectors a few
+    iterations towards the solution, each time from the last one.
     """
-    found = near
-    for size in SIZES:
-        kind = torch.float32 if size > SINGLE else torch.float64
+    found, steps = near, int(math.log(LAST[0] / size) / math.log(FALL))
+    for size in (*(size * FALL**k for k in range(steps)), *LAST[1:]):
+        kind = torch.float32 if size > LAST[0] else torch.float64
         a, w = rows.to(kind), found.to(kind)
         weights = likely.to(kind) / (len(a) * (w @ a.mT).square() + size**2)
 
@@ -154,10 +159,10 @@ def completed(matrix, found, sure, basis, shape):
         return begun
     few = len(matrix) <= unmixing.FEW
     details, white = unmixing.whitened(basis, shape, few)
-    rows = torch.linalg.solve(white.to(begun), begun, left=False)
+    rows = torch.linalg.solve(white, begun, left=False)
     stage = unmixing.STAGES[-1] if few else AGAIN
     found = picard.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
-    return rows.norm(dim=1, keepdim=True) * found @ white.to(begun)
+    return rows.norm(dim=1, keepdim=True) * found @ white
 
 
 def refine(images, mixing, bias, basis, layers, shape):
@@ -174,9 +179,10 @@ def refine(images, mixing, bias, basis, layers, shape):
         near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
         begun = torch.where(sure[:, None], found, near)
         found, before = begun.clone(), sure
-        found[~sure] = sparsest(known.rows, near[~sure], likely[~sure])
+        found[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[0])
         sure = judged(found, near, before, known.rows, USUAL[0])
-        if (sure == before).all():
+        if (sure & ~before).sum() <= len(sure) // 100:
+            found[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[1])
             found = clear(found, near, known.rows)
             sure = judged(found, near, before, known.rows, USUAL[1])
         found = torch.where(sure[:, None], found, near)

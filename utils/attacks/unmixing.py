@@ -71,8 +71,12 @@ def orthogonal(count, r, seed):
 
 
 def whitened(basis, shape, few):
-    """The details of the images of a basis (d, r), made uncorrelated, and the matrix (r, r) for it."""
-    return contrast.whiten(contrast.details(basis.mT.float(), shape, 1.7 if few else 1.0, few))
+    """The details of the images of a basis (d, r), made uncorrelated, and the matrix (r, r) for it.
+
+    Whitened in double precision, since an image of the span may be nearly flat; then single precision does.
+    """
+    found, white = contrast.whiten(contrast.details(basis.mT, shape, 1.7 if few else 1.0, few))
+    return found.float(), white
 
 
 def unmix(basis, shape, count, seed=0, each=lambda matrix: None):
@@ -86,7 +90,7 @@ def unmix(basis, shape, count, seed=0, each=lambda matrix: None):
     for stage in STAGES if few else LATER:
         rows, values = picard.minimise(rows, found, *stage, each=each)
         history += values
-    return rows @ white.to(basis), torch.tensor(history)
+    return rows @ white, torch.tensor(history)
 
 
 def relation(matrix, mixing, bias):

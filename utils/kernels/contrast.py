@@ -52,7 +52,7 @@ def around(energy, window):
 def band(size, window):
     """The symmetric matrix (size, size) that takes the mean of a `window` around each place of a line."""
     places = torch.arange(size)
-    return ((places[:, None] - places).abs() <= window // 2) / window
+    return ((places[:, None] - places).abs() <= window // 2).double() / window
 
 
 def energies(seen):

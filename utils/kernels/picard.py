@@ -12,7 +12,7 @@ from utils.kernels import contrast
 from utils.kernels.solvers import dot, quasi_newton_product
 
 LEAST = 0.1  # eigenvalue of a block that is believed
-SETTLED = 1e-5  # relative decrease at which the search ends
+SETTLED = 5e-6  # decrease for each free row at which the search ends
 MEMORY = 10  # steps
 
 
@@ -59,7 +59,7 @@ def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambd
         pairs = [*pairs, (s, y, torch.where(safe, 1 / dot(s, y), 0))][-MEMORY:]
         history.append(now.value.item())
         each(matrix)
-        if history[-2] - history[-1] <= SETTLED * max(1.0, abs(history[-1])):
+        if history[-2] - history[-1] <= SETTLED * now.slope.shape[1]:
             break
     return matrix, history
 
