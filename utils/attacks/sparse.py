@@ -25,10 +25,8 @@ from utils.kernels.solvers import cg, dot
 
 ROUNDS = 16  # at most
 AGAIN = *unmixing.LATER[-1][:2], 25  # ε, window and steps of unmixing in a round, for more than unmixing.FEW images
-FIRST, FALL = (
-    (0.2, 3.0),
-    0.85,
-)  # what counts as zero, in root mean squares of a column: at first, and when that is stuck
+FIRST = 0.2, 3.0, 0.02  # root mean squares of a column, what counts as zero at first: usually, and where that is stuck
+FALL = 0.85  # what each next size is
 LAST = 1e-3, 1e-4, 1e-5  # down to the first of these in single precision
 SOLVED = 10  # iterations of conjugate gradients for each size
 SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
@@ -126,25 +124,14 @@ def judged(found, near, sure, rows, share):
     return kept(found, near, sure | (enough & (count > share * count[enough | sure].double().median())))
 
 
-def clear(found, near, rows):
-    """The vectors found (m, m), where those with few zeros are `cleared` of the others."""
-    usual = judged(found, near, torch.zeros(len(found), dtype=torch.bool), rows, USUAL[0])
-    if not usual.any():
-        return found
-    return torch.stack([w if done else cleared(w, found[usual], rows) for w, done in zip(found, usual)])
-
-
-def cleared(w, others, rows):
-    """A vector w (m,) less that multiple of one of the others (n, m) which leaves most zeros in rows·w (h,).
-
-    For a difference of two columns that is one of them: the multiple is the ratio that most neurons share.
-    """
-    ratios = ((rows @ w)[:, None] / (rows @ others.mT)).nan_to_num(torch.inf).sort(0).values  # (h, n)
-    few = max(2, len(rows) // 100)
-    spread = ((ratios[few:] - ratios[:-few]) / ratios[few:].abs()).nan_to_num(torch.inf)
-    factors = ratios[few:].gather(0, spread.argmin(0)[None])[0]
-    tried = normalize(torch.cat([w[None], w - factors[:, None] * others]), dim=1)
-    return tried[(zeros(rows, tried) * ((tried @ w).abs() > 0.5)).argmax()]
+def again(found, near, likely, rows):
+    """The vectors found (m, m), where those with few zeros are sought once more, by what is likely and what is near."""
+    few = ~judged(found, near, torch.zeros(len(found), dtype=torch.bool), rows, USUAL[0])
+    for size in FIRST[1:] if few.any() else ():
+        other = sparsest(rows, near[few], likely[few], size)
+        more = zeros(rows, other) > zeros(rows, found[few])
+        found[few] = torch.where(more[:, None], other, found[few])
+    return found
 
 
 def completed(matrix, found, sure, basis, shape):
@@ -182,8 +169,7 @@ def refine(images, mixing, bias, basis, layers, shape):
         found[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[0])
         sure = judged(found, near, before, known.rows, USUAL[0])
         if (sure & ~before).sum() <= len(sure) // 100:
-            found[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[1])
-            found = clear(found, near, known.rows)
+            found = again(found, near, likely, known.rows)
             sure = judged(found, near, before, known.rows, USUAL[1])
         found = torch.where(sure[:, None], found, near)
         if (found - begun).abs().max() < 1e-9:

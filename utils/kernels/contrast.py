@@ -7,6 +7,7 @@ from torch.nn.functional import avg_pool2d, conv2d
 
 from utils.kernels.similarity import planes
 
+FLAT = 1e-6  # of the largest mean square
 OPPONENT = [[1, 1, 1], [1, -1, 0], [1, 1, -2]]  # rows: colours from RGB
 
 
@@ -36,10 +37,13 @@ def details(rows, shape, grey=1.0, together=False):
 
 
 def whiten(found):
-    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it."""
+    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it.
+
+    What is nearly flat, such as a piece of sky, stays so: made as strong as the rest it would spoil all other images.
+    """
     flat = found.flatten(1)
     values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
-    matrix = vectors * values.clamp_min(1e-12 * values[-1]).rsqrt() @ vectors.T
+    matrix = vectors * values.clamp_min(FLAT * values[-1]).rsqrt() @ vectors.T
     return (matrix @ flat).view_as(found), matrix
 
 
