@@ -4,10 +4,11 @@ W₁ − αW₁⁰ = BX, and b_ji = 0 up to rounding where image i activates neu
 B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
 holds the layer in coordinates. Any vector of a span without structure has m − 1 zeros at most; one with clearly more is
 most likely a column of B. That is evidence and no proof: where two columns are proportional at many neurons, a
-difference of them has many zeros, too. So vectors with fewer zeros than usual wait, and known columns are taken out of
-them. Unmixed images say where to look: the neurons that they leave most inactive, at
-the start and at the end of the training, are likely to be zeros. Needs more neurons than about three times the images,
-and updates that are sums of gradients: Adam's are not.
+difference of them has many zeros, too. So vectors with fewer zeros than usual wait, and are sought again.
+
+Unmixed images say where to look: the neurons that they leave most inactive, at the start and at the end of training,
+are likely to be zeros. Needs more neurons than about three times the images, and updates that are sums of gradients:
+Adam's are not.
 
 A sure column makes the other images exact, since their rows of M = B⁺A are orthogonal to it. Where columns stay unsure,
 an image is known but for a combination of their images, and unmixing chooses that.
