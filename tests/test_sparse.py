@@ -74,7 +74,7 @@ def test_of_equal_columns_one_is_taken():
 
 
 def test_images_behind_ordinary_training_become_exact():
-    data = images.split(images.load("photos"), 20, 20, 4, held_out=20)
+    data = images.split(images.load("photos"), 20, 20, 1, held_out=20)
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
     attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, 20)
     found = known_start.exact(victim.released, victim.start, alpha, attempt, data.shape)

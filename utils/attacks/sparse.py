@@ -149,8 +149,8 @@ def completed(matrix, found, sure, basis, shape):
     details, white = unmixing.whitened(basis, shape, few)
     rows = torch.linalg.solve(white, begun, left=False)
     stage = unmixing.STAGES[-1] if few else AGAIN
-    found = picard.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
-    return rows.norm(dim=1, keepdim=True) * found @ white
+    better = picard.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
+    return rows.norm(dim=1, keepdim=True) * better @ white
 
 
 def refine(images, mixing, bias, basis, layers, shape):
