@@ -1,0 +1,108 @@
+"""Recorded numbers that stand in sentences of the README and of pages are those of the records."""
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from utils.notebook import recorded
+
+ROOT = Path(__file__).parent.parent
+
+
+def values(record, *names, column="value", **where):
+    """All recorded values of quantities whose names match; `where` names parameters."""
+    rows = [row for row in recorded.load(record).rows if all(row[key] == str(x) for key, x in where.items())]
+    found = [float(row[column]) for name in names for row in rows if fnmatch(row["name"], name)]
+    assert found, (record, names, where)
+    return found
+
+
+def ends(found):
+    """“41 to 46”, or one number for all."""
+    low, high = min(found), max(found)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def said(page):
+    """The text of a page, of a notebook that of its Markdown, in one line."""
+    path = ROOT / page
+    if path.suffix == ".ipynb":
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    else:
+        text = path.read_text(encoding="utf-8")
+    return " ".join(text.split())
+
+
+def state(page, numbers, *sentences):
+    """Whether a page has all these sentences, with the numbers in their places."""
+    text, wanted = said(page), [sentence.format(**numbers) for sentence in sentences]
+    assert not [sentence for sentence in wanted if sentence not in text], page
+
+
+BAR, EXACT = "ncc_above_0.9", "exact/ncc_above_0.99"
+PAGE = "book/behind-a-known-start.ipynb"
+
+
+def test_how_many_of_fifty_come_back_behind_a_known_start():
+    def of(*trainers, **where):
+        return ends(values("known-start", *(f"known_start/{name}/{BAR}" for name in trainers), **where))
+
+    numbers = {
+        "plain": of("sgd", "sgd_decay"),
+        "mirrored": of("sgd_flips"),
+        "adam": of("adam", "adamw"),
+        "torch": of("adam", "adamw", START="torch"),
+        "tuned": of("adam", "adamw", START="pretrained"),
+        "both": of("adam_flips"),
+    }
+    state(
+        "README.md", numbers,
+        "{plain} of fifty images come back in every recorded set, {mirrored} where mirror images",
+        "Adam leaves {adam}, or {both} with mirror images",
+    )  # fmt: skip
+    state(
+        "book/intro.md", numbers,
+        "SGD, start known; 50 images | unmixing | {plain} |",
+        "| the same | {mirrored} |",
+        "unmixing, told their number | {adam} |",
+        "| the same | {both} |",
+    )  # fmt: skip
+    state(
+        "book/conclusion.md", numbers,
+        "unmixing: {plain}, or {mirrored} with mirror images",
+        "{adam} of fifty, or {both} with mirror images",
+    )  # fmt: skip
+    state(
+        PAGE, numbers,
+        "{plain} come back ({mirrored} where mirror images were trained on, too)",
+        "unmixing returns {plain} images in all recorded sets without flips, and {mirrored} with them",
+        "returns {torch} from torch's start, {tuned} after fine-tuning, and {both} with",
+    )  # fmt: skip
+
+
+def test_no_held_out_image_comes_back():
+    for name in ("known-start", "known-start-nearly", "known-start-sizes", "known-start-500", "known-start-settings"):
+        assert set(values(name, f"known_start/*/{BAR}", f"known_start/*/exact/{BAR}", column="baseline")) == {0}, name
+
+
+def test_which_are_exact():
+    plain = values("known-start", f"known_start/sgd/{EXACT}", f"known_start/sgd_decay/{EXACT}", START="torch")
+    assert set(plain) == {50} and set(values("known-start-500", f"known_start/sgd/{EXACT}")) == {500}
+    numbers = {"many": ends(values("known-start-sizes", f"known_start/sgd/{EXACT}"))}
+    for page in ("book/conclusion.md", PAGE):
+        state(page, numbers, "{many} of two hundred")
+
+
+@pytest.mark.parametrize(
+    "record, sentence",
+    [
+        ("known-start", "{true:,.0f} of {sure:,.0f} sure columns are columns of $B$"),
+        ("known-start-settings", "All but {false:.0f} of {sure:,.0f} sure columns are true"),
+    ],
+)
+def test_how_many_sure_columns_are_true(record, sentence):
+    sure, true = (sum(values(record, f"*/exact/{name}")) for name in ("sure", "sure_true"))
+    state(PAGE, {"sure": sure, "true": true, "false": sure - true}, sentence)
