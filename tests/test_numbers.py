@@ -106,3 +106,21 @@ def test_which_are_exact():
 def test_how_many_sure_columns_are_true(record, sentence):
     sure, true = (sum(values(record, f"*/exact/{name}")) for name in ("sure", "sure_true"))
     state(PAGE, {"sure": sure, "true": true, "false": sure - true}, sentence)
+
+
+@pytest.mark.parametrize(
+    "page, sentence, record, name, where",
+    [
+        ("book/intro.md", "stationarity | {value}, faint | {baseline} |", "decoreco",
+         "decoreco/signed/random/alike", {"START": "random", "SPACE": "span"}),
+        ("book/conclusion.md", "unmixing: {value} clearly (correlation above 0.9), and no held-out", "unmixing-500",
+         f"unmixing/three_layers/signed/{BAR}", {}),
+        ("book/conclusion.md", r"Of 500, {value} pass $|\mathrm{{NCC}}| > 0.9$, and no held-out", "unmixing-images",
+         f"unmixing/two_layers/signed/{BAR}", {"IMAGES": 500}),
+    ],
+)  # fmt: skip
+def test_a_mean_and_its_range_are_those_of_the_record(page, sentence, record, name, where):
+    found, columns = recorded.load(record), ("value", "baseline")
+    said = {column: recorded.said(found, name, column=column, **where) for column in columns}
+    assert "no held-out" not in sentence or said["baseline"] == "0"
+    state(page, said, sentence)
