@@ -29,6 +29,7 @@ NOTEBOOKS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").gl
 TOY = int(os.environ.get("TOY", 0))  # which toy images and draws; the references are those of 0
 REFERENCES = json.loads((ROOT / "tests" / "toy_references.json").read_text())
 WRITTEN = yaml.safe_load((ROOT / "tests" / "toy_runs.yaml").read_text())
+WORDS = WRITTEN.pop("words")
 IMAGES = 20
 SIZES = {"IMAGES": IMAGES, "NETWORK_IMAGES": IMAGES, "FEW_IMAGES": 10, "CANDIDATES": 2 * IMAGES, "POINTS": IMAGES}
 SIZES |= {"NEURONS": 40, "WIDTH": 12, "DIMENSIONS": 30, "GRID": 3, "SIDE": 8, "SAMPLES": 9}
@@ -49,10 +50,8 @@ def run(path, output, **given):
 
 def expanded(pattern):
     """The names that a pattern such as plant/noise|drawing/relative_distance stands for."""
-    return [
-        "/".join(words)
-        for words in itertools.product(*(part.split("|") for part in pattern.replace(" ", "").split("/")))
-    ]
+    pattern = re.sub(r"<(\w+)>", lambda name: WORDS[name[1]], pattern).replace(" ", "")
+    return ["/".join(words) for words in itertools.product(*(part.split("|") for part in pattern.split("/")))]
 
 
 def key_of(path):
