@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import processes, small_project, wait_until, write_notebook
+from utils import fingerprint
 from workflow import chapters
 
 ROOT = Path(__file__).parent.parent
@@ -47,36 +48,48 @@ def ran(ended):
 
 @pytest.mark.chapters
 def test_only_changed_chapters_run(book, tmp_path):
-    """By content, not by time; and a function of utils counts only for the chapters that reach it."""
     assert ran(book(*CHAPTERS, "out")) == ["01-a", "table-1"]
-    sums, lock = tmp_path / "utils" / "sums.py", tmp_path / "requirements.lock"
-    replace(sums, "2 * x", "(2 * x)  # twice")
-    replace(sums, "x / 2", "x / 3")  # which no chapter reaches
-    for path in tmp_path.rglob("*.*"):
-        path.touch()
-    assert ran(book(*CHAPTERS, "out")) == []
     for chapter in CHAPTERS:  # outputs do not count, so that they can be committed, without a trace of time or place
         text = Path(shutil.copy(tmp_path / "out" / chapter, tmp_path)).read_text()
         assert '"papermill"' not in text and 'execution"' not in text and str(tmp_path) not in text
     assert ran(book(*CHAPTERS, "out")) == []
-    replace(sums, "(2 * x)", "3 * x")
+    replace(tmp_path / "utils" / "sums.py", "2 * x", "3 * x")
     assert ran(book(*CHAPTERS, "out")) == ["01-a"]
     assert "12\\n" in (tmp_path / "out" / "01-a.ipynb").read_text()
+
+
+def test_a_chapter_depends_on_what_it_reaches_by_content_and_not_by_time(book, tmp_path, monkeypatch):
+    sums, images = tmp_path / "utils" / "sums.py", tmp_path / "a.npz"
+    images.write_text("1")
+
+    def keys(**given):
+        monkeypatch.setattr(fingerprint, "here", lambda: fingerprint.Code(tmp_path))
+        return [chapters.key_of(tmp_path / name, given) for name in CHAPTERS]
+
+    first, given = keys(), keys(DATASET=str(images))
+    replace(sums, "2 * x", "(2 * x)  # twice")
+    replace(sums, "x / 2", "x / 3")  # which no chapter reaches
+    for path in tmp_path.rglob("*.*"):
+        path.touch()
+    assert keys() == first and keys(DATASET=str(images)) == given
+    images.write_text("2")
+    every = [first, given, keys(DATASET=str(images)), keys(N="1"), keys(N="2")]
+    replace(sums, "(2 * x)", "3 * x")
+    reached = keys()
+    assert reached[0] != first[0] and reached[1] == first[1]
     write_notebook(tmp_path / "table-1.ipynb", "N = 3", "print(N + 1)")
-    assert ran(book(*CHAPTERS, "out")) == ["table-1"]
-    lock.write_text("x==2\n")
-    assert ran(book(*CHAPTERS, "out")) == ["01-a", "table-1"]
+    edited = keys()
+    assert edited[0] == reached[0] and edited[1] != reached[1]
+    (tmp_path / "requirements.lock").write_text("x==2\n")
+    every += [edited, keys()]
+    assert all(len(set(of)) == len(every) for of in zip(*every))
 
 
 @pytest.mark.chapters
-def test_parameters_and_data_count(book, tmp_path):
-    (tmp_path / "a.npz").write_text("1")
-    given = "table-1.ipynb", "out", "N=1e-3", "DATASET=a.npz"
-    assert "table-1: " in book(*given).stdout and "N = 0.001" in (tmp_path / "out" / "table-1.ipynb").read_text()
-    assert "table-1: " not in book(*given).stdout
-    (tmp_path / "a.npz").write_text("2")
-    assert "table-1: " in book(*given).stdout
-    assert "table-1: " in book(*given, "N=2").stdout
+def test_a_chapter_is_given_numbers(book, tmp_path):
+    output = tmp_path / "out" / "table-1.ipynb"
+    assert chapters.run(tmp_path / "table-1.ipynb", output, {"N": "1e-3"}) is None
+    assert "N = 0.001" in output.read_text()
 
 
 def test_how_long_the_chapters_take_is_told_by_the_last_time():
