@@ -1,4 +1,5 @@
 import ast
+import os
 import shutil
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from utils import images, networks, victims
-from utils.attacks import starts
+from utils.attacks import decoreco, starts
 from utils.notebook import ledger
 
 ROOT = Path(__file__).parent.parent
@@ -56,9 +57,19 @@ def small():
     return x, y, generator
 
 
-def drawn(*shape, seed=0):
-    """Normal numbers in double precision, the same in every run."""
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def drawn(*shape, seed=0, dtype=torch.float64):
+    """Normal numbers, the same in every run."""
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+class Bomb:
+    """A pickle that makes a folder if it is loaded."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
 
 
 def noisy_classes(seed):
@@ -66,6 +77,19 @@ def noisy_classes(seed):
     x = starts.random(30, 100, seed)
     x[15:, :50] += 1
     return images.Part(x, (torch.arange(30) >= 15).double())
+
+
+def relu_released(rule="signed"):
+    """What a small ReLU network of twelve photographs gives away, of four classes if the rule is for several."""
+    data = images.split(images.load("photos", binary=rule != "multiclass"), 12, 12)
+    recipe = networks.perceptron(rule, 20, 16)._replace(epochs=60, stages=0)
+    return victims.train(data.secret, recipe).released
+
+
+def attacked(released, **settings):
+    """What twenty steps of the stationarity attack make of noise, never a result that was kept."""
+    start = starts.normal(10, 3072, 0.0197, 0)
+    return decoreco.attack.__wrapped__(released, start, iterations=20, **settings)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
 """The audit: networks and pictures of strangers, one null, one rule, and a report that holds what it says."""
 
 import json
-import os
 import re
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -14,6 +14,8 @@ import torch
 from PIL import Image
 from scipy.stats import kstest
 
+import conftest
+from conftest import Bomb
 from utils import images, ordinary
 from utils.audit import audit, judge, pictures, report, safetensors, weights
 from utils.audit.__main__ import main
@@ -23,10 +25,7 @@ from utils.networks import Layer
 SIDE, M, WIDTH = 16, 12, 60
 SHAPE = (SIDE, SIDE, 3)
 SCHEMA = json.loads(report.SCHEMA.read_text())
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+drawn = partial(conftest.drawn, dtype=torch.float32)
 
 
 def torch_network(inputs=3 * SIDE**2, outputs=2, width=WIDTH, seed=0):
@@ -101,11 +100,8 @@ def test_of_a_network_with_other_layers_the_first_is_read():
         torch.nn.Linear(300, 20), torch.nn.BatchNorm1d(20), torch.nn.ReLU(), torch.nn.Linear(20, 2)
     )
     target = weights.read(norm.state_dict())
-    assert (
-        len(target.layers) == 1
-        and target.logits is None
-        and "1.weight is no part of a fully connected layer" in target.notes[0]
-    )
+    assert len(target.layers) == 1 and target.logits is None
+    assert "1.weight is no part of a fully connected layer" in target.notes[0]
     module = weights.read(norm)
     assert len(module.layers) == 1 and module.logits(torch.rand(3, 300).double()).shape == (3, 2)
 
@@ -114,16 +110,6 @@ def test_a_module_with_other_slopes_is_not_taken_for_one_with_relus():
     module = torch.nn.Sequential(torch.nn.Linear(300, 20), torch.nn.Tanh(), torch.nn.Linear(20, 2))
     assert len(weights.read(module).layers) == 1 and "more than layers with ReLUs" in weights.read(module).notes[0]
     assert len(weights.read(torch_network()).layers) == 2
-
-
-class Trap:
-    """A pickle that would make a folder."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 GOOD = torch_network(300).state_dict()
@@ -151,7 +137,7 @@ def test_other_weights_are_refused_in_one_sentence(kind, tmp_path):
 
 
 def test_no_code_in_a_file_is_run(tmp_path):
-    torch.save({"0.weight": GOOD["0.weight"], "x": Trap(tmp_path / "ran")}, tmp_path / "net.pth")
+    torch.save({"0.weight": GOOD["0.weight"], "x": Bomb(tmp_path / "ran")}, tmp_path / "net.pth")
     for name in ("net.pth", "net.safetensors", "net-00001-of-00002.pth", "none.pth"):
         (tmp_path / name).write_bytes((tmp_path / "net.pth").read_bytes()) if name != "none.pth" else None
         with pytest.raises(InputError, match="is not a file of|is a part of a sharded|There is no file"):
@@ -184,11 +170,8 @@ def test_a_corrupt_picture_is_named_and_skipped_only_if_asked(tmp_path, sides):
     with pytest.raises(InputError, match=f"{re.escape(str(broken))} cannot be read as a picture"):
         pictures.load(tmp_path, SHAPE, "training pictures")
     found = pictures.load(tmp_path, SHAPE, "training pictures", skip=True)
-    assert (
-        len(found.images) == M - 1
-        and "1 could not be read" in found.notes[0]
-        and set(found.labels) == {"class 0", "class 1"}
-    )
+    assert len(found.images) == M - 1 and set(found.labels) == {"class 0", "class 1"}
+    assert "1 could not be read" in found.notes[0]
 
 
 def test_the_same_pictures_are_read_from_folders_files_and_arrays(tmp_path, sides):
@@ -207,9 +190,8 @@ def test_two_sides_that_share_a_picture_or_are_small_are_refused(sides):
     ours, theirs = (pictures.load(part, SHAPE, what) for part, what in zip(sides, ("training", "held-out")))
     assert not pictures.compared(ours, theirs)
     shared = theirs._replace(images=torch.cat([theirs.images[1:], ours.images[3:4]]))
-    with pytest.raises(
-        InputError, match="The training picture training 3 and the held-out picture held-out 11 are equal"
-    ):
+    equal = "The training picture training 3 and the held-out picture held-out 11 are equal"
+    with pytest.raises(InputError, match=equal):
         pictures.compared(ours, shared)
     with pytest.raises(InputError, match="There are 9 held-out pictures: give 10 or more"):
         pictures.compared(ours, theirs._replace(images=theirs.images[:9]))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import Bomb
 from utils import cache, entries, images, networks, victims
 from utils.attacks import bilevel, decoreco, starts
 from utils.kernels.layers import Layer, parted
@@ -109,24 +110,16 @@ def test_the_cache_can_be_left_aside():
     code = "import sys; from utils import cache; sys.exit(cache.FOLDER is not None)"
     for settings, status in (({"NO_CACHE": "1"}, 0), ({}, 1)):
         environment = {name: value for name, value in os.environ.items() if name != "NO_CACHE"} | settings
-        assert (
-            subprocess.run([sys.executable, "-c", code], cwd=cache.fingerprint.ROOT, env=environment).returncode
-            == status
-        )
-
-
-class Bomb:
-    """A pickle that makes a folder if it is loaded."""
-
-    def __reduce__(self):
-        return os.mkdir, ("exploded",)
+        ended = subprocess.run([sys.executable, "-c", code], cwd=cache.fingerprint.ROOT, env=environment)
+        assert ended.returncode == status
 
 
 def bombs(path):
-    yield pickle.dumps(Bomb())
-    np.savez(path, description=np.array([Bomb()], dtype=object))
+    bomb = Bomb("exploded")
+    yield pickle.dumps(bomb)
+    np.savez(path, description=np.array([bomb], dtype=object))
     yield path.read_bytes()
-    torch.save(Bomb(), path)
+    torch.save(bomb, path)
     yield path.read_bytes()
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from utils import images, networks, victims
-from utils.attacks import decoreco, starts
+from conftest import attacked, relu_released
 from utils.errors import InputError
 from utils.kernels import devices
 from utils.kernels.residual import Stationarity
@@ -19,14 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def released():
-    data = images.split(images.load("photos"), 12, 12)
-    recipe = networks.perceptron("signed", 20, 16)._replace(epochs=60, stages=0)
-    return victims.train(data.secret, recipe).released
-
-
-def attacked(released, **settings):
-    start = starts.normal(10, 3072, 0.0197, 0)
-    return decoreco.attack.__wrapped__(released, start, iterations=20, **settings)  # not a kept one
+    return relu_released()
 
 
 def test_small_steps_take_one_thread_and_the_others_come_back(released):
@@ -64,12 +56,8 @@ def test_a_machine_has_memory_and_a_container_may_have_less(monkeypatch):
 
 def test_a_memory_too_small_for_torch_is_named():
     """As in a chapter's kernel, in which the import of utils comes first."""
-    command = [
-        "sh",
-        "-c",
-        f'ulimit -v 1500000; exec "{sys.executable}" -m IPython --no-banner -c "from utils import images"',
-    ]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = f'ulimit -v 1500000; exec "{sys.executable}" -m IPython --no-banner -c "from utils import images"'
+    ended = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
     lines = (ended.stdout + ended.stderr).split("InputError: ")[1:]
     assert len(lines) == 1 and lines[0].startswith("There is too little memory to load PyTorch"), ended.stderr
     assert "Traceback" not in ended.stdout + ended.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from conftest import write_notebook
 from utils import fingerprint
 
 ROOT = Path(__file__).parent.parent
@@ -122,19 +123,12 @@ def test_the_lock_counts_by_its_versions(tmp_path):
     assert prints[0] == prints[1] != prints[2]
 
 
-def notebook_of(path, *cells):
-    """Write a notebook with these cells, the first one of parameters."""
-    cells = [nbformat.v4.new_code_cell(text) for text in cells]
-    cells[0].metadata["tags"] = ["parameters"]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
-    return path
-
-
 def test_of_a_notebook_count_its_code_and_the_parameters_that_are_not_given(tmp_path):
     code = code_of(tmp_path)
 
     def fingerprint_of(*cells, markdown=""):
-        path = notebook_of(tmp_path / "a.ipynb", *cells)
+        path = tmp_path / "a.ipynb"
+        write_notebook(path, *cells)
         notebook = nbformat.read(path, as_version=4)
         notebook.cells.insert(1, nbformat.v4.new_markdown_cell(markdown))
         notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text=markdown)]
@@ -146,8 +140,6 @@ def test_of_a_notebook_count_its_code_and_the_parameters_that_are_not_given(tmp_
     others = [
         ("SEED = 0\nRATE = 2", "%matplotlib inline\nx = SEED"),
         ("SEED = 0\nRATE = 1", "%matplotlib agg\nx = SEED"),
-    ]
-    others += [
         ("SEED = 0\nRATE = 1", "%matplotlib inline\nx = -SEED"),
         ("SEED = 0\nRATE = 1", "%matplotlib inline\nx ="),
     ]

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from conftest import Bomb
 from utils import images, networks, victims
 from utils.attacks import bilevel, decoreco, unmixing
 from utils.attacks.contract import Attack, Released
@@ -40,16 +41,6 @@ def array(shape, fill, kind):
 
 
 ARRAYS = st.builds(array, SHAPES, NUMBERS, KINDS)
-
-
-class Bomb:
-    """A pickle that creates a file if it is loaded."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
 
 
 def taken(function, *given, **named):

@@ -9,7 +9,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from utils import images, networks, victims
+from conftest import attacked, relu_released
+from utils import networks, victims
 from utils.attacks import decoreco, starts
 from utils.errors import InputError
 from utils.kernels import graphs, solvers
@@ -31,14 +32,7 @@ class Unasked(TorchDispatchMode):
 
 @pytest.fixture(scope="module")
 def released():
-    return trained("signed")
-
-
-def trained(rule):
-    """What a small victim gives away, with four outputs if the rule is for several classes."""
-    data = images.split(images.load("photos", binary=rule != "multiclass"), 12, 12)
-    recipe = networks.perceptron(rule, 20, 16)._replace(epochs=60, stages=0)
-    return victims.train(data.secret, recipe).released
+    return relu_released()
 
 
 def prepared(released, rule, optimiser, space, iterations=12, sets=2):
@@ -78,8 +72,9 @@ def by_torch(objective, x, coefficients, settings, optimiser, iterations):
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_a_step_is_that_of_torch_asks_for_nothing_and_needs_to_be_traced_but_once(released, case):
     """Tracing keeps the operations of one step, as a GPU's graph does: no number of the processor can change later."""
-    attacked = trained("multiclass") if case[0] == "multiclass" else released
-    objective, state, plan, move, settings = prepared(attacked, *case)
+    if case[0] == "multiclass":
+        released = relu_released("multiclass")
+    objective, state, plan, move, settings = prepared(released, *case)
     begun, wanted = [part.clone() for part in state], by_torch(objective, *state[1:3], settings, case[1], 12)
     objective.stationarity.sharpness = torch.zeros((), dtype=torch.float64)
     step = partial(decoreco.stepped, objective, state, plan, move, 0.0)
@@ -115,11 +110,6 @@ def test_a_trial_that_overflows_is_undone():
 
     found = victims.descend(objective, -torch.linspace(-2, 2, 5), recipe)
     assert found.isfinite().all() and objective(found)[0] < 1e-2
-
-
-def attacked(released, **settings):
-    start = starts.normal(10, 3072, 0.0197, 0)
-    return decoreco.attack.__wrapped__(released, start, iterations=20, **settings)  # not a kept one
 
 
 def test_a_compiled_attack_is_the_plain_one(released, monkeypatch):

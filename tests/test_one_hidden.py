@@ -29,12 +29,6 @@ def drawn(seed, inputs=30, recipe=RECIPE):
     return one_hidden.weights(networks.initial(recipe, inputs, seed), recipe.sharpness)
 
 
-def distance(network, target):
-    """The relative squared distance of two networks."""
-    ours, theirs = networks.flatten(network), networks.flatten(target)
-    return ((ours - theirs).square().sum() / theirs.square().sum()).item()
-
-
 @pytest.fixture
 def problem(small):
     x, y, generator = small
@@ -63,7 +57,7 @@ def test_training_in_the_span_of_the_images_is_training(small):
     few = one_hidden.weights(networks.in_span(one_hidden.network(net), basis), 10.0)
     plain, fast = one_hidden.solve(x, y, MU, net).weights, one_hidden.solve(x @ basis, y, MU, few).weights
     assert basis.shape == (30, 12)
-    assert distance(networks.in_span(one_hidden.network(fast), basis.T), one_hidden.network(plain)) <= 1e-12
+    assert networks.distance(networks.in_span(one_hidden.network(fast), basis.T), one_hidden.network(plain)) <= 1e-12
 
 
 def test_equal_neurons_are_one(small):
@@ -165,7 +159,7 @@ def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
     assert found.history.shape == found.details.sound.shape
     assert found.history[-1] < 0.5 * found.history[0]
     target = released if inner_start else bilevel.condensed(released)
-    assert abs(distance(found.network, target.network) - found.history[-1]) <= 1e-6
+    assert abs(networks.distance(found.network, target.network) - found.history[-1]) <= 1e-6
 
 
 def test_an_attack_that_leaves_the_pixel_range_or_its_budget_ends():
@@ -176,7 +170,7 @@ def test_an_attack_that_leaves_the_pixel_range_or_its_budget_ends():
     found = bilevel.attack(released, data.known.images, **settings, inner_budget=3_000)
     moved = (found.images - data.known.images).square().mean().sqrt()
     assert (found.stopped == "left") == (moved > 1)
-    assert distance(found.network, released.network) > 0.1
+    assert networks.distance(found.network, released.network) > 0.1
     short = bilevel.attack(released, data.known.images, **settings, inner_budget=10)
     assert short.stopped == "budget" and torch.allclose(short.images, data.known.images)
 
