@@ -40,7 +40,6 @@ def test_an_experiment_reads_no_record_and_judges_nothing(path):
 
 WRONG = [
     ("book/three-starts-bilevel", {"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED,"),
-    ("book/three-starts-bilevel", {"DATASET": "/nowhere.npz"}, "There is no file /nowhere.npz"),
     ("book/decoreco-attack", {"WEIGHTS": "/nowhere.pth"}, "There is no file /nowhere.pth"),
     ("book/inside-the-solver", {"IMAGES": 20, "LEARNING_RATE": 1e4}, "LEARNING_RATE 10000 is too large: by step 1"),
     ("book/try-your-own", {"FOLDER": "/nowhere"}, "FOLDER is for your own network: give WEIGHTS and HELD_OUT"),

@@ -41,11 +41,6 @@ def test_both_forms_of_ssim_agree_on_flat_dark_and_equal_images(photos, window):
         assert torch.allclose(table[torch.arange(6), (torch.arange(6) + shift) % 6], pairs, atol=1e-5, rtol=0)
 
 
-def test_ncc_ignores_brightness_and_contrast():
-    x = torch.rand(2, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(similarity.ncc(x, 3 * x + 1).diagonal(), torch.ones(2).double())
-
-
 def test_an_image_is_its_own_nearest_neighbour(photos):
     x = photos[0].secret.images[:20]
     order = torch.randperm(20, generator=torch.Generator().manual_seed(0))

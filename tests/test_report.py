@@ -39,13 +39,6 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_what_is_not_registered_is_refused(tmp_path):
-    run = report.Run({"RESULTS": str(tmp_path / "results.json")}, torch.device("cpu"), 0.0)
-    with pytest.raises(report.InputError, match="bilevel/affine/typo is not registered"):
-        report.save(run, [report.Row("bilevel/affine/typo", 0, 1.0)], "")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_bar_in_a_cell_does_not_end_it():
     assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"
 
