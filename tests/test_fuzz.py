@@ -1,6 +1,5 @@
 """Whatever a user hands in is taken, or refused in one sentence; nothing else happens, and no code of a file is run."""
 
-import io
 import os
 import pickle
 import warnings
@@ -18,6 +17,7 @@ from conftest import Bomb
 from utils import images, networks, victims
 from utils.attacks import bilevel, decoreco, unmixing
 from utils.attacks.contract import Attack, Released
+from utils.audit import weights
 from utils.errors import InputError
 from utils.kernels.layers import Layer
 from utils.notebook import parameters
@@ -103,7 +103,7 @@ def test_a_pickle_in_place_of_weights_is_not_loaded(tmp_path):
     (tmp_path / "bomb.pth").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
     torch.save({"layers.0.weight": Bomb(tmp_path / "exploded")}, tmp_path / "saved.pth")
     for name in ("bomb.pth", "saved.pth"):
-        assert taken(victims.load, tmp_path / name, (8, 8, 3)) is None
+        assert taken(weights.read, tmp_path / name, (8, 8, 3)) is None
     assert not (tmp_path / "exploded").exists()
 
 
@@ -112,7 +112,7 @@ def test_a_pickle_in_place_of_weights_is_not_loaded(tmp_path):
 def test_random_bytes_are_no_weights(contents, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.pth"
     path.write_bytes(contents)
-    assert taken(victims.load, path, (8, 8, 3)) is None
+    assert taken(weights.read, path, (8, 8, 3)) is None
 
 
 NAMES = st.sampled_from([f"layers.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["x"])
@@ -126,11 +126,9 @@ TENSORS = st.builds(
 @FUZZ
 @given(state=st.dictionaries(NAMES, TENSORS | st.integers() | st.text(max_size=3), max_size=5))
 def test_any_state_is_a_network_for_these_images_or_refused(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    network = taken(victims.load, file, (2, 2, 3))
-    if network is not None:
+    found = taken(weights.read, state, (2, 2, 3))
+    if found is not None:
+        network = found.layers
         assert network[0].weight.shape[1] == 12 and all(layer.weight.dtype == torch.float64 for layer in network)
         assert networks.flatten(network).isfinite().all()
 
