@@ -45,9 +45,9 @@ def square(inputs):
 def read(network, shape=None, layout="CHW"):
     """The Target that is a file (.pth, .pt, .safetensors), a state dict, a torch module, or a function of pictures.
 
-    With no `shape` (H, W, C), the first layer must take square pictures. `layout` says how the trainer flattened them,
-    CHW as torch does or HWC; the Target takes HWC. A function takes a batch (n, C, H, W) and gives (n, K). InputError
-    if nothing can be read.
+    Or our own Layers, which take pictures as (H, W, C). With no `shape` (H, W, C), the first layer must take square
+    pictures. `layout` says how the trainer flattened them, CHW as torch does or HWC; the Target takes HWC. A function
+    takes a batch (n, C, H, W) and gives (n, K). InputError if nothing can be read.
     """
     if isinstance(network, torch.nn.Module):
         return of_module(network, shape, layout)
@@ -56,7 +56,7 @@ def read(network, shape=None, layout="CHW"):
     name = Path(network).name if isinstance(network, str | Path) else "a state dict"
     state = tensors(network) if isinstance(network, str | Path) else network
     if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
-        layers, note = networks.change(tuple(state), torch.Tensor.double), ""
+        layers, note = networks.change(tuple(state), lambda part: part.cpu().double()), ""
     else:
         layers, note = layers_of(named(state, name), name, shape)
         layers = arranged(layers, shape or square(layers[0].weight.shape[1]), layout)
