@@ -67,7 +67,7 @@ def test_what_cannot_be_counted_is_told(tmp_path, capsys):
         benchmark.load("affine", tmp_path)
     (tmp_path / "a.npz").write_bytes(b"no archive")
     assert benchmark.main(["affine", str(tmp_path / "a.npz")]) == 2
-    assert "has no array 'images'" in capsys.readouterr().err
+    assert "is not an .npz file of numbers" in capsys.readouterr().err
     with pytest.raises(InputError, match="photos does not hold the images of this victim"):
         benchmark.sides(benchmark.index()["affine"] | {"sha256": ""})
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 import utils.audit.judge as judge
+import utils.audit.pictures as pictures
 import utils.audit.weights as weights
 from utils import images
 from utils.attacks.contract import Released
@@ -140,7 +141,7 @@ def main(arguments=None):
     try:
         if given.enter and (given.attack == "mine" or not given.attack.isprintable() or "|" in given.attack):
             raise InputError("An entry needs a name of its attack: --attack NAME, in one line and without a |.")
-        score = evaluate(given.victim, array(given.returned), given.attack, given.folder)
+        score = evaluate(given.victim, pictures.arrays(given.returned)[0], given.attack, given.folder)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -149,17 +150,6 @@ def main(arguments=None):
         print(f"entered into {path}")
     print("\n".join(f"{name}: {value}" for name, value in score.row().items()))
     return 0
-
-
-def array(path):
-    """The array `images` of an .npz file; InputError if there is none."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive["images"]
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}: give the .npz file with what your attack returned.") from error
-    except Exception as error:  # whatever is in the file
-        raise InputError(f"{path} has no array 'images': save it with numpy.savez(path, images=…).") from error
 
 
 if __name__ == "__main__":
