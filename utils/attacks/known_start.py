@@ -77,7 +77,7 @@ def attempt(released, start, shape, count, seed=0, alpha=None):
     if unchanged(released.network, start):
         return unmixing.Attempt(None, None, [UNCHANGED]), 1.0
     changed, alpha = trained_part(released, start, alpha)
-    return unmixing.attempt(changed, shape, count, seed), alpha
+    return unmixing.attempt(changed, shape, count, seed, unmixing.SOON), alpha
 
 
 def stationarity(released, start, candidates, alpha, count, **settings):

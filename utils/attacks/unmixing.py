@@ -16,7 +16,8 @@ from utils.networks import change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs are those of the relation
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
-LATER = (0.03, 9, 60), (0.003, 9, 60), (0.003, 5, 60), (0.003, 3, 60)  # for more
+LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for more
+SOON = tuple((*stage[:2], 60) for stage in LATER)  # for more where other evidence follows
 EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
 SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
 RESTARTS = 8  # at most, for few images
@@ -79,15 +80,15 @@ def whitened(basis, shape, few):
     return found.float(), white
 
 
-def unmix(basis, shape, count, seed=0, each=lambda matrix: None):
+def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER):
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
-    `each` is called with the rows of every step, in whitened coordinates.
+    `each` is called with the rows of every step, in whitened coordinates; `later` are the stages for many images.
     """
     few, history = count <= FEW, []
     found, white = whitened(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
-    for stage in STAGES if few else LATER:
+    for stage in STAGES if few else later:
         rows, values = picard.minimise(rows, found, *stage, each=each)
         history += values
     return rows @ white, torch.tensor(history)
@@ -134,11 +135,12 @@ def turned(known, signs, unsure, clear=0.2):
     return signs
 
 
-def attack(released, shape, *, count=None, seed=0):
+def attack(released, shape, *, count=None, seed=0, later=LATER):
     """Unmix the training images (m, d), each with a spread of 0.22, from the released first layer.
 
     `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
-    while the relation between images is uneven, and returns the most even result. InputError as `read` says.
+    while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
+    for more than FEW images. InputError as `read` says.
     """
     begun, centred = time.perf_counter(), released.recipe.centred
     (first,) = change(released.network[:1], torch.Tensor.double)
@@ -147,7 +149,7 @@ def attack(released, shape, *, count=None, seed=0):
     count, basis, mixing = read(released, count)
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
-        matrix, history = unmix(basis, shape, count, seed + k)
+        matrix, history = unmix(basis, shape, count, seed + k, later=later)
         factors = relation(matrix, mixing, first.bias) * matrix.norm(dim=1)
         tried.append((factors.abs().log().std().item(), history, matrix, factors))
         if tried[-1][0] < EVEN:
@@ -166,12 +168,12 @@ def attack(released, shape, *, count=None, seed=0):
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
 
 
-def attempt(released, shape, count, seed=0):
+def attempt(released, shape, count, seed=0, later=LATER):
     """Read the count from the layer, and unmix; with the given `count` if the layer tells none: Attempt."""
     refusals = []
     for told in (None, count):
         try:
-            found = attack(released, shape, count=told, seed=seed)
+            found = attack(released, shape, count=told, seed=seed, later=later)
         except InputError as error:
             refusals += [str(error)] * (str(error) not in refusals)
         else:

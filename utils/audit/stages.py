@@ -18,7 +18,7 @@ from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import detail_ncc, ncc
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it is said to lie
-EVALUATIONS = 100, 260  # of the objective of one unmixing, for up to unmixing.FEW pictures and for more
+EVALUATIONS = 100, 620  # of the objective of one unmixing, for up to unmixing.FEW pictures and for more
 STARTS = 2  # that an unmixing usually makes
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
