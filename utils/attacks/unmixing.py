@@ -17,7 +17,7 @@ from utils.networks import change, flatten, gap
 FEW = 100  # images, up to which colours are taken together, and most signs are those of the relation
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
 LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for more
-SOON = tuple((*stage[:2], 60) for stage in LATER)  # for more where other evidence follows
+SOON = tuple((floor, window, 60) for floor, window, _ in LATER)  # for more where other evidence follows
 EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
 SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
 RESTARTS = 8  # at most, for few images
@@ -88,8 +88,8 @@ def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER):
     few, history = count <= FEW, []
     found, white = whitened(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
-    for stage in STAGES if few else later:
-        rows, values = picard.minimise(rows, found, *stage, each=each)
+    for floor, window, steps in STAGES if few else later:
+        rows, values = picard.minimise(rows, found, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)
 
