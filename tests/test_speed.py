@@ -114,5 +114,5 @@ def test_a_missing_or_damaged_record_is_said_in_one_sentence(chapter, folder, wh
     content = DAMAGED[what]
     if content is not None:
         (folder / "cpu.json").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match="cannot be read: take it from the repository again"):
+    with pytest.raises(InputError, match="cannot be read: take it from the repository again, or write it with"):
         chapter["speed"]("cpu")
