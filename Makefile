@@ -211,7 +211,7 @@ batch: .venv/ready $(SNAKEMAKE_ENV)/ready
 .snakemake-env/%/ready: .venv/ready Makefile
 	@if [ "$$(cat $@ 2> /dev/null)" = "$(NEEDED) $(SNAKEMAKE_DATE)" ]; then touch $@; exit; fi; \
 	echo "Setting up Snakemake in $(@D) …"; $(BIN)/uv venv -q --clear --python $(BIN)/python $(@D) && \
-	$(BIN)/uv pip install -q --python $(@D)/bin/python --exclude-newer $(SNAKEMAKE_DATE) $(NEEDED) && \
+	$(BIN)/uv pip install -q --compile-bytecode --python $(@D)/bin/python --exclude-newer $(SNAKEMAKE_DATE) $(NEEDED) && \
 	echo "$(NEEDED) $(SNAKEMAKE_DATE)" > $@ || $(OFFLINE)
 
 lab: .venv/ready
