@@ -67,10 +67,22 @@ def test_images_with_sure_columns_are_true_but_for_those_without(behind):
     assert mixed[:, 3:].masked_fill(torch.eye(M).bool()[:, 3:], 0.0).abs().max() < 1e-6 < mixed[:, :3].abs().max()
 
 
+def taken(*vectors):
+    """Which of three vectors are sure, where two columns are zero at thirty of sixty neurons, 25 of them shared."""
+    rows = drawn(60, 3)
+    rows[:30, 0] = rows[5:35, 1] = rows[20:50, 2] = 0
+    found = normalize(torch.tensor(vectors).double(), dim=1)
+    nothing = torch.zeros(3, dtype=torch.bool)
+    return sparse.judged(found, torch.eye(3).double(), nothing, rows, 0.5).tolist()
+
+
 def test_of_equal_columns_one_is_taken():
-    near = torch.eye(3, dtype=torch.float64)
-    found = normalize(torch.tensor([[1.0, 0.1, 0], [1.0, 0.1, 0], [0, 0, 1]]).double(), dim=1)
-    assert sparse.kept(found, near, torch.tensor([True, True, True])).tolist() == [True, False, True]
+    assert taken([1.0, 0, 0], [1.0, 0, 0], [0, 0, 1]) == [True, False, True]
+
+
+def test_a_difference_of_columns_is_not_sure_beside_one_of_them():
+    assert taken([1.0, 0, 0], [0, 1.0, 0], [0, 0, 1]) == [True, True, True]
+    assert taken([1.0, 0, 0], [-0.5, 1.0, 0], [0, 0, 1]) == [True, False, True]
 
 
 def test_images_behind_ordinary_training_become_exact():

@@ -4,7 +4,8 @@ W₁ − αW₁⁰ = BX, and b_ji = 0 up to rounding where image i activates neu
 B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
 holds the layer in coordinates. Any vector of a span without structure has m − 1 zeros at most; one with clearly more is
 most likely a column of B. That is evidence and no proof: where two columns are proportional at many neurons, a
-difference of them has many zeros, too. So vectors with fewer zeros than usual wait, and are sought again.
+difference of them has many zeros, too. So vectors with fewer zeros than usual wait, and are sought again. And a vector
+that is zero only where another one is, too, is taken for a difference with that: its zeros are those that both share.
 
 Unmixed images say where to look: the neurons that they leave most inactive, at the start and at the end of training,
 are likely to be zeros. Needs more neurons than about three times the images, and updates that are sums of gradients:
@@ -32,6 +33,7 @@ LAST = 1e-3, 1e-4, 1e-5  # down to the first of these in single precision
 SOLVED = 10  # iterations of conjugate gradients for each size
 SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
 USUAL = 0.85, 0.5  # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
+SHARED = 0.97  # of a vector's zeros are another one's, too: a difference with it; columns of B share fewer
 CENTRE, WIDTH = -0.5, 0.25  # of the logistic function that takes pre-activations to how likely a zero is
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
 LIKE = 0.8  # cosine of an image before and after a round, in the median
@@ -102,16 +104,19 @@ def sparsest(rows, near, likely, size):
 
 
 def zeros(rows, vectors):
-    """How many entries of rows·w are zero, for unit vectors w (n, m): (n,)."""
-    return ((rows @ vectors.mT).abs() * len(rows) ** 0.5 < SURE[0]).sum(0)
+    """Which entries of rows·w are zero, for unit vectors w (n, m): (h, n)."""
+    return (rows @ vectors.mT).abs() * len(rows) ** 0.5 < SURE[0]
 
 
-def kept(found, near, enough):
-    """Which of the vectors found (m, m) are taken: with enough zeros (m,), and of equal ones that nearest its start."""
-    taken, moved = enough.clone(), (found * near).sum(1).abs()
-    equal = (found @ found.mT).abs() > 0.999
+def kept(found, near, enough, rows):
+    """Which of the vectors found (m, m) are taken: with enough zeros (m,), and not all of them those of another one.
+
+    Of vectors that are zero at the same neurons, as equal ones are, that nearest its start is taken.
+    """
+    taken, moved, zero = enough.clone(), (found * near).sum(1).abs(), zeros(rows, found).double()
+    within = zero.mT @ zero >= SHARED * zero.sum(0)[:, None]
     for i in moved.argsort().tolist():
-        taken[i] &= not (equal[i] & taken).sum() > 1
+        taken[i] &= not (within[i] & taken).sum() > 1
     return taken
 
 
@@ -120,9 +125,10 @@ def judged(found, near, sure, rows, share):
 
     They have more than vectors of a span without structure, and more than a `share` of what is usual.
     """
-    count = zeros(rows, found)
+    count = zeros(rows, found).sum(0)
     enough = count > len(found) + SURE[1] * len(rows)
-    return kept(found, near, sure | (enough & (count > share * count[enough | sure].double().median())))
+    enough &= count > share * count[enough | sure].double().median()
+    return kept(found, near, sure | enough, rows)
 
 
 def again(found, near, likely, rows):
@@ -130,7 +136,7 @@ def again(found, near, likely, rows):
     few = ~judged(found, near, torch.zeros(len(found), dtype=torch.bool), rows, USUAL[0])
     for size in FIRST[1:] if few.any() else ():
         other = sparsest(rows, near[few], likely[few], size)
-        more = zeros(rows, other) > zeros(rows, found[few])
+        more = zeros(rows, other).sum(0) > zeros(rows, found[few]).sum(0)
         found[few] = torch.where(more[:, None], other, found[few])
     return found
 
