@@ -111,10 +111,11 @@ def zeros(rows, vectors):
 def kept(found, near, enough, rows):
     """Which of the vectors found (m, m) are taken: with enough zeros (m,), and not all of them those of another one.
 
-    Of vectors that are zero at the same neurons, as equal ones are, that nearest its start is taken.
+    Of vectors that are equal, or zero at the same neurons, that nearest its start is taken.
     """
     taken, moved, zero = enough.clone(), (found * near).sum(1).abs(), zeros(rows, found).double()
-    within = zero.mT @ zero >= SHARED * zero.sum(0)[:, None]
+    equal = (found @ found.mT).abs() > 0.999  # rounding hides zeros of faint columns
+    within = equal | (zero.mT @ zero > SHARED * zero.sum(0)[:, None])
     for i in moved.argsort().tolist():
         taken[i] &= not (within[i] & taken).sum() > 1
     return taken
