@@ -114,8 +114,9 @@ def kept(found, near, enough, rows):
     Of vectors that are equal, or zero at the same neurons, that nearest its start is taken.
     """
     taken, moved, zero = enough.clone(), (found * near).sum(1).abs(), zeros(rows, found).double()
-    equal = (found @ found.mT).abs() > 0.999  # rounding hides zeros of faint columns
-    within = equal | (zero.mT @ zero > SHARED * zero.sum(0)[:, None])
+    within = (found @ found.mT).abs() > 0.999  # rounding hides zeros of faint columns
+    if len(found) <= unmixing.FEW:  # of hundreds of columns of B, some share as many
+        within |= zero.mT @ zero > SHARED * zero.sum(0)[:, None]
     for i in moved.argsort().tolist():
         taken[i] &= not (within[i] & taken).sum() > 1
     return taken
