@@ -141,3 +141,17 @@ def test_how_many_of_five_hundred_come_back_with_an_unknown_start():
     numbers = {"found": ends(values("unmixing-500", name))}
     state("README.md", numbers, "{found} come back clearly, and no held-out image")
     state("book/intro.md", numbers, "| the same | unmixing | {found} | 0 |")
+
+
+def test_how_often_the_layer_tells_the_count():
+    def told(*trainers):
+        names = [f"known_start/{name}/count" for name in trainers]
+        return sum(len(values(record, *names)) for record in ("known-start", "known-start-exact"))
+
+    plain, mirrored = told("sgd", "sgd_decay"), told("sgd_flips")
+    numbers = {"plain": plain, "mirrored": mirrored, "both": plain + mirrored}
+    state("README.md", numbers, "in {plain} of 40 networks, and with mirror images in {mirrored} of 20")
+    state("book/conclusion.md", numbers, "where the layer tells their number ({both} of 60 networks)")
+    numbers = {"plain": 40 - plain, "mirrored": 20 - mirrored}
+    state("book/intro.md", numbers, "except in {plain} of 40 networks, and in {mirrored} of 20 with mirror images")
+    state(PAGE, numbers, "in {plain} of 20 fine-tuned networks, in {mirrored} of 20 with mirror images")
