@@ -139,7 +139,7 @@ browser: .venv/ready
 	@$(PYTEST) -rs tests/test_browser.py
 
 lint: .venv/ready
-	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy --no-error-summary
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy --no-error-summary && $(BIN)/lint-imports --no-logo --cache-dir _build/imports > _build/imports.log || { cat _build/imports.log; exit 1; }
 
 check: lint
 	@$(PYTEST) tests -m "not chapters and not browser"

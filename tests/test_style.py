@@ -1,0 +1,98 @@
+"""Who may see what, and how large anything may be."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
+PACKAGES = "utils", "workflow"
+
+
+def code_of(path):
+    cells = json.loads(path.read_text())["cells"]
+    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """A copy of the packages and of the contract on their imports, to plant mistakes in."""
+    copy = tmp_path_factory.mktemp("house")
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def linted(folder):
+    """What import-linter says of the packages in a folder."""
+    command, here = Path(sys.executable).with_name("lint-imports"), os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run([command, "--no-cache"], cwd=folder, env=here, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "file, line, word",
+    [
+        ("utils/attacks/unmixing.py", "from utils import ordinary, photographs", "utils.attacks.unmixing"),
+        ("utils/attacks/starts.py", "import utils.images", "utils.attacks.starts"),
+        ("utils/kernels/layers.py", "from utils import networks", "utils.kernels.layers"),
+        ("utils/unplaced.py", "", "unplaced"),
+    ],
+)
+def test_the_wall_refuses_what_an_attacker_may_not_see(house, file, line, word):
+    path = house / file
+    before = path.read_text() if path.exists() else None
+    try:
+        path.write_text(f"{line}\n{before or ''}")
+        ended = linted(house)
+    finally:
+        path.unlink() if before is None else path.write_text(before)
+    assert ended.returncode == 1 and word in ended.stdout
+
+
+def test_functions_are_read_at_one_glance():
+    for name in PACKAGES:
+        for path in (ROOT / name).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef):
+                    assert node.end_lineno - node.lineno < 40, f"{path.name}: {node.name}"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_lines_of_cells_fit_on_a_page(path):
+    assert max(map(len, code_of(path).splitlines())) <= 90
+
+
+def test_no_definition_stands_in_two_notebooks():
+    seen = {}
+    for path in CHAPTERS:
+        lines = [line for line in code_of(path).splitlines() if not line.startswith(("%", "!"))]
+        for node in ast.parse("\n".join(lines)).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                assert seen.setdefault(ast.unparse(node), path.stem) == path.stem, node.name
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_imports_our_code_before_torch(path):
+    """What is loaded after utils waits as utils says."""
+    nodes = [node for node in ast.parse(code_of(path)).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert isinstance(nodes[0], ast.ImportFrom) and nodes[0].module.split(".")[0] in PACKAGES
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch takes another OpenMP library here")
+@pytest.mark.parametrize("wanted, asleep", [({}, True), ({"OMP_WAIT_POLICY": "active"}, False)])
+def test_threads_wait_asleep_unless_the_environment_says_otherwise(wanted, asleep):
+    """The OpenMP libraries of torch and scikit-learn say how often a thread spins, if utils is loaded first."""
+    imports = "from utils.kernels import layers; import torch; from sklearn.utils import _openmp_helpers"
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    given |= wanted | {"OMP_DISPLAY_ENV": "verbose", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", imports], env=given, capture_output=True, text=True, check=True)
+    counts = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ended.stdout + ended.stderr)
+    assert counts and all((int(count) == 0) == asleep for count in counts)
