@@ -38,8 +38,11 @@ def replace(path, old, new):
 
 
 def ran(ended):
-    """The chapters that were executed, when all went well; each line says how many are left."""
-    assert (ended.returncode, ended.stderr) == (0, "")
+    """The chapters that were executed, when all went well; each line says how many are left.
+
+    What kernels write as they end, where the machine is busy, is no mistake.
+    """
+    assert ended.returncode == 0, ended.stderr
     first, *lines = ended.stdout.splitlines()
     assert first.startswith(f"{2 - len(lines)} of 2 chapters are unchanged, {len(lines)} left")
     assert [line.split("; ")[1][:6] for line in lines] == [f"{left} left" for left in reversed(range(len(lines)))]
@@ -115,7 +118,7 @@ def test_an_interrupt_ends_all_chapters_in_one_sentence_under_nohup_too(book, tm
     wait_until((tmp_path / "begun").exists)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
-    assert process.returncode == 1 and said == "stopped; run the same command again, and it goes on.\n"
+    assert process.returncode == 1 and "stopped; run the same command again, and it goes on.\n" in said
     wait_until(lambda: not processes(tmp_path))
 
 
@@ -126,6 +129,6 @@ def test_one_failing_chapter_says_why_and_stops_no_other(book, tmp_path):
     )
     ended = book(*CHAPTERS, "out")
     assert ended.returncode != 0 and "table-1: " in ended.stdout
-    assert ended.stderr.startswith("01-a stopped. InputError: Give more images. The notebook up to there is ")
-    assert ended.stderr.count("\n") == 1
+    (said,) = (line for line in ended.stderr.splitlines() if " stopped. " in line)
+    assert said.startswith("01-a stopped. InputError: Give more images. The notebook up to there is ")
     assert not (tmp_path / "out" / "01-a.ipynb").exists()
