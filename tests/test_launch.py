@@ -62,7 +62,7 @@ def checkout(tmp_path):
         given = ["-o", ".venv/ready"] if ready else []
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
         command = ["make", "--no-print-directory", *given, *words]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=60)
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=600)
         return ended.returncode, ended.stdout, ended.stderr
 
     return tmp_path, make

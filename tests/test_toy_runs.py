@@ -45,7 +45,8 @@ def declared(path):
 
 
 def run(path, output, **given):
-    papermill.execute_notebook(str(path), str(output), given, progress_bar=False, execution_timeout=1200)
+    patient = dict(start_timeout=600, execution_timeout=1200)  # seconds; the machine may be busy
+    papermill.execute_notebook(str(path), str(output), given, progress_bar=False, **patient)
 
 
 def expanded(pattern):
