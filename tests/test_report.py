@@ -72,6 +72,12 @@ def test_where_something_can_be_written_the_check_leaves_no_trace(tmp_path):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old.json", "[]")]
 
 
+def test_what_other_parameters_make_false_ends_in_a_sentence():
+    report.need(True, "Training does not converge.")
+    with pytest.raises(report.InputError, match="^Training does not converge. .*: take others, or the defaults.$"):
+        report.need(False, "Training does not converge.")
+
+
 def full_disk(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 

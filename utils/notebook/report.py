@@ -46,6 +46,12 @@ def begin():
     return Run(parameters, choose_device(parameters["DEVICE"]), time.monotonic())
 
 
+def need(holds, said):
+    """Raise InputError, with the sentence `said`, unless something holds that other parameters may make false."""
+    if not holds:
+        raise InputError(f"{said} The text here does not hold with these parameters: take others, or the defaults.")
+
+
 def choose_device(name):
     """Return the torch device `cpu` or `cuda`; `auto` is a GPU where there is one."""
     found = torch.cuda.is_available()
