@@ -127,7 +127,7 @@ test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
 	@echo "2/4 every chapter at toy size, with right and wrong parameters"
 	@$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters
 	@echo "3/4 every chapter gives its committed outputs"
-	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 600 --nbval-kernel-startup-timeout 600 \
+	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 1800 --nbval-kernel-startup-timeout 600 \
 		$(patsubst %,book/%.ipynb,$(LONG) $(filter-out $(LONG),$(CHAPTERS)))
 	@echo "4/4 a reader opens every page, on a screen and on a phone"
 	@$(PYTEST) -rs tests/test_browser.py

@@ -26,7 +26,7 @@ SETTINGS = {
 STAGES = {
     "check": ["tests", "-m", "not chapters and not browser"],
     "toy": ["tests/test_toy_runs.py", "-m", "chapters"],
-    "outputs": ["--dist", "loadfile", "--nbval", "--nbval-current-env", "--nbval-cell-timeout", "1200", "book"],
+    "outputs": ["--dist", "loadfile", "--nbval", "--nbval-current-env", "--nbval-cell-timeout", "1800", "book"],
 }
 
 

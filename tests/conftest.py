@@ -159,8 +159,8 @@ def processes(place):
 
 
 def wait_until(condition):
-    for _ in range(3000):
+    for _ in range(12_000):
         if condition():
             return
         time.sleep(0.1)
-    raise AssertionError("this took more than five minutes")
+    raise AssertionError("this took more than twenty minutes")

@@ -26,7 +26,7 @@ def book(tmp_path):
 
     def run(*arguments):
         command = [sys.executable, "-m", "workflow.chapters", *arguments]
-        settings = dict(env={**os.environ, "JOBS": "2"}, timeout=300)
+        settings = dict(env={**os.environ, "JOBS": "2"}, timeout=1200)
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, **settings)
 
     return run
@@ -117,7 +117,7 @@ def test_an_interrupt_ends_all_chapters_in_one_sentence_under_nohup_too(book, tm
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **deaf)
     wait_until((tmp_path / "begun").exists)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=1200)
     assert process.returncode == 1 and "stopped; run the same command again, and it goes on.\n" in said
     wait_until(lambda: not processes(tmp_path))
 
