@@ -58,3 +58,8 @@ def test_a_mistake_ends_in_one_sentence_and_leaves_no_file(chapter, given, sente
         f"InputError: {caught.value.evalue}"
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out.ipynb"]
+
+
+@pytest.mark.chapters
+def test_the_run_of_the_readmes_grid_whose_signals_depend_most_on_each_other_passes(tmp_path):
+    run(ROOT / "book" / "rank-decides.ipynb", tmp_path / "out.ipynb", SEED=1, WIDTH=8, IMAGES=20, SEEDS=1)
