@@ -1,8 +1,12 @@
 """The audit: networks and pictures of strangers, one null, one rule, and a report that holds what it says."""
 
+import io
 import json
+import os
 import re
 import struct
+import subprocess
+import sys
 import zlib
 from functools import partial
 from pathlib import Path
@@ -13,12 +17,14 @@ import pytest
 import torch
 from PIL import Image
 from scipy.stats import kstest
+from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import conftest
 from conftest import Bomb
 from utils import images, ordinary
-from utils.audit import audit, judge, pictures, report, safetensors, weights
-from utils.audit.__main__ import main
+from utils.audit import audit, judge, pictures, report, safetensors, stages, weights
+from utils.audit.__main__ import FAULT, main
+from utils.audit.run import fitting
 from utils.errors import InputError
 from utils.networks import Layer
 
@@ -136,6 +142,103 @@ def test_other_weights_are_refused_in_one_sentence(kind, tmp_path):
         weights.read(tmp_path / "net.pth")
 
 
+def pruned(module):
+    prune.l1_unstructured(module[0], "weight", 0.3)
+    prune.random_unstructured(module[0], "bias", 0.3)
+    return module
+
+
+def test_a_pruned_weight_is_read_with_its_mask():
+    module, x = pruned(torch_network(300)), torch.rand(5, 300, generator=torch.Generator().manual_seed(1))
+    target = weights.read(module.state_dict(), layout="HWC")
+    torch.testing.assert_close(target.logits(x.double()), module(x).double(), rtol=0, atol=1e-5)
+    assert (target.layers[0].weight == 0).sum() == 0.3 * WIDTH * 300 and not target.notes
+
+
+def normed(norm, **given):
+    module = torch_network(300)
+    norm(module[0], **given)
+    return module.state_dict()
+
+
+LORA = {"0.base_layer.weight": drawn(60, 300), "0.lora_A.weight": drawn(8, 300), "0.lora_B.weight": drawn(60, 8)}
+TWO = [torch_network(300, seed=k).state_dict() for k in (1, 2)]
+PARTS = {
+    "weight norm": (normed(parametrizations.weight_norm), "0.parametrizations.weight.original0 is a part of a weight"),
+    "weight norm, old": (
+        {"0.weight_g": drawn(60, 1), "0.weight_v": drawn(60, 300)},
+        "0.weight_g is a part of a weight",
+    ),
+    "spectral norm": (normed(parametrizations.spectral_norm), "0.parametrizations.weight.original is a part"),
+    "spectral norm, old": (normed(spectral_norm), "0.weight_orig is a part of a weight"),
+    "orthogonal": (normed(parametrizations.orthogonal), "0.parametrizations.weight"),
+    "an adapter": (LORA, "0.lora_A.weight is a part of a weight"),
+    "an adapter alone": (dict([*LORA.items()][1:]), "0.lora_A.weight is a part of a weight"),
+    "lokr": (LORA | {"0.lokr_w1": drawn(5, 5)}, "is a part of a weight"),
+}
+PAIRS = {
+    "prefixes": {f"{of}.{name}": part for of, net in zip(("init", "model"), TWO) for name, part in net.items()},
+    "coders": {f"{of}.{name}": part for of, net in zip(("encoder", "decoder"), TWO) for name, part in net.items()},
+    "names behind": {name.replace(".", f".{of}."): part for of, net in zip("ab", TWO) for name, part in net.items()},
+    "names in a row": {f"{of}_{name}": part for of, net in zip("ab", TWO) for name, part in net.items()},
+    "checkpoint": {"epoch": 3, "model": TWO[0], "model_ema": TWO[1], "optimizer": {"state": {}, "param_groups": []}},
+    "deeper": {"state": {"net": TWO[0]}, "teacher": {"module": TWO[1]}},
+    "one inside": TWO[0] | {"ema": TWO[1]},
+    "a mask of its own": TWO[0] | {"0.mask": drawn(60, 300)},
+    "one alphabet": {f"{name}.weight": drawn(300, 300) for name in ("body", "encoder")},
+}
+
+
+@pytest.mark.parametrize("kind", [*PARTS, *PAIRS])
+def test_what_is_not_the_weights_of_one_network_is_refused_by_name(kind):
+    state, said = PARTS.get(kind) or (PAIRS[kind], "(2 networks|2 matrices that take such pictures) [(].*, .*[)]")
+    with pytest.raises(InputError, match=said):
+        weights.read(state)
+
+
+def test_a_checkpoint_with_its_optimiser_is_one_network():
+    module = torch_network(300)
+    module(torch.rand(2, 300)).sum().backward()
+    optimiser = torch.optim.Adam(module.parameters())
+    optimiser.step()
+    state = {"module": module.state_dict(), "optimizer": optimiser.state_dict(), "mean": torch.rand(1, 3, 1, 1)}
+    assert len(weights.read(state).layers) == 2
+
+
+LEFT = {
+    "batch norm": lambda state: state | {"1.running_mean": torch.ones(WIDTH)},
+    "layer norm": lambda state: state | {"1.weight": torch.ones(WIDTH), "1.bias": torch.ones(WIDTH)},
+    "a scale": lambda state: state | {"scale": torch.tensor(3.0)},
+    "a permutation": lambda state: state | {"order": torch.arange(3 * SIDE**2)},
+    "a branch": lambda state: state | {"head.weight": drawn(5, WIDTH)},
+    "a residual": lambda state: state | {"2.weight": drawn(2, 7)},
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_names_that_were_not_understood_leave_the_outputs_unknown(kind):
+    target = weights.read(LEFT[kind](torch_network().state_dict()))
+    assert target.logits is None and len(target.layers) == 1
+    assert report.not_asked(target, [])[0].endswith("its outputs are not known.")
+
+
+def test_a_finding_of_nothing_is_no_answer_where_not_all_was_asked(sides, mixing):
+    norm = torch.nn.BatchNorm1d(WIDTH).state_dict(prefix="1.")
+    fresh, leaks = (audit(state | norm, *sides, progress=False) for state in (torch_network().state_dict(), mixing))
+    assert (fresh.status, leaks.status) == (report.NO_ANSWER, report.LEAKS)
+    for found in (fresh, leaks):
+        (said,) = checked(found)["finding"]["not_asked"]
+        assert said in found.sentence and "1.weight is no part of" in said and said not in found.content["warnings"]
+        assert "What was not asked" in found.html()
+
+
+def test_an_autoencoder_and_a_function_are_not_asked_all(sides):
+    coder = torch_network(outputs=3 * SIDE**2)
+    for given in (coder.state_dict(), coder, lambda batch: torch.zeros(len(batch), 2)):
+        found = audit(given, *sides, progress=False, steps=1)
+        assert found.status == report.NO_ANSWER and len(checked(found)["finding"]["not_asked"]) == 1
+
+
 def test_no_code_in_a_file_is_run(tmp_path):
     torch.save({"0.weight": GOOD["0.weight"], "x": Bomb(tmp_path / "ran")}, tmp_path / "net.pth")
     for name in ("net.pth", "net.safetensors", "net-00001-of-00002.pth", "none.pth"):
@@ -161,6 +264,39 @@ def test_what_was_done_to_pictures_is_said(tmp_path):
     said = " ".join(found.notes)
     for part in ("1 were cut", "1 are transparent", "2 are grey", "1 have 16 bits", "1 files are no pictures"):
         assert f"Of the held-out pictures, {part}" in said
+
+
+@pytest.mark.parametrize("how", range(2, 9))
+def test_pictures_are_turned_as_their_cameras_say(how, tmp_path):
+    upright = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}[how]  # of Image.Transpose
+    exif = Image.Exif()
+    exif[pictures.ORIENTATION] = how
+    Image.fromarray(upright).transpose(undo).save(tmp_path / "a.png", exif=exif)
+    assert pictures.own_shapes([tmp_path]) == [(9, 12, 3)]
+    found = pictures.load(tmp_path, upright.shape, "training pictures")
+    assert torch.equal(found.images[0], torch.from_numpy(upright).flatten() / 255.0)
+    assert found.notes[0].startswith("Of the training pictures, 1 were turned as their cameras say (EXIF)")
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "I;16"])
+@pytest.mark.parametrize("kind", ["flat", "class"])
+def test_pictures_of_the_networks_size_are_neither_cut_nor_coloured(mode, kind, sides, tmp_path):
+    for name, (pixels, _) in zip(("in", "held"), sides):
+        (tmp_path / name / kind).mkdir(parents=True)
+        for k, one in enumerate(pixels):
+            grey = Image.fromarray(one).convert("L").resize((30, 40))
+            deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+            path = tmp_path / name / (kind if kind == "class" else "") / f"{k}.png"
+            (deep if mode == "I;16" else grey.convert(mode)).save(path)
+    folders = [tmp_path / "in", tmp_path / "held"]
+    target, shape = fitting(torch_network(1200).state_dict(), pictures.own_shapes(folders), "CHW")
+    assert (
+        shape == (40, 30, 1)
+        and target.logits
+        and pictures.load(folders[0], shape, "pictures").images.shape == (M, 1200)
+    )
+    assert fitting(torch_network(3072).state_dict(), pictures.own_shapes(folders), "CHW")[1] == (32, 32, 3)
 
 
 def test_a_corrupt_picture_is_named_and_skipped_only_if_asked(tmp_path, sides):
@@ -217,7 +353,7 @@ def test_seven_of_eighteen_against_none_leak():
     count = judge.of_count("alike", ours, theirs)
     assert (count.training, count.held_out) == (7, 0) and count.p == pytest.approx(0.0038, abs=2e-4)
     others = [judge.Comparison("area", 0.55, 0.5, 0.3)] * 7
-    near = report.Near(torch.zeros(18, dtype=torch.bool), 0, 0.9)
+    near = [torch.zeros(18, dtype=torch.bool)] * 2
     status, said = report.finding(near, judge.holm([count, *others]), [], 0.05)
     assert status == report.LEAKS and "1 of 8 comparisons tells" in said
 
@@ -227,18 +363,16 @@ def test_holm_is_holm():
     assert [one.adjusted for one in judge.holm(tests)] == pytest.approx([0.06, 0.03, 0.06])
 
 
-@pytest.mark.parametrize(
-    "ours, theirs, count, sure, status",
-    [(0.92, 0.5, 1, True, 1), (0.92, 0.91, 0, True, 0), (0.97, 0.91, 1, True, 1), (0.97, 0.96, 1, False, 0)],
-)
-def test_a_picture_that_came_back_is_never_left_unsaid(ours, theirs, count, sure, status):
-    training, held_out = torch.full((10,), 0.4), torch.full((10,), 0.4)
-    training[3], held_out[5] = ours, theirs
-    mask, bar = judge.near(training, held_out)
-    near = report.Near(mask, int((held_out > bar).sum()), bar)
-    found, said = report.finding(near, [judge.Comparison("area", 0.5, 0.5, 1.0)], [], 0.05)
-    assert int(mask.sum()) == count and (near.held_out == 0) == sure and found == status
-    assert ("A training picture came back almost exactly" in said) == bool(count)
+@pytest.mark.parametrize("ours, theirs", [((9, 200), (0, 9)), ((1, 10), (0, 10)), ((9, 9), (0, 9)), ((9, 9), (4, 9))])
+@pytest.mark.parametrize("level", [0.05, 1e-4])
+@pytest.mark.parametrize("differ", [False, True])
+def test_pictures_that_came_back_leak_by_both_sizes_and_the_level(ours, theirs, level, differ):
+    near = [torch.arange(size) < count for count, size in (ours, theirs)]
+    (test,) = judge.holm([judge.of_count(f"{judge.BACK} with what unmixing returned", *near)])
+    unlike = [judge.Comparison("brightness", 0.9, 0.5, 1e-4, 1e-4)] * differ
+    status, said = report.finding(near, [test], unlike, level)
+    assert (status == report.LEAKS) == (test.p < level)
+    assert "came back almost exactly" in said and (status == report.NO_ANSWER) == (differ and test.p >= level)
 
 
 def test_sides_that_differ_by_themselves_give_no_answer():
@@ -309,6 +443,13 @@ def test_a_function_is_audited_by_its_losses_alone(sides):
 def test_a_stage_beyond_the_limit_is_skipped_and_said(sides, mixing):
     found = audit(mixing, *sides, progress=False, limit=0.0)
     assert found.status == report.NO_ANSWER and "No attack could be run." in found.sentence
+    assert "Membership by loss was skipped: It would take about 1 s" in found.sentence
+    slow = stages.Outcome("unmixing of W₁", "skipped", "It would take about 9 s, and the limit is 1 s.")
+    target = weights.Target("net", weights.read(mixing).layers, abs, [])
+    assert report.not_asked(target, [stages.Outcome("structure", "ran", ""), slow])[0].startswith("Unmixing of W₁ was")
+    refused = [stages.Outcome(name, "refused", "No.") for name in (stages.BY_LOSS, "unmixing of W₁")]
+    assert report.not_asked(target, refused) == ["Membership by loss was refused: No."]
+    assert report.not_asked(target, refused[1:]) == ["No attack on the weights could be run."]
     assert {one["state"] for one in checked(found)["stages"]} == {"skipped"}
 
 
@@ -329,8 +470,35 @@ def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, c
     monkeypatch.setattr("utils.audit.__main__.audit", lambda **given: 1 / 0)
     (tmp_path / "old").mkdir()
     for place in ("e/f", "old"):
-        assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / place)]) == 2  # never taken for a leak
+        assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / place)]) == FAULT  # never taken for a leak
     assert not (tmp_path / "e").exists() and (tmp_path / "old").is_dir()  # what we made is gone, and only that
+
+
+FAULTS = {
+    "an import": ("import sys; sys.modules['scipy'] = None", "", FAULT),
+    "a broken library": ("import sys; sys.modules['utils.audit.report'] = 3", "", FAULT),
+    "a full disk behind stderr": ("", "2>/dev/full", FAULT),
+    "a long name": ("", "--out " + 300 * "x", 2),
+    "another encoding": ("", "", 2),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_no_fault_is_taken_for_a_leak(kind, tmp_path):
+    before, words, status = FAULTS[kind]
+    code = f"{before}\nimport runpy; runpy.run_module('utils.audit', run_name='__main__', alter_sys=True)"
+    command = f'"$0" -c "$1" нет.pth in held {words}'
+    env = os.environ | {"PYTHONIOENCODING": "ascii:strict", "PYTHONPATH": os.getcwd()}
+    run = subprocess.run(["sh", "-c", command, sys.executable, code], env=env, cwd=tmp_path, capture_output=True)
+    assert run.returncode == status, run.stderr.decode()
+
+
+def test_a_finding_is_said_in_any_encoding(sides, mixing, tmp_path, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), "cp1252")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr("utils.audit.__main__.audit", lambda **given: audit(mixing, *sides, steps=1, progress=False))
+    assert main(["net.pth", "in", "held", "--out", str(tmp_path / "отчёт")]) == report.LEAKS
+    assert out.buffer.getvalue().startswith(b"Something leaks.")
 
 
 def test_wrong_parameters_are_refused(sides, mixing):

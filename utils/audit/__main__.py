@@ -1,4 +1,4 @@
-"""python -m utils.audit NETWORK MEMBERS HELD_OUT: exit status 0 found nothing, 1 something leaks, 2 no answer."""
+"""python -m utils.audit NETWORK MEMBERS HELD_OUT: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
 
 import argparse
 import contextlib
@@ -6,11 +6,16 @@ import sys
 import traceback
 from pathlib import Path
 
-from utils.audit.report import FILES, NO_ANSWER, writable
-from utils.audit.run import audit
-from utils.errors import InputError
+FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
 
-INTERRUPTED = 130
+try:
+    from utils.audit.report import FILES, NO_ANSWER, writable
+    from utils.audit.run import audit
+    from utils.errors import InputError
+except Exception:
+    traceback.print_exc()
+    sys.exit(FAULT)
+
 WHAT = """\
 Which of its training pictures does a network give away?
 
@@ -26,7 +31,9 @@ output:
 exit status:
   0   these attacks found nothing
   1   something leaks
-  2   there is no answer: a file or setting was refused, or the sides differ
+  2   there is no answer: a file or setting was refused, the sides differ, or
+      not all was asked, and what was asked found nothing
+  70  the program failed, and says nothing of the network
 
 example, a network that was fine-tuned from a public one:
   python -m utils.audit tuned.safetensors training-pictures held-out-pictures \\
@@ -61,27 +68,30 @@ def parser():
 def main(arguments=None):
     """Audit, write the report, say the finding or what went wrong, and return the exit status."""
     given = vars(parser().parse_args(arguments))
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.reconfigure(errors="backslashreplace")
     folder = given.pop("out")
-    with tidied(folder):
-        try:
+    try:
+        with tidied(folder):
             writable(folder)
             report = audit(**given)
             path = report.save(folder)
-        except KeyboardInterrupt:
-            print("Interrupted: no report was written.", file=sys.stderr)
-            return INTERRUPTED
-        except Exception as error:  # an exit status of 1 would say that something leaks
-            if isinstance(error, InputError):
-                print(error, file=sys.stderr)
-            elif isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-                print("The memory is full: audit fewer pictures, or end what else runs.", file=sys.stderr)
-            else:
-                traceback.print_exc()
+        for warning in report.content["warnings"]:
+            print(f"Note: {warning}", file=sys.stderr)
+        print(f"{report.sentence}\n{path} ({FILES[0]} beside it)", flush=True)
+        return report.status
+    except KeyboardInterrupt:
+        print("Interrupted: no report was written.", file=sys.stderr)
+        return INTERRUPTED
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return NO_ANSWER
+    except Exception as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            print("The memory is full: audit fewer pictures, or end what else runs.", file=sys.stderr)
             return NO_ANSWER
-    for warning in report.content["warnings"]:
-        print(f"Note: {warning}", file=sys.stderr)
-    print(f"{report.sentence}\n{path} ({FILES[0]} beside it)")
-    return report.status
+        traceback.print_exc()
+        return FAULT
 
 
 @contextlib.contextmanager
@@ -97,4 +107,7 @@ def tidied(folder):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception:  # a second one: nothing can be printed
+        sys.exit(FAULT)

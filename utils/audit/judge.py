@@ -13,7 +13,8 @@ from scipy.stats import chi2_contingency, fisher_exact, rankdata
 from utils.evaluation.membership import Area, area
 
 DRAWS = 9999  # of exchanges, at random
-NEAR, NEARER = 0.9, 0.95  # |NCC| of a picture that came back; the second where held-out ones pass the first
+NEAR = 0.9  # |NCC| of a picture that came back almost exactly
+BACK = f"|NCC| above {NEAR:g}"  # how the Comparisons of such counts begin
 DIFFERENT = 0.01  # level at which training and held-out pictures differ by themselves
 RATES = 0.01, 0.001  # of false positives
 
@@ -79,15 +80,6 @@ def holm(tests):
     for place, k in enumerate(order):
         least = adjusted[k] = max(least, min(1.0, (len(tests) - place) * tests[k].p))
     return [test._replace(adjusted=adjusted[k]) for k, test in enumerate(tests)]
-
-
-def near(training, held_out):
-    """Which training pictures came back almost exactly, by the best |NCC| of each (m,) and (n,), and the bar: (m,).
-
-    The bar is NEAR; if a held-out picture passes it, NEARER.
-    """
-    bar = NEAR if not (held_out > NEAR).any() else NEARER
-    return training > bar, bar
 
 
 def true_positives(score, rate):

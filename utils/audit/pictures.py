@@ -1,5 +1,6 @@
 """Pictures of strangers: folders, `.npz` files and arrays, as rows (n, d) in [0, 1]; what was done to them is said."""
 
+import contextlib
 import hashlib
 import warnings
 from collections import Counter
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from utils import images
 from utils.errors import InputError
@@ -18,6 +19,7 @@ FEWEST = 10  # pictures of each side, with which a test can say anything
 TWINS = 0.999  # normalised cross-correlation above which two pictures are one
 ALPHA = "RGBA", "LA", "PA", "RGBa", "La"
 DEEP = "I;16", "I;16B", "I;16L", "I"  # sixteen bits a pixel
+ORIENTATION = 0x112  # where EXIF says how a camera was held
 GREY = 3  # levels of 255 by which the channels of a grey picture may differ
 COLOUR = "are in colour"  # what cannot be what a grey network was trained on
 
@@ -34,6 +36,23 @@ class Pictures(NamedTuple):
 def shape_of(source):
     """The shape (H, W, C) of pictures in an array or an `.npz` file; None for a folder, whose pictures are resized."""
     return None if is_folder(source) else batch(*arrays(source))[0].shape[1:]
+
+
+def own_shapes(folders):
+    """The shapes (H, W, C) of most of the first pictures of folders, as they are; grey ones can be taken as colour."""
+    found = Counter()
+    for path in (path for folder in folders for path in files(Path(folder).expanduser())[1][:FEWEST]):
+        with contextlib.suppress(InputError):
+            picture = plain(opened(path, Counter()), 3, Counter())
+            found[picture.size[::-1], coloured(picture)] += 1
+    return [(*size, k) for (size, colour), _ in found.most_common(1) for k in ([3] if colour else [1, 3])]
+
+
+def files(folder):
+    """All files in a folder, sorted by name, and those that are pictures by their names; none hidden."""
+    known = Image.registered_extensions()
+    inside = sorted(path for path in folder.rglob("*") if not (path.is_dir() or hidden(path.relative_to(folder))))
+    return inside, [path for path in inside if path.suffix.lower() in known]
 
 
 def is_folder(source):
@@ -91,9 +110,7 @@ def of_folder(folder, shape, what, skip):
     """The Pictures of a folder, sorted by name; its folders, if they hold pictures, are the classes."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the {what} as a folder, an .npz file or an array.")
-    known = Image.registered_extensions()
-    inside = sorted(path for path in folder.rglob("*") if not (path.is_dir() or hidden(path.relative_to(folder))))
-    paths = [path for path in inside if path.suffix.lower() in known]
+    inside, paths = files(folder)
     classes = [path.relative_to(folder).parts[0] for path in paths if path.parent != folder]
     if 0 < len(classes) < len(paths):
         raise InputError(f"{folder} holds pictures beside folders of pictures: give either, the folders as classes.")
@@ -127,13 +144,25 @@ def hidden(path):
 def pixels_of(path, shape, done):
     """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`. InputError if it cannot be read."""
     height, width, channels = shape
+    picture = plain(opened(path, done), channels, done)
+    if picture.size != (width, height):
+        if height != width:
+            raise InputError(f"{path} is of {picture.size[0]}×{picture.size[1]}, not {width}×{height}: resize it.")
+        picture = squared(picture, height)
+        done[f"were cut to their middle square and resized to {height}×{width} by Lanczos' filter"] += 1
+    return np.asarray(picture, dtype=np.float64).reshape(shape) / 255
+
+
+def opened(path, done):
+    """A picture of a file, turned as its camera says. InputError if it cannot be read."""
     try:
         with (
             warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
             Image.open(path) as file,
         ):
             file.load()
-            picture = file
+            turned = file.getexif().get(ORIENTATION, 1) in range(2, 9)
+            picture = ImageOps.exif_transpose(file) if turned else file
     except (Image.DecompressionBombError, MemoryError) as error:
         raise InputError(f"{path} is too large to be a training picture: give it as the network saw it.") from error
     except Exception as error:  # every format has errors of its own
@@ -141,13 +170,8 @@ def pixels_of(path, shape, done):
         raise InputError(f"{path} cannot be read as a picture: {mend}.") from error
     if picture.mode == "F":
         raise InputError(f"{path} holds real numbers, and no scale says what is white: save it with 8 or 16 bits.")
-    picture = plain(picture, channels, done)
-    if picture.size != (width, height):
-        if height != width:
-            raise InputError(f"{path} is of {picture.size[0]}×{picture.size[1]}, not {width}×{height}: resize it.")
-        picture = squared(picture, height)
-        done[f"were cut to their middle square and resized to {height}×{width} by Lanczos' filter"] += 1
-    return np.asarray(picture, dtype=np.float64).reshape(shape) / 255
+    done["were turned as their cameras say (EXIF), as their trainer may not have done"] += turned
+    return picture
 
 
 def plain(picture, channels, done):

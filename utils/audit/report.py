@@ -14,6 +14,7 @@ import torch
 
 import utils.audit.judge as judge
 from utils.audit.page import bytes_of, chance, page
+from utils.audit.stages import BY_LOSS
 from utils.errors import InputError
 from utils.kernels.similarity import ncc, stretch
 
@@ -105,22 +106,10 @@ class Doubt(NamedTuple):
     wrong: bool = False  # whether the network classifies its pictures better if they are shown in another way
 
 
-class Near(NamedTuple):
-    """Pictures that came back almost exactly, by any attack."""
-
-    training: torch.Tensor  # (m,), mask
-    held_out: int  # how many pass the same bar
-    bar: float
-
-
 def nearly_exact(outcomes):
-    """The Near of all attacks that returned pictures, or None."""
+    """Which training and held-out pictures came back almost exactly, by any attack: masks, or None without pictures."""
     best = [one.ncc for one in outcomes if one.ncc]
-    if not best:
-        return None
-    ours, theirs = (torch.stack(side).amax(0) for side in zip(*best))
-    mask, bar = judge.near(ours, theirs)
-    return Near(mask, int((theirs > bar).sum()), bar)
+    return [torch.stack(side).amax(0) > judge.NEAR for side in zip(*best)] or None
 
 
 def stated(p):
@@ -128,19 +117,29 @@ def stated(p):
     return chance(p) if p < 1e-12 else f"= {chance(p)}"
 
 
-def finding(near, comparisons, differences, level):
-    """The exit status, and the finding in a sentence or two: one rule for all attacks.
+def not_asked(target, outcomes):
+    """Sentences on what was not asked of a weights.Target, and why; nothing, if its loss and an attack were run."""
+    ran = {one.name for one in outcomes if one.state == "ran"}
+    said = [] if target.logits and target.layers else [*target.notes]
+    for one in outcomes:
+        if one.state == "skipped" or (one.name == BY_LOSS and one.state == "refused"):
+            said.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.said}")
+    return said if said or ran - {BY_LOSS} else ["No attack on the weights could be run."]
 
-    Something leaks if a picture came back almost exactly and no held-out one did, or if a comparison says so after
-    Holm's correction. There is no answer if the two sides differ by themselves, or nothing could be run.
+
+def finding(near, comparisons, differences, level, missed=()):
+    """The exit status, and the finding in some sentences: one rule for all attacks.
+
+    Something leaks if a comparison says so after Holm's correction. There is no answer if the two sides differ by
+    themselves, unless more training pictures came back almost exactly, or if something was `missed`: not asked.
     """
-    count, sure = (int(near.training.sum()), near.held_out == 0) if near else (0, False)
+    count, others = (int(side.sum()) for side in near) if near else (0, 0)
     said, unlike = [], [one for one in differences if one.adjusted < judge.DIFFERENT]
-    told = [] if unlike else [one for one in comparisons if one.adjusted < level]
+    told = [one for one in comparisons if one.adjusted < level and (not unlike or one.name.startswith(judge.BACK))]
     if count:
-        others = "no held-out picture does" if sure else f"{near.held_out} held-out pictures do, too"
-        pictures = f"{count} of {len(near.training)} training pictures" if count > 1 else "A training picture"
-        said.append(f"{pictures} came back almost exactly: |NCC| above {near.bar:g}; {others}.")
+        held_out = f"{others} held-out pictures do, too" if others else "no held-out picture does"
+        pictures = f"{count} of {len(near[0])} training pictures" if count > 1 else "A training picture"
+        said.append(f"{pictures} came back almost exactly: |NCC| above {judge.NEAR:g}; {held_out}.")
     if unlike:
         differ = f"differ by themselves, in {unlike[0].name} (p {stated(unlike[0].adjusted)})"
         said.append(f"The two sides {differ}, so no comparison can tell a leak: give pictures of one source, shuffled.")
@@ -153,9 +152,11 @@ def finding(near, comparisons, differences, level):
         said.append(f"None of {len(comparisons)} comparisons tells training pictures from held-out ones.")
     else:
         said.append("No attack could be run.")
-    if told or (count and sure):
+    if missed:
+        said.append(f"Not all was asked. {' '.join(missed)}")
+    if told:
         return LEAKS, " ".join(["Something leaks.", *said])
-    if unlike or not comparisons:
+    if unlike or missed or not comparisons:
         return NO_ANSWER, " ".join(["There is no answer.", *said])
     return FOUND_NOTHING, " ".join(["These attacks found nothing.", *said])
 
@@ -208,14 +209,14 @@ def risks(outcomes, sizes):
     """The Risks of all pictures on sides of these sizes, the largest first."""
     attacks = [k for k, one in enumerate(outcomes) if one.ncc]
     losses = next((one.facts["losses"] for one in outcomes if "losses" in one.facts), None)
-    near, found = nearly_exact(outcomes), []
+    found = []
     for side, size in enumerate(sizes):
         for k in range(size):
             best, attack = max(((outcomes[a].ncc[side][k].item(), a) for a in attacks), default=(None, None))
             like = None if attack is None else outcomes[attack].score[side][k].item()
             loss = losses[side][k] if losses else None
-            returned = bool(near and best > near.bar)
-            sure = [bool(one.sure[side][k] and one.ncc[side][k] > near.bar) for one in outcomes if one.sure]
+            returned = best is not None and best > judge.NEAR
+            sure = [bool(one.sure[side][k] and one.ncc[side][k] > judge.NEAR) for one in outcomes if one.sure]
             found.append(Risk(side, k, best, attack, like, loss, 0.0, returned, any(sure) if sure else None))
     held_out = sorted(strength(one) for one in found if one.side == 1)
     found = [one._replace(above=bisect_left(held_out, strength(one)) / len(held_out)) for one in found]
@@ -234,17 +235,17 @@ def doubted(status, sentence, doubt):
     return (NO_ANSWER, f"There is no answer. {doubt.said}") if doubt.wrong else (status, f"{sentence} {doubt.said}")
 
 
-def reported(case, name, sides, outcomes, control, warnings, doubt, settings, level, seconds):
-    """The Report of all outcomes of a case, under a Doubt."""
-    comparisons = judge.holm([one for outcome in outcomes for one in outcome.comparisons])
-    status, sentence = finding(nearly_exact(outcomes), comparisons, control, level)
+def reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds):
+    """The Report of all outcomes of a case of a weights.Target, under a Doubt."""
+    comparisons, missed = judge.holm([one for of in outcomes for one in of.comparisons]), not_asked(target, outcomes)
+    status, sentence = finding(nearly_exact(outcomes), comparisons, control, level, missed)
     status, sentence = doubted(status, sentence, doubt)
     doubts = [doubt.said] if doubt.said and doubt.said not in sentence else []
     found = risks(outcomes, [len(side.images) for side in sides])
     content = {
-        "finding": {"status": status, "sentence": sentence, "level": level},
-        "warnings": [*warnings, *unfinished(outcomes), *doubts],
-        "network": {"name": name, "widths": widths(case.layers)},
+        "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
+        "warnings": [*(note for note in target.notes if note not in missed), *warnings, *unfinished(outcomes), *doubts],
+        "network": {"name": target.name, "widths": widths(case.layers)},
         "pictures": {"shape": list(case.shape), **{of: len(side.images) for of, side in zip(SIDES, sides)}},
         "stages": [staged(one) for one in outcomes],
         "comparisons": [one._asdict() for one in comparisons],

@@ -48,10 +48,12 @@ def audit(
     if len(known | ({tuple(shape)} if shape else set())) > 1:
         raise InputError(f"Pictures have the sizes {sorted(known)}: give one size, that of the network.")
     shape = tuple(shape) if shape else next(iter(known), None)
-    target = weights.read(network, shape, layout)
-    shape = shape or weights.square(target.layers[0].weight.shape[1])
+    if shape:
+        target = weights.read(network, shape, layout)
+    else:
+        target, shape = fitting(network, pictures.own_shapes((members, held_out)), layout)
     sides = [pictures.load(one, shape, what, skip) for one, what in zip((members, held_out), SIDES)]
-    warnings = [*target.notes, *pictures.compared(*sides)]
+    warnings = pictures.compared(*sides)
     start = weights.read(before, shape, layout).layers if before is not None else ()
     if before is not None and not (start and target.layers):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
@@ -65,7 +67,18 @@ def audit(
                 "before": before is not None, "steps": steps, "seed": seed, "limit": limit}  # fmt: skip
     doubt = doubts(case, outcomes, sides, layout)
     seconds = time.monotonic() - begun
-    return report.reported(case, target.name, sides, outcomes, control, warnings, doubt, settings, level, seconds)
+    return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
+
+
+def fitting(network, shapes, layout):
+    """The weights.Target, and the first of these shapes with which all of it can be read, or else a square one."""
+    found = []
+    for shape in [*shapes, None]:
+        with contextlib.suppress(InputError):
+            found.append((weights.read(network, shape, layout), shape))
+    found = [one for one in found if one[0].layers] or [(weights.read(network, None, layout), None)]
+    target, shape = min(found, key=lambda one: one[0].logits is None)
+    return target, shape or weights.square(target.layers[0].weight.shape[1])
 
 
 def check(level, limit, steps, seed):

@@ -19,6 +19,7 @@ from utils.kernels.similarity import detail_ncc, ncc
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it is said to lie
 EVALUATIONS = 100, 620  # of the objective of one unmixing, for up to unmixing.FEW pictures and for more
+BY_LOSS = "membership by loss"
 STARTS = 2  # that an unmixing usually makes
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
@@ -81,7 +82,7 @@ def rate():
 
 def planned(case):
     """The Stages for a Case, the fast ones first."""
-    stages = [Stage("membership by loss", 1.0, functools.partial(by_loss, case))] if case.logits else []
+    stages = [Stage(BY_LOSS, 1.0, functools.partial(by_loss, case))] if case.logits else []
     if not case.layers:
         return stages
     look, unmixing_once, step = costs(case)
@@ -155,7 +156,7 @@ def returned(case, name, found, said, facts, sure=None):
     comparisons = (
         judge.of_area(f"likeness to what {name} returned", score),
         judge.of_count(f"alike what {name} returned", *(part > membership.ALIKE for part in likeness)),
-        judge.of_count(f"|NCC| above {judge.NEAR:g} with what {name} returned", *(c > judge.NEAR for c in correlated)),
+        judge.of_count(f"{judge.BACK} with what {name} returned", *(c > judge.NEAR for c in correlated)),
     )
     matched = {"found": found, "ncc": correlated, "sure": known, "score": score}
     return Outcome(name, "ran", said, comparisons=comparisons, facts=facts, **matched)
@@ -209,6 +210,8 @@ def by_loss(case):
     outputs, labels, note, facts = [case.logits(x) for x in case.sides], case.labels, "", {}
     if not all(part.isfinite().all() for part in outputs):
         raise InputError("The outputs of the network are not finite for these pictures: check their normalisation.")
+    if outputs[0].shape[1] == case.sides[0].shape[1]:
+        raise InputError("The outputs are as many as the values of a picture, as an autoencoder's are, and no classes.")
     if labels[0] is not None:
         right = [correct(*one) for one in zip(outputs, labels)]
         if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
@@ -222,7 +225,7 @@ def by_loss(case):
     facts["losses"] = [part.tolist() for part in values]
     score = judge.scored([-part for part in values], case.labels)
     comparisons = (judge.of_area("loss", score),)
-    return Outcome("membership by loss", "ran", told + note, comparisons=comparisons, score=score, facts=facts)
+    return Outcome(BY_LOSS, "ran", told + note, comparisons=comparisons, score=score, facts=facts)
 
 
 def agreement(outcomes, shape):

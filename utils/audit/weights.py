@@ -16,7 +16,8 @@ from utils import networks
 from utils.errors import InputError
 from utils.networks import Layer
 
-NESTED = "state_dict", "model_state_dict", "model", "net", "network", "weights"  # where checkpoints keep the weights
+ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
+PART = re.compile(rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])")
 SHARD = re.compile(r"-\d+-of-\d+\.\w+$")
 SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
@@ -58,13 +59,13 @@ def read(network, shape=None, layout="CHW"):
     if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
         layers, note = networks.change(tuple(state), lambda part: part.cpu().double()), ""
     else:
-        layers, note = layers_of(named(state, name), name, shape)
+        layers, note = layers_of(whole(named(state, name), name), name, shape)
         layers = arranged(layers, shape or square(layers[0].weight.shape[1]), layout)
-    whole = None if note else lambda x: networks.forward(layers, x)[1][-1]
-    return Target(name, layers, whole, [note] if note else [])
+    logits = None if note else lambda x: networks.forward(layers, x)[1][-1]
+    return Target(name, layers, logits, [note] if note else [])
 
 
-NO_LAYERS = "Of the network only the outputs were looked at: its first layer is not a fully connected one of pictures."
+NO_LAYERS = "Of the network only the outputs were looked at, as its weights were refused:"
 NO_WEIGHTS = "The network was given as a function: its weights were not looked at, only its outputs."
 
 
@@ -88,8 +89,8 @@ def of_module(module, shape, layout):
     name, module = type(module).__name__, copy.deepcopy(module).cpu().eval()
     try:
         target = read(dict(module.state_dict()), shape, layout)
-    except InputError:
-        target = Target(name, (), None, [NO_LAYERS])
+    except InputError as error:
+        target = Target(name, (), None, [f"{NO_LAYERS} {error}"])
     flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
     shape = shape or (square(target.layers[0].weight.shape[1]) if target.layers else None)
     own = of_function((lambda x: module(flattened(x, layout))) if flat else module, shape)
@@ -97,8 +98,10 @@ def of_module(module, shape, layout):
         probe = torch.rand(8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         ours, theirs = target.logits(probe), own(probe)
         if ours.shape != theirs.shape or (ours - theirs).norm() > LOOK * theirs.norm():
-            note = "The module is more than layers with ReLUs between them: only its first layer and outputs were used."
-            target = target._replace(layers=target.layers[:1], notes=[note])
+            target = target._replace(logits=None)
+    if target.layers and not target.logits:
+        note = "The module is more than layers with ReLUs between them: only its first layer and outputs were used."
+        target = target._replace(layers=target.layers[:1], notes=[note])
     return target._replace(name=name, logits=own)
 
 
@@ -142,14 +145,38 @@ def named(state, source):
     if not isinstance(state, Mapping):
         kind = type(state).__name__
         raise InputError(f"{source} holds a {kind}, not named weights: save the network's state_dict().")
-    while inner := [state[key] for key in NESTED if isinstance(state.get(key), Mapping)]:
-        state = inner[0]
+    inside = networks_in(state)
+    if len(inside) > 1:
+        choices = ", ".join(name or "the file's own" for name in inside)
+        raise InputError(f"{source} holds {len(inside)} networks ({choices}): save the state_dict() of one alone.")
+    state = next(iter(inside.values()), state)
     found = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
     for name, part in found.items():
         refuse(part, f"{source}: {name}")
     found = {name: part.cpu() for name, part in found.items()}
     if not found:
         raise InputError(f"{source} holds no tensor: save the network's state_dict().")
+    return found
+
+
+def networks_in(state, path=""):
+    """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: names and tensors}."""
+    sizes = [part.numel() for part in state.values() if torch.is_tensor(part) and part.dim() > 1]
+    found = {path: state} if max(sizes, default=0) > 3 else {}
+    for key, part in state.items():
+        if isinstance(part, Mapping) and "param_groups" not in part:
+            found |= networks_in(part, f"{path}.{key}" if path else str(key))
+    return found
+
+
+def whole(state, source):
+    """The tensors of a state dict, with pruned weights times their masks; InputError for others that are in parts."""
+    pruned = {name[:-5] for name in state if name.endswith("_mask") and f"{name[:-5]}_orig" in state}
+    found = {name[:-5] if name[:-5] in pruned else name: part for name, part in state.items()}
+    found |= {name: state[f"{name}_orig"] * state[f"{name}_mask"] for name in pruned}
+    if parts := [name for name in found if PART.search(name)]:
+        mend = "merge it (peft: merge_and_unload; torch: remove_parametrizations), and save the state_dict()"
+        raise InputError(f"{source}: {parts[0]} is a part of a weight that the network puts together: {mend}.")
     return found
 
 
@@ -184,7 +211,7 @@ def layers_of(state, source, shape):
     biases = {name: state.get(sibling(name)) for name in order}
     layers = tuple(Layer(many[name], bias_of(biases[name], many[name], f"{source}: {name}")) for name in order)
     used = {*order, *map(sibling, order)}
-    rest = [name for name, part in state.items() if name not in used and part.is_floating_point() and part.dim()]
+    rest = [name for name, part in state.items() if name not in used and (part.is_floating_point() or part.dim())]
     if chain and not rest:
         return layers, ""
     why = "the shapes behind it do not follow each other"
@@ -223,10 +250,11 @@ def in_order(matrices, source, shape):
         return fits(sizes[0][1], shape) and all(after[1] == before[0] for before, after in zip(sizes, sizes[1:]))
 
     given, by_number = [*matrices], sorted(matrices, key=by_numbers)
-    for names in (by_number, given) if given == sorted(given) else (given, by_number):
-        if follows(names):
-            return names, True
     others = [*filter(follows, itertools.permutations(given))] if len(given) <= SORTABLE else []
+    alphabet = given == sorted(given) and not any(map(str.isdigit, "".join(given)))  # says nothing
+    told = [*filter(follows, (by_number, given) if given == sorted(given) else (given, by_number))]
+    if told and not (alphabet and len({names[0] for names in others}) > 1):
+        return told[0], True
     if len(others) == 1:
         return [*others[0]], True
     first = [name for name in by_number if fits(matrices[name].shape[1], shape)]
@@ -234,7 +262,10 @@ def in_order(matrices, source, shape):
         sizes = ", ".join(f"{name} {tuple(part.shape)}" for name, part in [*matrices.items()][:4])
         size = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
         raise InputError(f"{source} has {sizes}: none of these takes {size}; check the network and the pictures.")
-    return first[:1], False
+    if len(first) > 1:
+        choices = f"{source} has {len(first)} matrices that take such pictures ({', '.join(first[:4])})"
+        raise InputError(f"{choices}, as two networks have: save the state_dict() of one alone.")
+    return first, False
 
 
 def by_numbers(name):
