@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -68,8 +69,9 @@ def parser():
 def main(arguments=None):
     """Audit, write the report, say the finding or what went wrong, and return the exit status."""
     given = vars(parser().parse_args(arguments))
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        stream.reconfigure(errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     folder = given.pop("out")
     try:
         with tidied(folder):
@@ -97,7 +99,7 @@ def main(arguments=None):
 @contextlib.contextmanager
 def tidied(folder):
     """Whatever happens inside, remove what it made of a folder and of those above it, if that is empty afterwards."""
-    missing = [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
+    missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.exists(path)]
     try:
         yield
     finally:
