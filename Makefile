@@ -194,7 +194,7 @@ paper: .venv/ready $(SNAKEMAKE_ENV)/ready
 
 # Keeps what a finished grid gave in data/results/, where the chapters read it; of code that is committed, or DIRTY=1.
 record: .venv/ready
-	@$(BIN)/python -m workflow.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty) && $(BIN)/python -m scripts.croissant
+	@$(BIN)/python -m workflow.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty)
 
 verify: .venv/ready .snakemake-env/local/ready
 	@$(BIN)/python -m workflow.verify $(RECORD) $(if $(filter all,$(RUNS)),--all) $(if $(GIVEN),--dataset $(call quoted,$(DATASET)))

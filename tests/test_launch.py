@@ -144,4 +144,4 @@ def test_make_hands_on_what_it_is_given(checkout):
     assert make("verify", "RECORD=affine", "RUNS=all", "DATASET=x.npz", *there)[0] == 0
     assert calls(folder)[-1] == ["-m", "workflow.verify", "affine", "--all", "--dataset", "x.npz"]
     make("record", "GRID=a.yaml", "DIRTY=1")
-    assert calls(folder)[-2:] == [["-m", "workflow.record", "a.yaml", "--dirty"], ["-m", "scripts.croissant"]]
+    assert calls(folder)[-1] == ["-m", "workflow.record", "a.yaml", "--dirty"]
