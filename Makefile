@@ -1,7 +1,6 @@
 # make book     set up, run every chapter, render the book           DATASET=cifar10 make book   on other images
 # make test     set up, run all tests                                make check    the tests that run no notebook
 # make browser  a reader opens every rendered page, in Chromium, without a network
-# make rehearse the tests as on other machines: instructions, rounding, threads, toy images     SETTINGS="avx2 rounding-1"
 # make lint     the linter and the type checker, which `make check` runs first
 # make coverage which lines of utils/ the tests that run no notebook reach, file by file
 # make pdf      the whole book on one page, and as a PDF, where there is a Chromium
@@ -30,7 +29,6 @@ PROFILE ?=
 TORCH ?=
 ONLY ?=
 RECORD ?=
-SETTINGS ?=
 RUNS ?=
 
 UV_VERSION := 0.13.8
@@ -84,7 +82,7 @@ $(error The Python of .venv is gone, or this folder was moved: make distclean, t
 endif
 endif
 
-.PHONY: book runs html pdf test rehearse lint check coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean
+.PHONY: book runs html pdf test lint check coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html
@@ -143,9 +141,6 @@ lint: .venv/ready
 
 check: lint
 	@$(PYTEST) tests -m "not chapters and not browser"
-
-rehearse: .venv/ready
-	@$(BIN)/python scripts/rehearse.py $(SETTINGS)
 
 coverage: .venv/ready
 	@COVERAGE_FILE=_build/coverage $(PYTEST) tests -m "not chapters and not browser" --cov=utils --cov-report=term

@@ -112,19 +112,14 @@ def photos():
     return data, victims.train(data.secret, networks.affine(1e-2)).released.network
 
 
-def write_toy_images(path, seed):
-    """Write an .npz file with eighty images of 8×8×3 pixels in two classes."""
-    generator = np.random.default_rng(seed)
+@pytest.fixture(scope="session")
+def toy_npz(tmp_path_factory):
+    """The path of an .npz file with eighty images of 8×8×3 pixels in two classes."""
+    path, generator = tmp_path_factory.mktemp("data") / "toy.npz", np.random.default_rng(0)
     labels = np.arange(80) % 2 + 3
     pictures = generator.random((80, 8, 8, 3)) * 0.5 + 0.3 * (labels == 4)[:, None, None, None]
     np.savez(path, images=pictures, labels=labels)
     return path
-
-
-@pytest.fixture(scope="session")
-def toy_npz(tmp_path_factory):
-    """The path of an .npz file with eighty images of 8×8×3 pixels in two classes."""
-    return write_toy_images(tmp_path_factory.mktemp("data") / "toy.npz", 0)
 
 
 def write_notebook(path, *cells):

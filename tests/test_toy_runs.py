@@ -3,14 +3,12 @@
 A short attack is chaotic: the last bits of its first step decide where it ends, and every processor has its own. So a
 number is compared with a reference (toy_references.json) only where rounding cannot move it: closed forms, counts of
 operations, problems solved to the end. All others must lie in the bounds of their kind, which `report.save` enforces,
-and keep the relations of tests/relations.py. The same must hold for other toy images and draws (TOY=1, 2, …), and under
-other rounding (ROUNDING=1, 2, …): `make rehearse` runs these.
+and keep the relations of tests/relations.py.
 """
 
 import itertools
 import json
 import math
-import os
 import re
 from pathlib import Path
 
@@ -20,13 +18,11 @@ import pytest
 import yaml
 from relations import RELATIONS, Number, Others
 
-from conftest import write_toy_images
 from utils.notebook import parameters
 
 pytestmark = pytest.mark.chapters
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
-TOY = int(os.environ.get("TOY", 0))  # which toy images and draws; the references are those of 0
 REFERENCES = json.loads((ROOT / "tests" / "toy_references.json").read_text())
 WRITTEN = yaml.safe_load((ROOT / "tests" / "toy_runs.yaml").read_text())
 WORDS = WRITTEN.pop("words")
@@ -61,10 +57,9 @@ def key_of(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=key_of)
-def test_what_a_toy_run_writes_is_true_on_every_machine(path, tmp_path):
+def test_what_a_toy_run_writes_is_true_on_every_machine(path, toy_npz, tmp_path):
     results, small = tmp_path / "deep" / "results.json", {k: SMALL[k] for k in declared(path) if k in SMALL}
-    pictures = write_toy_images(tmp_path / "toy.npz", TOY)
-    given = {"DATASET": str(pictures), "SEED": 3 + TOY, "RESULTS": str(results), **small}
+    given = {"DATASET": str(toy_npz), "SEED": 3, "RESULTS": str(results), **small}
     run(path, tmp_path / "out.ipynb", **given)
     written = json.loads(results.read_text())
     assert set(written) == {"parameters", "provenance", "rows"}
@@ -72,8 +67,7 @@ def test_what_a_toy_run_writes_is_true_on_every_machine(path, tmp_path):
     assert [file.name for file in results.parent.iterdir()] == ["results.json"]
     rows = {row["name"]: row for row in written["rows"]}
     assert len(rows) == len(written["rows"]) and all(row["seed"] == given["SEED"] for row in written["rows"])
-    wrong = [*unexpected(key_of(path), rows), *broken(rows)]
-    assert not wrong + ([] if TOY else list(far_from_references(key_of(path), rows)))
+    assert not [*unexpected(key_of(path), rows), *broken(rows), *far_from_references(key_of(path), rows)]
 
 
 def unexpected(key, rows):
