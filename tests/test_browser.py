@@ -35,7 +35,8 @@ from utils.kernels import affine  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 HTML = ROOT / "_build" / "test" / "_build" / "html"
-MOVED = yaml.safe_load((ROOT / "book" / "moved.yaml").read_text(encoding="utf-8"))
+REDIRECTS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"]
+MOVED = {Path(old).stem: Path(new).stem for old, new in REDIRECTS.items()}
 FILES = [path for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")] if path.stem not in MOVED]
 PAGES = sorted(path.relative_to(HTML).as_posix() for path in FILES)
 BROWSER = print_book.browser()
