@@ -40,7 +40,7 @@ def part(m):
 def trained(m, *widths):
     """A victim of m photographs."""
     recipe = networks.perceptron("signed", *widths)._replace(epochs=SIZE.epochs)
-    return victims.train.__wrapped__(part(m), recipe)
+    return victims.train(part(m), recipe)
 
 
 large = cache(partial(trained, SIZE.images, SIZE.width, SIZE.width))

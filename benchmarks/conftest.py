@@ -9,8 +9,6 @@ import pytest
 import torch
 from problems import DEVICE
 
-from utils import cache
-
 BEGUN, MINUTES = time.monotonic(), float(os.environ.get("MINUTES", "inf"))
 # A processor measures no attack at the paper's size; REHEARSE has them run at toy size.
 collect_ignore = [] if DEVICE.type == "cuda" or "REHEARSE" in os.environ else ["bench_paper.py"]
@@ -31,8 +29,8 @@ def finished(function):
 
 
 @pytest.fixture
-def measure(benchmark, monkeypatch):
-    """A function that times another one and returns its last result; what is kept on disk counts for nothing.
+def measure(benchmark):
+    """A function that times another one and returns its last result.
 
     Versions of a kernel with the same `size` {name: number}, and the same precision if that is `apart`, are a group.
     `flops` and `bytes` are of the whole work. Where only a part is run, times count `scale` times, and are marked ~.
@@ -44,7 +42,6 @@ def measure(benchmark, monkeypatch):
         benchmark.extra_info |= about | {"flops": flops, "bytes": bytes, "note": note}
         benchmark.group = ", ".join([kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart])
         benchmark.name += " ~" * (scale != 1)
-        monkeypatch.setattr(cache, "FOLDER", None)
         found = benchmark.pedantic(finished, (function,)) if once else benchmark(finished, function)
         if benchmark.enabled:
             times = benchmark.stats.stats.data

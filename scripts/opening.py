@@ -13,7 +13,7 @@ from torchvision.utils import make_grid
 
 from utils import images, ordinary
 from utils.attacks import known_start
-from utils.cache import write
+from utils.files import write
 from utils.kernels.similarity import ncc, stretch
 
 BOOK = Path(__file__).parent.parent / "book"

@@ -17,9 +17,9 @@ from torchvision.utils import make_grid
 
 from utils import images, networks, victims
 from utils.attacks import unmixing
-from utils.cache import write
 from utils.errors import InputError
 from utils.evaluation.recovery import STRONG
+from utils.files import write
 from utils.kernels.similarity import ncc
 
 BOOK = Path(__file__).parent.parent / "book"

@@ -16,7 +16,7 @@ from utils.notebook import ledger
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
 SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
-UTILS = "__init__", "errors", "choices", "cache", "fingerprint", "notebook/__init__", "notebook/parameters"
+UTILS = "__init__", "errors", "choices", "files", "fingerprint", "notebook/__init__", "notebook/parameters"
 
 
 def pytest_runtest_setup():
@@ -87,9 +87,9 @@ def relu_released(rule="signed"):
 
 
 def attacked(released, **settings):
-    """What twenty steps of the stationarity attack make of noise, never a result that was kept."""
+    """What twenty steps of the stationarity attack make of noise."""
     start = starts.normal(10, 3072, 0.0197, 0)
-    return decoreco.attack.__wrapped__(released, start, iterations=20, **settings)
+    return decoreco.attack(released, start, iterations=20, **settings)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from utils import cache
 from utils.evaluation import evaluate
 from utils.kernels import coefficients
 from workflow import plan
@@ -26,12 +25,11 @@ def fenced(wanted):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder with the notebook that is copied; registries are put back, and nothing is kept on disk."""
+    """A folder with the notebook that is copied; registries are put back."""
     (tmp_path / "experiments").mkdir()
     shutil.copy(ROOT / "experiments" / "one-attack.ipynb", tmp_path / "experiments")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plan, "ROOT", tmp_path)
-    monkeypatch.setattr(cache, "FOLDER", None)
     for registry in (evaluate.ROWS, coefficients.RULES):
         for name in ("seen", "weighted"):  # are deleted in the end, for they are not there now
             monkeypatch.setitem(registry, name, None)

@@ -209,7 +209,7 @@ def full(sets):
 
 def test_a_full_memory_is_met_once_with_smaller_slices(released, monkeypatch):
     start = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(4)])
-    run = partial(decoreco.attack.__wrapped__, released, start, iterations=5)
+    run = partial(decoreco.attack, released, start, iterations=5)
     plain = run()
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(Stationarity, "__call__", full(4))

@@ -25,7 +25,7 @@ def victim():
 def trained(device, **training):
     data = images.split(images.load("photos"), 12, 12, 0, torch.device(device))
     recipe = networks.perceptron("signed", 40, 30)._replace(epochs=200, stages=0)._replace(**training)
-    return victims.train.__wrapped__(data.secret, recipe)
+    return victims.train(data.secret, recipe)
 
 
 def off(ours, exact):
@@ -81,10 +81,10 @@ def test_an_attack_is_that_of_the_processor(device, victim, optimiser, space):
     settings = {"optimiser": optimiser, "iterations": 63, "dtype": torch.float64, "learning_rate": 1e-3}
     start = torch.stack([starts.normal(20, 3072, 0.0197, seed) for seed in range(2)])
     basis = networks.span(victim.released.network)
-    exact = decoreco.attack.__wrapped__(victim.released, start, basis=basis if space == "span" else None, **settings)
+    exact = decoreco.attack(victim.released, start, basis=basis if space == "span" else None, **settings)
     released = victim.released._replace(network=moved(victim.released.network, device, torch.float64))
     settings["basis"] = basis.to(device) if space == "span" else None
-    found = decoreco.attack.__wrapped__(released, start.to(device), **settings)
+    found = decoreco.attack(released, start.to(device), **settings)
     assert off(found.images, exact.images) < 1e-6 and off(found.history, exact.history) < 1e-6
 
 
@@ -113,7 +113,7 @@ def test_a_hypergradient_is_that_of_the_processor(device, hidden):
     found = []
     for where in ("cpu", device):
         data = images.split(images.load("photos"), 12, 12, 0, torch.device(where))
-        released = victims.train.__wrapped__(data.secret, recipe).released
+        released = victims.train(data.secret, recipe).released
         start = released.network if hidden else None
         found.append(bilevel.hypergradient(released, data.known.images, start=start).gradient)
     assert off(found[1], found[0]) < 1e-5

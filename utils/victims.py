@@ -11,7 +11,6 @@ import torch
 
 from utils import networks
 from utils.attacks.contract import Released
-from utils.cache import cached
 from utils.errors import InputError, choose
 from utils.kernels import affine, devices, graphs, layers, one_hidden, solvers
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
@@ -40,7 +39,6 @@ class Victim(NamedTuple):
         return images + self.mean
 
 
-@cached
 def train(secret, recipe, seed=0, start=None) -> Victim:
     """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `start`, or drawn from `seed`.
 
@@ -101,7 +99,6 @@ def accuracy(z, labels):
     return (named == labels).double().mean().item()
 
 
-@cached
 def stationarity(victim, secret) -> Stationary:
     """How stationary a ReLU network with one output is for its training images, as `relative_gradients` says."""
     network, labels, recipe = victim.released

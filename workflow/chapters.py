@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from utils import fingerprint
-from utils.cache import write
+from utils.files import write
 from workflow.plan import typed
 from workflow.run import end_with, execute, sentence_of, shares, until_interrupted
 

@@ -22,8 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from utils.cache import write
 from utils.errors import InputError
+from utils.files import write
 from workflow.plan import ROOT, plan_of, read
 from workflow.run import results_of, sentence_of, until_interrupted
 

@@ -140,7 +140,7 @@ def plan_of(grid, given):
     fixed, cross = parameters_of(grid, given, declared)
     named = sorted({*fixed, *cross, *run.OWN, "DATASET"})  # the latter is given where the images lie elsewhere
     code = fingerprint.of(notebook, named)
-    shared = {"notebook": str(notebook), "given": named, "fingerprint": code, "threads": None, "environment": {}}
+    shared = {"notebook": str(notebook), "given": named, "fingerprint": code, "threads": None}
     shared["commit"] = commits.commit_of(notebook.relative_to(ROOT), named, code)
     shared |= {"own": [name for name in run.OWN if name in declared], "minutes": grid.get("minutes", run.MINUTES)}
     return planned(dict(runs_of(shared, fixed, cross)), grid.get("retries", 0))

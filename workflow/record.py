@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from utils.cache import write
 from utils.errors import InputError
+from utils.files import write
 from workflow.grid import arguments_of, finished
 from workflow.plan import ROOT, plan_of, read
 from workflow.run import OWN, sentence_of, until_interrupted

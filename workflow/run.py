@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from utils import fingerprint
-from utils.cache import write
 from utils.errors import InputError
+from utils.files import write
 
 MINUTES = 360  # that a cell may take
 OWN = {"RESULTS": "results.json", "PICTURES": "pictures.npz"}  # parameters that are set here, and the files they name
@@ -104,7 +104,7 @@ def compute(run, stored, threads):
     """Execute a run, and keep what it wrote in the folder `stored`; InputError if it fails."""
     if fingerprint.of(run["notebook"], run["given"]) != run["fingerprint"]:
         raise InputError("the code has changed since this was begun: run the same command again.")
-    os.environ |= {"OMP_NUM_THREADS": str(threads), "TQDM_DISABLE": "1"} | run["environment"]
+    os.environ |= {"OMP_NUM_THREADS": str(threads), "TQDM_DISABLE": "1"}
     stored.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f"{stored.name}.", suffix=".part", dir=stored.parent))
     parameters = run["parameters"] | {name: str(part / OWN[name]) for name in run["own"]}

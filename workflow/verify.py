@@ -99,7 +99,7 @@ def runs_of(record, about, images, everything):
     for run in plan.plan_of(asked, {})["runs"].values():
         label, threads = run["label"], part_of(about, run["label"]).get("threads", 1)
         names = {"crossed": {"record": record, "run": label}, "label": f"{record} {label}", "space": run["crossed"]}
-        settings = {"threads": threads, "environment": {"NO_CACHE": "1"}}
+        settings = {"threads": threads}
         runs[f"record={quote(record)},run={quote(label)}"] = run | names | settings
     return runs
 

@@ -12,7 +12,6 @@ import torch
 
 from utils import networks
 from utils.attacks.contract import Attack, bar, check_start, tuned
-from utils.cache import cached
 from utils.errors import InputError, choose
 from utils.kernels import affine, one_hidden, solvers
 
@@ -108,7 +107,6 @@ def select(mask, new, old):
     return torch.where(mask.reshape(mask.shape + (1,) * (new.dim() - mask.dim())), new, old)
 
 
-@cached
 def attack(
     released, start, *, theta_start=None, iterations=1000, tolerance=1e-13, inner_start="warm", inner_budget=None,
     watch=None, progress=False,

@@ -14,7 +14,6 @@ import torch
 
 from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
-from utils.cache import cached
 from utils.errors import InputError, choose
 from utils.kernels.coefficients import RULES, Tied, best
 from utils.kernels.graphs import LOOK, plain, repeated
@@ -131,7 +130,6 @@ class Objective:
         return best(*self.stationarity.quadratic(x), self.bound)  # type: ignore[call-arg]
 
 
-@cached
 def attack(
     released, start, *, rule="signed", labels=None, optimiser="adam", learning_rate=None, coefficient_rate=None,
     sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,

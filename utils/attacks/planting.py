@@ -18,7 +18,6 @@ from scipy.optimize import least_squares
 from utils import networks
 from utils.attacks import bilevel
 from utils.attacks.contract import check_start
-from utils.cache import cached
 from utils.errors import InputError
 from utils.kernels import minimum, one_hidden
 
@@ -87,7 +86,6 @@ def least(z, wish, theta, terms, steps):
     return given(least_squares(values, np.zeros(z.numel()), slopes, **settings).x)
 
 
-@cached
 def prepare(released, start, tries=8, seed=0) -> torch.Tensor:
     """Images near a start (m, d) for which θ* is nearly a minimum.
 

@@ -16,9 +16,9 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from utils import quantities
-from utils.cache import write
 from utils.errors import InputError
 from utils.evaluation.experiment import Row as Row  # notebooks make their numbers with report.Row
+from utils.files import write
 from utils.notebook.parameters import assignments, check_parameters
 
 PROBE = 2**20  # bytes that must fit where a file is to be written; results are smaller
