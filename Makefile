@@ -22,42 +22,32 @@ PYTHON ?= python3
 DATASET ?= photos
 CHAPTER ?= three-starts-bilevel
 SEEDS ?= 0 1 2
-PARAMETERS ?=
 GRID ?= experiments/example.yaml
-DIRTY ?=
-PROFILE ?=
-TORCH ?=
-ONLY ?=
-RECORD ?=
-RUNS ?=
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+JOBS ?= $(shell echo $$(($(CORES) < 2 ? 1 : $(CORES) < 8 ? 2 : $(CORES) / 4)))
 
 UV_VERSION := 0.13.8
-SNAKEMAKE := snakemake==9.27.1 pandas==3.1.1 pygments==2.21.0
-SNAKEMAKE_PLUGINS := snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-kubernetes==0.5.1 \
-	snakemake-storage-plugin-fs==1.1.3
-# What these depend on, as it was on this day.
-SNAKEMAKE_DATE := 2026-11-22
-SNAKEMAKE_ENV := .snakemake-env/$(if $(PROFILE),cluster,local)
+# Snakemake with its plugins for clusters; what these depend on is as it was on that day.
+SNAKEMAKE := --exclude-newer 2026-11-22 snakemake==9.27.1 pandas==3.1.1 pygments==2.21.0 snakemake-storage-plugin-fs==1.1.3 \
+	snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-kubernetes==0.5.1
 PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
 CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
+# Chapters that take longest come first, so that no worker is left with one at the end.
+LONG := $(filter $(CHAPTERS),energy-landscape decoreco-attack behind-a-known-start inside-the-solver rank-decides)
+ORDERED := $(LONG) $(filter-out $(LONG),$(CHAPTERS))
 # A text as one word of the shell, whatever its characters.
 quoted = '$(subst ','\'',$(1))'
-# Folders of results carry a number that depends on every character of a path or of parameters: no two share one.
-number = $(firstword $(shell printf '%s' $(call quoted,$(1)) | cksum))
+# The folder of what is run on a file carries a number of the file's path and bytes: no two share one.
 plain = $(shell printf '%s' $(call quoted,$(basename $(notdir $(1)))) | LC_ALL=C tr -c 'A-Za-z0-9._-' _)
+number = $(firstword $(shell { printf '%s' $(quoted); test ! -f $(quoted) || cat < $(quoted); } | cksum))
 KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(call plain,$(DATASET))-$(call number,$(DATASET)))
-ONE_SEED = $(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1)
 GIVEN := $(if $(filter photos,$(DATASET)),,$(call quoted,DATASET=$(DATASET)))
 EXECUTED := _build/runs/$(KEY)
 BIN := .venv/bin
-comma := ,
-space := $(subst ,, )
 # What a download that failed may need, below what its program says.
 OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
 # Tests that call make do not take part in the jobs of this one.
 PYTEST := MAKEFLAGS= OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2 --dist worksteal
-# Chapters that take longest come first, so that no worker is left with one at the end.
-LONG := energy-landscape decoreco-attack behind-a-known-start inside-the-solver rank-decides
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
@@ -67,6 +57,9 @@ $(error DATASET is "$(DATASET)": give one name or one path without spaces)
 endif
 ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
 $(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
+endif
+ifeq ($(shell printf '%s' $(call quoted,$(JOBS)) | grep -xE '[1-9][0-9]*'),)
+$(error JOBS is "$(JOBS)": it must be a whole number larger than 0)
 endif
 
 # Whatever is asked for, but to clean up, writes into _build and runs in an environment that is whole.
@@ -82,16 +75,20 @@ $(error The Python of .venv is gone, or this folder was moved: make distclean, t
 endif
 endif
 
-.PHONY: book runs html pdf test lint check coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean
+.PHONY: book runs html pdf test lint check browser coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean setup
 
 book: runs
 	@$(MAKE) --no-print-directory html
 	@echo "The book is ready: open _build/html/index.html"
 
-# Every chapter, executed by papermill; again only if something that it depends on has other contents.
+# Every chapter that is older than what it may depend on, on its share of the cores; one that fails stops no other.
 runs: .venv/ready
 	@printf 'Running the chapters on %s …\n' $(call quoted,$(DATASET))
-	@$(BIN)/python -m workflow.chapters $(CHAPTERS:%=book/%.ipynb) $(EXECUTED) $(GIVEN)
+	@threads=$$(($(CORES) / $(JOBS))); export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$((threads ? threads : 1))} TQDM_DISABLE=1; \
+		$(MAKE) -sk -j$(JOBS) $(patsubst %,--%,$(filter output-sync,$(.FEATURES))) $(ORDERED:%=$(EXECUTED)/%.ipynb)
+
+$(EXECUTED)/%.ipynb: book/%.ipynb $(shell find utils audit experiments lab -name '*.py' 2> /dev/null) requirements.lock $(wildcard data/*.* data/*/*.*)
+	@exec $(BIN)/python -m lab.run $< $@ $(GIVEN)
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED).
 LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data/results && \
@@ -119,17 +116,19 @@ pdf: runs _vendor
 		> pdf.log 2>&1 || { grep -E 'ERROR' pdf.log; echo "The page has errors: see $(TO)/_build/pdf.log"; exit 1; }
 	@$(BIN)/python scripts/print_book.py $(TO)/_build/singlehtml _build/book.pdf
 
-test: .venv/ready .snakemake-env/local/ready .snakemake-env/cluster/ready
-	@echo "1/4 the linter, the types, the tests that run no notebook; and the book with its committed outputs renders"
-	@mkdir -p _build/test && $(MAKE) --no-print-directory -j2 check html EXECUTED=book TO=_build/test
-	@echo "2/4 every chapter at toy size, with right and wrong parameters"
-	@$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters
-	@echo "3/4 every chapter gives its committed outputs"
-	@$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 1800 --nbval-kernel-startup-timeout 600 \
-		$(patsubst %,book/%.ipynb,$(LONG) $(filter-out $(LONG),$(CHAPTERS)))
-	@echo "4/4 a reader opens every page, on a screen and on a phone"
-	@$(PYTEST) -rs tests/test_browser.py
-	@echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
+test: .venv/ready .snakemake-env/ready
+	@mkdir -p _build/test; failed=; \
+	echo "1/4 the linter, the types, the tests that run no notebook; and the book with its committed outputs renders"; \
+	$(MAKE) --no-print-directory -k -j2 check html EXECUTED=book TO=_build/test || failed="$$failed 1"; \
+	echo "2/4 every chapter at toy size, with right and wrong parameters"; \
+	$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters || failed="$$failed 2"; \
+	echo "3/4 every chapter gives its committed outputs"; \
+	$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 1800 \
+		--nbval-kernel-startup-timeout 600 $(ORDERED:%=book/%.ipynb) || failed="$$failed 3"; \
+	echo "4/4 a reader opens every page, on a screen and on a phone"; \
+	$(PYTEST) -rs tests/test_browser.py || failed="$$failed 4"; \
+	[ -z "$$failed" ] || { echo "Tests failed in stage:$$failed (of 4)"; exit 1; }; \
+	echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
 
 # The rendered pages in Chromium; on a machine that has none it says that the pages were not opened, and passes.
 browser: .venv/ready
@@ -154,75 +153,73 @@ install-check: .venv/ready
 	@for python in 3.12 3.13 3.14; do $(BIN)/uv pip install -q --dry-run --python-version $$python --only-binary :all: \
 		--target _build/install/newer -r requirements.lock || exit 1; done
 	@cd _build/install && bin/python -c 'from utils import images; from utils.notebook import figures; import jupyter_book, torchvision; images.load("photos")'
-	@rm -rf _build/install
-	@echo "The environment of environment.yml installs, and the book's code runs in it."
+	@rm -rf _build/install; echo "The environment of environment.yml installs, and the book's code runs in it."
 
 # ONLY is an expression of pytest's -k; RECORD the name of a file in data/speed/, which takes a whole run.
 WORD = $(shell printf '%s' $(call quoted,$(RECORD)) | grep -xE '[a-z0-9]+(-[a-z0-9]+)*')
+NAMED = $(if $(filter $(WORD),$(RECORD)),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as cpu))
 bench: .venv/ready
-	$(if $(and $(RECORD),$(ONLY)),$(error Only a whole run is recorded: leave ONLY away))
-	$(if $(RECORD),$(if $(filter $(WORD),$(RECORD)),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as cpu)))
-	@mkdir -p _build && $(BIN)/pytest -q benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; \
-		status=$$?; if [ $$status = 5 ]; then echo "No benchmark has such a name: see $(BIN)/pytest benchmarks --collect-only -q"; fi; exit $$status
+	$(if $(and $(RECORD),$(ONLY)),$(error Only a whole run is recorded: leave ONLY away))$(if $(RECORD),$(NAMED))
+	@$(BIN)/pytest -q benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; status=$$?; \
+		if [ $$status = 5 ]; then echo "No benchmark has such a name: see $(BIN)/pytest benchmarks --collect-only -q"; fi; exit $$status
 	$(if $(RECORD),@$(BIN)/python benchmarks/record.py _build/bench.json data/speed/$(RECORD).json)
 
 # All that a GPU can show, in ten minutes at most: that its kernels give the processor's numbers, then every benchmark,
 # for data/speed/$(RECORD).json. DEVICE=cpu rehearses it at toy size, and records nothing.
+REHEARSED := $(filter cpu,$(DEVICE))
 gpu: RECORD := $(or $(RECORD),gpu)
 gpu: .venv/ready
-	$(if $(filter $(WORD),$(RECORD)),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as h100))
-	@$(BIN)/python -c 'import sys, torch; sys.exit("$(DEVICE)" != "cpu" and not torch.cuda.is_available())' || \
+	$(NAMED)@$(BIN)/python -c 'import sys, torch; sys.exit("$(DEVICE)" != "cpu" and not torch.cuda.is_available())' || \
 		{ echo "There is no GPU here: make gpu DEVICE=cpu rehearses it at toy size"; exit 1; }
-	@mkdir -p _build && rm -f _build/gpu-bench.json
-	@$(BIN)/pytest -q -p no:xdist tests/test_kernels_on_a_gpu.py
-	@MINUTES=9 $(if $(filter cpu,$(DEVICE)),DEVICE=cpu REHEARSE=yes) $(BIN)/pytest -q benchmarks \
-		$(if $(filter cpu,$(DEVICE)),-k "paper or limits" --benchmark-max-time=0.01) --benchmark-json=_build/gpu-bench.json; status=$$?; \
-		$(BIN)/python benchmarks/record.py _build/gpu-bench.json $(if $(filter cpu,$(DEVICE)),_build,data/speed)/$(RECORD).json && exit $$status
+	@rm -f _build/gpu-bench.json; $(BIN)/pytest -q -p no:xdist tests/test_kernels_on_a_gpu.py
+	@MINUTES=9 $(if $(REHEARSED),DEVICE=cpu REHEARSE=yes) $(BIN)/pytest -q benchmarks --benchmark-json=_build/gpu-bench.json \
+		$(if $(REHEARSED),-k "paper or limits" --benchmark-max-time=0.01); status=$$?; \
+		$(BIN)/python benchmarks/record.py _build/gpu-bench.json $(if $(REHEARSED),_build,data/speed)/$(RECORD).json && exit $$status
 
-grid: .venv/ready $(SNAKEMAKE_ENV)/ready
-	@$(BIN)/python -m workflow.grid $(GRID) $(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %)
+RUN_GRID = $(BIN)/python -m lab.grid $(1) $(GIVEN) $(2) $(PARAMETERS) $(PROFILE:%=--profile %)
+grid: .venv/ready .snakemake-env/ready
+	@$(call RUN_GRID,$(GRID))
 
 # The published attack alone takes hours on a CPU: it comes last.
-paper: .venv/ready $(SNAKEMAKE_ENV)/ready
-	@for grid in bilevel ours published; do $(BIN)/python -m workflow.grid experiments/paper-$$grid.yaml \
-		$(GIVEN) $(PARAMETERS) $(PROFILE:%=--profile %) || exit 1; done
+paper: .venv/ready .snakemake-env/ready
+	@$(call RUN_GRID,experiments/paper-bilevel.yaml) && $(call RUN_GRID,experiments/paper-ours.yaml) && \
+		$(call RUN_GRID,experiments/paper-published.yaml)
+
+# The grid of some seeds of one notebook.
+batch: .venv/ready .snakemake-env/ready
+	$(if $(strip $(SEEDS)),,$(error SEEDS is empty: give some, as in SEEDS="0 1 2"))
+	@{ printf 'experiment: $(CHAPTER)\ncross:\n  SEED:\n'; printf '  - %s\n' $(SEEDS); } > _build/batch-$(CHAPTER).yaml
+	@$(call RUN_GRID,_build/batch-$(CHAPTER).yaml,$(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1))
 
 # Keeps what a finished grid gave in data/results/, where the chapters read it; of code that is committed, or DIRTY=1.
 record: .venv/ready
-	@$(BIN)/python -m workflow.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty)
+	@$(BIN)/python -m lab.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty)
 
-verify: .venv/ready .snakemake-env/local/ready
-	@$(BIN)/python -m workflow.verify $(RECORD) $(if $(filter all,$(RUNS)),--all) $(if $(GIVEN),--dataset $(call quoted,$(DATASET)))
+verify: .venv/ready .snakemake-env/ready
+	@$(BIN)/python -m lab.verify $(RECORD) $(if $(filter all,$(RUNS)),--all) $(if $(GIVEN),--dataset $(call quoted,$(DATASET)))
 
-# The grid of some seeds of one notebook.
-BATCH = _build/batch-$(CHAPTER).yaml
-batch: .venv/ready $(SNAKEMAKE_ENV)/ready
-	$(if $(strip $(SEEDS)),,$(error SEEDS is empty: give some, as in SEEDS="0 1 2"))
-	@mkdir -p _build && echo "{experiment: $(CHAPTER), cross: {SEED: [$(subst $(space),$(comma),$(strip $(SEEDS)))]}}" > $(BATCH)
-	@$(BIN)/python -m workflow.grid $(BATCH) $(GIVEN) $(ONE_SEED) $(PARAMETERS) $(PROFILE:%=--profile %)
-
-# Snakemake has environments of its own, beside the book's: `cluster` has plugins that would make `local` slow.
-.snakemake-env/%/ready: NEEDED = $(SNAKEMAKE) $(if $(filter cluster,$*),$(SNAKEMAKE_PLUGINS))
-.snakemake-env/%/ready: .venv/ready Makefile
-	@if [ "$$(cat $@ 2> /dev/null)" = "$(NEEDED) $(SNAKEMAKE_DATE)" ]; then touch $@; exit; fi; \
-	echo "Setting up Snakemake in $(@D) …"; $(BIN)/uv venv -q --clear --python $(BIN)/python $(@D) && \
-	$(BIN)/uv pip install -q --compile-bytecode --python $(@D)/bin/python --exclude-newer $(SNAKEMAKE_DATE) $(NEEDED) && \
-	echo "$(NEEDED) $(SNAKEMAKE_DATE)" > $@ || $(OFFLINE)
+# Snakemake has an environment of its own, beside the book's; made anew if other versions are named here.
+.snakemake-env/ready: .venv/ready Makefile
+	@if [ "$$(cat $@ 2> /dev/null)" = "$(SNAKEMAKE)" ]; then touch $@; exit; fi; \
+	echo "Setting up Snakemake in $(@D) …"; $(BIN)/uv venv -q --clear --python $(BIN)/python $(@D) && $(BIN)/uv pip install -q \
+		--compile-bytecode --python $(@D)/bin/python $(SNAKEMAKE) && echo "$(SNAKEMAKE)" > $@ || $(OFFLINE)
 
 lab: .venv/ready
 	@$(BIN)/python scripts/start_page.py _build/start.ipynb
 	@$(BIN)/jupyter lab --allow-root --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
 
+# With their times, so that the chapters are not older than themselves.
 outputs:
 	@$(MAKE) --no-print-directory runs DATASET=photos
-	@cp $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
+	@cp -p $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
 
 # Set up again only if one of the files has other contents. Without CUDA, two packages come from PyTorch's own index.
-.venv/ready: requirements.lock pyproject.toml scripts/vendor.py scripts/widgets.js
+SET_UP := requirements.lock pyproject.toml scripts/vendor.py scripts/widgets.js
+.venv/ready: $(SET_UP)
 	@if [ "$$(cat $^ | cksum)" = "$$(cat $@ 2> /dev/null)" ]; then touch $@; else $(MAKE) --no-print-directory setup; fi
 
-.PHONY: setup
 setup: CUDA := torch|torchvision|triton|nvidia-|cuda-
+setup: INSTALL := $(BIN)/uv pip install -q --python $(BIN)/python
 setup:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
 		{ echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 …"; exit 1; }
@@ -231,15 +228,13 @@ setup:
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv==$(UV_VERSION) || $(OFFLINE)
 ifeq ($(TORCH),cpu)
 	@awk '/^[a-z]/ {skip = /^($(CUDA))/} !skip' requirements.lock > .venv/small.lock
-	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r .venv/small.lock || $(OFFLINE)
-	@$(BIN)/uv pip install -q --python $(BIN)/python --torch-backend cpu \
-		$$(sed -nE 's/^((torch|torchvision)==[0-9.]+).*/\1/p' requirements.lock) || $(OFFLINE)
+	@$(INSTALL) --require-hashes -r .venv/small.lock || $(OFFLINE)
+	@$(INSTALL) --torch-backend cpu $$(sed -nE 's/^((torch|torchvision)==[0-9.]+).*/\1/p' requirements.lock) || $(OFFLINE)
 else
-	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock || $(OFFLINE)
+	@$(INSTALL) --require-hashes -r requirements.lock || $(OFFLINE)
 endif
-	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e . || $(OFFLINE)
-	@$(BIN)/python scripts/vendor.py _vendor
-	@cat requirements.lock pyproject.toml scripts/vendor.py scripts/widgets.js | cksum > .venv/ready
+	@$(INSTALL) --no-deps -e . || $(OFFLINE)
+	@$(BIN)/python scripts/vendor.py _vendor && cat $(SET_UP) | cksum > .venv/ready
 
 # Set-up makes it; again if it was removed.
 _vendor: | .venv/ready

@@ -16,7 +16,7 @@ from utils.notebook import ledger
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
 SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
-UTILS = "__init__", "errors", "choices", "files", "fingerprint", "notebook/__init__", "notebook/parameters"
+UTILS = "__init__", "errors", "choices", "files", "notebook/__init__", "notebook/parameters"
 
 
 def pytest_runtest_setup():
@@ -132,8 +132,8 @@ def write_notebook(path, *cells):
 
 
 def small_project(place):
-    """A folder with the workflow, a lock, and a small `utils` that is loaded in no time."""
-    shutil.copytree(ROOT / "workflow", place / "workflow", ignore=shutil.ignore_patterns("__pycache__"))
+    """A folder with `lab`, a lock, and a small `utils` that is loaded in no time."""
+    shutil.copytree(ROOT / "lab", place / "lab", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "utils" / "notebook").mkdir(parents=True)
     for name in UTILS:
         shutil.copy(ROOT / "utils" / f"{name}.py", place / "utils" / f"{name}.py")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lab import grid
 from utils.evaluation import evaluate
 from utils.kernels import coefficients
-from workflow import plan
 
 ROOT = Path(__file__).parent.parent
 PARTS = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M)[1:]
@@ -29,7 +29,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "experiments").mkdir()
     shutil.copy(ROOT / "experiments" / "one-attack.ipynb", tmp_path / "experiments")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plan, "ROOT", tmp_path)
+    monkeypatch.setattr(grid, "ROOT", tmp_path)
     for registry in (evaluate.ROWS, coefficients.RULES):
         for name in ("seen", "weighted"):  # are deleted in the end, for they are not there now
             monkeypatch.setitem(registry, name, None)
@@ -45,4 +45,4 @@ def test_what_is_shown_works(code, place):
 @pytest.mark.parametrize("code", fenced("yaml"))
 def test_the_grid_that_is_shown_can_be_run(code, place):
     (place / "mine.yaml").write_text(code, encoding="utf-8")
-    assert len(plan.plan_of(plan.read("mine.yaml"), {})["runs"]) == 10
+    assert len(grid.plan_of(grid.read("mine.yaml"), {})["runs"]) == 10

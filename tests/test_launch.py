@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(".venv", "bin")
@@ -56,20 +57,58 @@ def calls():
 
 def test_make_hands_on_what_it_is_given(make):
     Path("book/three-starts-bilevel.ipynb").write_text('"SEEDS = 3')
-    there, grid = ["-o", ".venv/ready", "-o", ".snakemake-env/local/ready"], "_build/batch-three-starts-bilevel.yaml"
+    there, grid = ["-o", ".venv/ready", "-o", ".snakemake-env/ready"], "_build/batch-three-starts-bilevel.yaml"
     assert make("batch", "SEEDS=3 4", "PARAMETERS=A=1", "DATASET=cifar10", *there)[0] == 0
-    assert Path(grid).read_text() == "{experiment: three-starts-bilevel, cross: {SEED: [3,4]}}\n"
-    assert calls()[-1] == ["-m", "workflow.grid", grid, "DATASET=cifar10", "SEEDS=1", "A=1"]
+    assert yaml.safe_load(Path(grid).read_text()) == {"experiment": "three-starts-bilevel", "cross": {"SEED": [3, 4]}}
+    assert calls()[-1] == ["-m", "lab.grid", grid, "DATASET=cifar10", "SEEDS=1", "A=1"]
     assert 'SEEDS is empty: give some, as in SEEDS="0 1 2"' in make("batch", "SEEDS= ", *there)[1]
+    assert make("grid", "PROFILE=lab/profiles/slurm", *there)[0] == 0
+    assert calls()[-1] == ["-m", "lab.grid", "experiments/example.yaml", "--profile", "lab/profiles/slurm"]
     assert make("verify", "RECORD=affine", "RUNS=all", "DATASET=x.npz", *there)[0] == 0
-    assert calls()[-1] == ["-m", "workflow.verify", "affine", "--all", "--dataset", "x.npz"]
+    assert calls()[-1] == ["-m", "lab.verify", "affine", "--all", "--dataset", "x.npz"]
     make("record", "GRID=a.yaml", "DIRTY=1", *there)
-    assert calls()[-1] == ["-m", "workflow.record", "a.yaml", "--dirty"]
+    assert calls()[-1] == ["-m", "lab.record", "a.yaml", "--dirty"]
     names = [f"{name}.npz" for name in ("it's", 'a"b', "a;b&c", "a`b", "(1)*", "a%b", "ä", "a/b", "a_b", "c/b")]
     for dataset in names:
         assert make("runs", f"DATASET={dataset}", *there) == (0, f"Running the chapters on {dataset} …\n")
         assert calls()[-1][4:] == [f"DATASET={dataset}"]
-    assert len({call[3] for call in calls() if "workflow.chapters" in call}) == len(names)  # each has its folder
+    Path("a_b.npz").write_text("other pictures")
+    make("runs", "DATASET=a_b.npz", *there)
+    assert len({str(Path(call[3]).parent) for call in calls() if "lab.run" in call}) == len(names) + 1
+
+
+def test_a_chapter_runs_again_if_what_it_depends_on_is_newer_and_one_that_fails_stops_no_other(make):
+    contents = "- file: book/a\n- file: book/energy-landscape\n- file: book/three-starts-bilevel\n"
+    Path("_toc.yml").write_text(contents)
+    for path in map(Path, ("book/a.ipynb", "book/energy-landscape.ipynb", "utils/kernels/b.py", "data/results/c.csv")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (BIN / "python").write_text(STUB + 'case "$*" in *fails*) exit 1;; *lab.run*) mkdir -p "${4%/*}" && touch "$4";; esac\n')
+
+    def ran():
+        Path("calls").unlink(missing_ok=True)
+        status = make("runs", "JOBS=1", "-o", ".venv/ready")[0]
+        return status, [Path(call[2]).stem for call in calls() if "lab.run" in call]
+
+    assert ran() == (0, ["energy-landscape", "a", "three-starts-bilevel"])  # the longest first
+    assert ran() == (0, [])
+    os.utime("book/a.ipynb", (2e9, 2e9))
+    assert ran() == (0, ["a"])
+    Path("book/a.ipynb").rename("book/fails.ipynb")
+    Path("_toc.yml").write_text(contents.replace("book/a", "book/fails"))
+    for path in ("utils/kernels/b.py", "data/results/c.csv", "requirements.lock"):
+        os.utime(path, (2.1e9, 2.1e9))
+        assert ran() == (2, ["energy-landscape", "fails", "three-starts-bilevel"])
+        os.utime(path, (1e9, 1e9))
+    assert 'JOBS is "many": it must be a whole number' in make("runs", "JOBS=many")[1]
+
+
+def test_every_stage_of_the_tests_runs_and_the_failing_ones_are_named(make):
+    (BIN / "pytest").write_text('#!/bin/sh\necho stage >> stages\ncase "$*" in *nbval*) exit 1;; esac\n')
+    (BIN / "pytest").chmod(0o755)
+    status, printed = make("test", "-o", ".venv/ready", "-o", ".snakemake-env/ready")
+    assert status == 2 and "Tests failed in stage: 1 3 (of 4)" in printed  # there is no linter
+    assert Path("stages").read_text().count("stage") == 3
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import nbformat
 import pytest
 import yaml
 
+from lab import grid
 from utils.errors import InputError
 from utils.notebook import ledger, recorded
-from workflow import commits
 
 ROOT = Path(__file__).parent.parent
 LINES = [pytest.param(line, id=f"{row['id']}-{k}") for row in ledger.load() for k, line in enumerate(row["lines"], 1)]
@@ -139,7 +139,7 @@ def test_a_rule_that_was_stated_before_its_runs_is_that_of_their_commit(sentence
         pytest.skip("not recorded yet")
     rule = "rule", "threshold", "quantities", "formula", "halfway"
     for part in recorded.load(line["record"]).about["code"]:
-        if not (text := commits.git("show", f"{part['commit']}:data/claims.yaml")):
+        if not (text := grid.git("show", f"{part['commit']}:data/claims.yaml")):
             pytest.skip(f"{part['commit'][:8]} is not in this repository")
         stood = [each for row in yaml.safe_load(text) if row["id"] == sentence for each in row["lines"]]
         assert any(all(each.get(name) == line.get(name) for name in rule) for each in stood), part["commit"]

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 import yaml
 
+from lab import grid
 from utils.notebook import parameters
-from workflow import plan, verify
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
@@ -61,5 +61,4 @@ def test_links_lead_to_files_and_commands_to_notebooks_that_take_their_parameter
 
 def test_the_notebook_of_every_record_is_there():
     for path in (ROOT / "data" / "results").glob("*.json"):
-        grid = json.loads(path.read_text(encoding="utf-8"))["grid"]
-        assert plan.notebook_of(verify.experiment_of(path.stem, grid))[0].is_file()
+        assert grid.notebook_of(grid.read(ROOT / "experiments" / f"{path.stem}.yaml")["experiment"]).is_file()

@@ -12,7 +12,6 @@ import pytest
 
 from utils.errors import InputError
 from utils.notebook import recorded
-from workflow import commits, run
 
 ROOT = Path(__file__).parent.parent
 KEPT = sorted(path.stem for path in (ROOT / "data" / "results").glob("*.json"))
@@ -131,22 +130,9 @@ def test_recorded_results_are_whole_and_say_where_they_come_from(name):
     assert "/work" not in json.dumps(about) and "/tmp" not in json.dumps(about)
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_a_fingerprint_is_computed_again_at_the_commit_that_the_record_names(name):
-    about = recorded.load(name).about
-    if "code" not in about:
-        pytest.skip("recorded before fingerprints")
-    if b"true" in (commits.git("rev-parse", "--is-shallow-repository") or b"true"):
-        pytest.skip("the commits are not here")
-    parameters = {*about["grid"].get("parameters", {}), *about["grid"]["cross"], *run.OWN, "DATASET"}
-    for part in about["code"]:
-        found = commits.fingerprint_at(part["commit"], about["notebook"], tuple(sorted(parameters)))
-        assert found == part["fingerprint"]
-
-
 def verified(*words):
     """What verifying a record prints, if it holds."""
-    ended = subprocess.run([sys.executable, "-m", "workflow.verify", *words], cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-m", "lab.verify", *words], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

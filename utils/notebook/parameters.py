@@ -2,12 +2,20 @@
 
 import ast
 import contextlib
+import json
 
 from utils.choices import allowed
 from utils.errors import InputError, choose
 
 FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
+
+
+def declared_by(notebook):
+    """The parameters {name: default} that the notebook at this Path declares."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    return assignments("\n".join(sources))
 
 
 def assignments(source):
@@ -33,16 +41,29 @@ def assignment(statement):
     raise InputError(f"The cell of parameters has the line {line}: write NAME = VALUE, with a number or a text.")
 
 
+def typed(value, default):
+    """A text as a number, if the parameter's default is one and the text can be one: YAML 1.1 takes 1e-3 for a text."""
+    for kind in (int, float) if isinstance(value, str) and isinstance(default, (int, float)) else ():
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value
+
+
+def check(declared, name, value):
+    """Raise InputError unless a parameter has a known name, and the value its type and a place in its range."""
+    if name not in declared:
+        raise InputError(f"There is no parameter {' '.join(name.split())}; this chapter has {', '.join(declared)}.")
+    default = declared[name]
+    if type(value) is not type(default) and (type(default), type(value)) != (float, int):
+        kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
+        raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
+    choose(name, value, allowed(name, default, value))
+    if type(value) in (int, float) and not (0 < value < MOST or name in FROM_ZERO and value == 0):
+        least = "0 or larger" if name in FROM_ZERO else "larger than 0"
+        raise InputError(f"{name} is {value!r}; it must be {least}{'' if value < MOST else ', and less than 2⁶³'}.")
+
+
 def check_parameters(declared, given):
-    """Raise InputError if a given parameter has an unknown name, the wrong type, or a number out of range."""
+    """Raise InputError if a parameter, declared or given, has an unknown name, the wrong type, or is out of range."""
     for name, value in {**declared, **given}.items():
-        if name not in declared:
-            raise InputError(f"There is no parameter {' '.join(name.split())}; this chapter has {', '.join(declared)}.")
-        default = declared[name]
-        if type(value) is not type(default) and (type(default), type(value)) != (float, int):
-            kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
-            raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
-        choose(name, value, allowed(name, default, value))
-        if type(value) in (int, float) and not (0 < value < MOST or name in FROM_ZERO and value == 0):
-            least = "0 or larger" if name in FROM_ZERO else "larger than 0"
-            raise InputError(f"{name} is {value!r}; it must be {least}{'' if value < MOST else ', and less than 2⁶³'}.")
+        check(declared, name, value)

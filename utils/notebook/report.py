@@ -98,6 +98,7 @@ def save(run, rows, sha256):
     provenance = {
         "versions": {"python": platform.python_version()} | {n: version(n) for n in ("torch", "numpy", "scipy")},
         "device": str(run.device),
+        "threads": torch.get_num_threads(),
         "duration_seconds": round(time.monotonic() - run.started, 3),
         "data_sha256": sha256,
     }

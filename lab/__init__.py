@@ -1,0 +1,1 @@
+"""Run notebooks (`run`), grids of them (`grid`), keep what they gave (`record`) and compute it again (`verify`)."""

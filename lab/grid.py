@@ -1,0 +1,279 @@
+"""Run a notebook for every combination of some parameters, and again only what can give something new.
+
+    python -m lab.grid GRID.yaml [NAME=VALUE …] [--profile FOLDER] [--dry-run]
+
+experiments/example.yaml shows all that a grid may say. Everything is checked before the first run. Snakemake runs the
+jobs, here or with a profile on a cluster. At the end come table.csv, means.html and Snakemake's report.
+"""
+
+import argparse
+import contextlib
+import errno
+import fcntl
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+from lab.run import MINUTES, OWN, ROOT, code_of, results_of, sentence_of, until_interrupted
+from utils.choices import DATASETS
+from utils.errors import InputError, choose
+from utils.files import write
+from utils.notebook.parameters import check, declared_by, typed
+
+FOLDER = ROOT / "_build" / "grids"
+SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"
+TABLES = "table.csv", "means.html"
+MOST = 10_000  # runs
+TEXT, NAMES = (str, "text"), (dict, "names with values, as in {IMAGES: 500}")
+KEYS = {  # of a grid; the last three are for lab.record
+    "experiment": TEXT, "about": TEXT, "parameters": NAMES, "cross": NAMES,
+    "minutes": (int | float, "a number larger than 0"), "retries": (int, "a whole number from 0 on"),
+    "label": TEXT, "full_size": (bool, "true or false"), "pictures": (list, "a list, as in [{SEED: 0, first: 8}]"),
+}  # fmt: skip
+
+
+class Strict(yaml.SafeLoader):
+    """YAML in which no name stands twice: of two, YAML itself silently takes the second."""
+
+    def construct_mapping(self, node, deep=False):
+        names = [key.value for key, _ in node.value]
+        if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+            raise InputError(f"{twice[0]} is named twice: take one out.")
+        return super().construct_mapping(node, deep)
+
+
+def read(path):
+    """Return what a grid's file holds."""
+    try:
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Strict)
+    except OSError as error:
+        raise InputError(f"the file cannot be read ({error.strerror}): check its path.") from error
+    except (yaml.YAMLError, UnicodeError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"the file cannot be read as YAML ({why}): mend it as in experiments/example.yaml.") from error
+
+
+def check_keys(grid):
+    """Raise InputError unless the grid has the keys that it may have, with values of the right kind."""
+    if not isinstance(grid, dict):
+        raise InputError("a grid needs experiment: and cross:, as in experiments/example.yaml.")
+    for name, value in grid.items():
+        if name not in KEYS:
+            raise InputError(f"there is no key {name!r}; a grid has {', '.join(KEYS)}.")
+        kind, what = KEYS[name]
+        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        if not right or name == "minutes" and not 0 < value < math.inf or name == "retries" and value < 0:
+            raise InputError(f"{name} is {value!r}; it must be {what}.")
+    if not grid.get("cross"):
+        raise InputError("there are no runs: say what to cross, as in cross: {SEED: [0, 1, 2]}.")
+    for name, values in grid["cross"].items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{name} is {values!r}; under cross it must be a list of values, as in [0, 1, 2].")
+
+
+def notebook_of(name):
+    """The path of a notebook in experiments/ or book/."""
+    there = {path.stem: path for folder in ("book", "experiments") for path in sorted((ROOT / folder).glob("*.ipynb"))}
+    return there[choose("experiment", name, there)]
+
+
+def checked(declared, name, value):
+    """A value as a notebook's parameter takes it; InputError unless it may be given to it."""
+    if name in OWN:
+        raise InputError(f"{name} is set for every run: take it out.")
+    value = typed(value, declared.get(name))
+    check(declared, name, value)
+    if name == "DATASET" and value not in DATASETS and not (value.endswith(".npz") and os.path.isfile(value)):
+        from utils import images
+
+        images.load(value)  # says what is wrong
+    return value
+
+
+def values_of(grid, given, declared):
+    """The values {name: list} of all parameters that a grid sets, one or many, when all are right."""
+    fixed, cross = grid.get("parameters", {}) | given, grid["cross"]
+    if both := fixed.keys() & cross.keys():
+        raise InputError(f"{min(both)} is crossed and has one value, too: take one of them out.")
+    if (runs := math.prod(map(len, cross.values()))) > MOST:
+        raise InputError(f"these are {runs:,} runs: cross fewer values, for {MOST:,} runs at most.")
+    stated = {name: [value] for name, value in fixed.items()} | cross
+    found = {name: [checked(declared, name, value) for value in values] for name, values in stated.items()}
+    for name, values in found.items():
+        if twice := [value for place, value in enumerate(values) if value in values[:place]]:
+            raise InputError(f"{name} has {twice[0]!r} twice: take one out.")
+    return found
+
+
+def git(*words):
+    """What a command of git prints; None where there is no git, no repository or no such commit."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
+
+
+def code_paths(notebook):
+    """What git calls the files that `run.code_of` reads."""
+    return "utils", ":(glob)experiments/*.py", "requirements.lock", str(notebook)
+
+
+def commit_of(notebook):
+    """The commit that is checked out, marked -dirty if the code of a run is not that of the commit; "" without git."""
+    head = git("rev-parse", "HEAD") or ""
+    return head and head + "-dirty" * bool(git("status", "--porcelain", "--", *code_paths(notebook)))
+
+
+def plan_of(grid, given):
+    """Check a grid, and return its plan: for each run what it needs, under a key of all that it depends on."""
+    check_keys(grid)
+    declared = declared_by(notebook := notebook_of(grid.get("experiment")))
+    values = values_of(grid, given, declared)
+    shared = {"notebook": str(notebook), "code": code_of(notebook), "commit": commit_of(notebook), "threads": None}
+    shared |= {"own": [name for name in OWN if name in declared], "minutes": grid.get("minutes", MINUTES)}
+    texts = {value for listed in values.values() for value in listed if isinstance(value, str)}
+    files = {text: hashlib.sha256(Path(text).read_bytes()).hexdigest() for text in texts if os.path.isfile(text)}
+    runs = {}
+    for combined in itertools.product(*values.values()):
+        parameters = dict(zip(values, combined))
+        crossed = {name: parameters[name] for name in grid["cross"]}
+        about = {
+            "crossed": crossed,
+            "parameters": parameters,
+            "label": " ".join(f"{k}={v}" for k, v in crossed.items()),
+        }
+        given_files = [files.get(value) for value in combined if isinstance(value, str)]
+        text = json.dumps([shared["code"], parameters, given_files], sort_keys=True)
+        runs[hashlib.sha256(text.encode()).hexdigest()[:16]] = shared | about
+    return planned(runs, grid.get("retries", 0))
+
+
+def planned(runs, retries=0):
+    """The plan of some runs {key: what it needs}: so many at a time, on so many threads, by JOBS and the cores."""
+    cores, stated = os.cpu_count() or 1, os.environ.get("OMP_NUM_THREADS", "")
+    jobs = os.environ.get("JOBS") or str(max(1, min(len(runs), cores, max(2, cores // 4))))
+    if not re.fullmatch("[1-9][0-9]*", jobs):
+        raise InputError(f"JOBS is {jobs!r}; it must be a whole number larger than 0.")
+    threads = int(stated) if re.fullmatch("[1-9][0-9]*", stated) else max(1, cores // int(jobs))
+    return {"root": str(ROOT), "jobs": int(jobs), "threads": threads, "retries": retries, "runs": runs}
+
+
+def snakemake(plan, folder, place, profile, *options):
+    """Write the plan into a place, and return Snakemake's command for it in the folder of the grid."""
+    if not SNAKEMAKE.exists():
+        raise InputError("Snakemake is not set up: `make .snakemake-env/ready` does it.")
+    if profile and not (Path(profile) / "config.yaml").is_file():
+        raise InputError(f"there is no file {profile}/config.yaml: give the folder of a profile.")
+    path = place / "plan.json"
+    about = {"path": str(path), "folder": str(folder), "python": sys.executable}
+    write(path, json.dumps(plan | about).encode())
+    words = ["--snakefile", ROOT / "lab" / "Snakefile", "--directory", folder, "--config", f"plan={path}"]
+    words += ["--keep-going", "--nolock", "--ignore-incomplete", "--rerun-triggers", "mtime"]  # what is there is whole
+    cluster = ["--profile", Path(profile or "").resolve(), "--default-storage-prefix", folder]
+    words += cluster if profile else ["--cores", str(plan["jobs"] * plan["threads"])]
+    return [SNAKEMAKE, *words, "--scheduler", "greedy", "--nocolor", *options]
+
+
+@contextlib.contextmanager
+def alone(folder):
+    """Hold the lock of a grid's folder, which is free again when this process and its Snakemake are gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "driver.lock", "w") as lock:
+        for _ in range(20):  # a Snakemake whose driver was killed takes a moment to go
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.1)
+        else:
+            raise InputError(f"another driver is at work in {folder}: wait until it has ended.")
+        yield lock
+
+
+def finished(plan, folder):
+    """{key: what it wrote} of the runs that are finished; a damaged file is removed, so that its run is made again."""
+    found = {}
+    for key in plan["runs"]:
+        path = folder / "runs" / f"{key}.json"
+        if content := results_of(path):
+            found[key] = content
+        else:
+            path.unlink(missing_ok=True)
+    return found
+
+
+def drive(plan, folder, profile=None):
+    """Let Snakemake compute what is not finished; return {key: what it wrote} of all that is, and its status."""
+    with alone(folder) as lock, open(folder / "snakemake.log", "w") as log:
+        print(f"{len(finished(plan, folder))} of {len(plan['runs'])} done: {folder}", flush=True)
+        for name in TABLES:  # Snakemake makes no run for a table that is there
+            (folder / name).unlink(missing_ok=True)
+        command = snakemake(plan, folder, folder, profile, "--report", folder / "report.html", "--report-after-run")
+        streams: dict = dict(stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()])
+        driver = os.environ | {"GRID_DRIVER": str(os.getpid())}
+        process = subprocess.Popen(command, start_new_session=True, env=driver, **streams)
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:  # here, Snakemake and its jobs end with this process
+            process.send_signal(signal.SIGINT)  # and on a cluster, it cancels them
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20 if profile else 0)
+            raise
+        return finished(plan, folder), status
+
+
+def go_on(plan, folder, profile):
+    """Run what is not finished; return the status to exit with."""
+    done, status = drive(plan, folder, profile)
+    if status and shutil.disk_usage(folder).free < 1e6:
+        raise OSError(errno.ENOSPC, "")
+    if status and len(done) == len(plan["runs"]):
+        raise InputError(f"the table could not be made: see {folder / 'snakemake.log'}.")
+    there = f"see {folder / 'snakemake.log'}" if status else f"{folder / 'table.csv'}, {folder / 'report.html'}"
+    print(f"{len(done)} of {len(plan['runs'])} done: {there}")
+    return int(status != 0)
+
+
+def dry_run(plan, folder, profile):
+    """Let Snakemake say what it would run, without a trace; return its status."""
+    with tempfile.TemporaryDirectory() as place:
+        command = snakemake(plan, folder if folder.exists() else Path(place), Path(place), profile)
+        return subprocess.run([*command, "--dry-run", "--quiet", "rules"]).returncode
+
+
+def arguments_of(words):
+    """The parsed command line; .given is {parameter: text}, .folder where the grid's runs are kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("grid")
+    parser.add_argument("given", nargs="*", metavar="NAME=VALUE")
+    parser.add_argument("--profile")
+    for name in ("--dry-run", "--dirty"):
+        parser.add_argument(name, action="store_true")
+    chosen = parser.parse_intermixed_args(words)
+    if wrong := [word for word in chosen.given if not re.match(r"\w+=", word)]:
+        parser.error(f"{wrong[0]} is not of the form NAME=VALUE")
+    chosen.given = dict(word.split("=", 1) for word in chosen.given)
+    other = hashlib.sha256(json.dumps(chosen.given, sort_keys=True).encode()).hexdigest()[:8]
+    chosen.folder = FOLDER / (Path(chosen.grid).stem + (f"-{other}" if chosen.given else ""))
+    return chosen
+
+
+def main(words):
+    """Return the status to exit with: a number, or one sentence."""
+    chosen = arguments_of(words)
+    act = dry_run if chosen.dry_run else go_on
+    said = sentence_of(lambda: act(plan_of(read(chosen.grid), chosen.given), chosen.folder, chosen.profile))
+    return f"{chosen.grid}: {said}" if isinstance(said, str) else said
+
+
+if __name__ == "__main__":
+    until_interrupted(main)

@@ -1,0 +1,175 @@
+"""Execute a notebook: `python -m lab.run NOTEBOOK OUTPUT.ipynb [NAME=VALUE …]`, and print how long it took.
+
+Snakemake calls it for a run of a grid: `python -m lab.run --grid PLAN.json KEY OUTPUT.json THREADS PARENT`. The run
+works in a folder of its own; when it has ended, its numbers come to OUTPUT.json in one step.
+"""
+
+import errno
+import functools
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from utils.errors import InputError
+from utils.files import write
+from utils.notebook.parameters import typed
+
+ROOT = Path(__file__).parent.parent
+MINUTES = 360  # that a cell may take
+OWN = {"RESULTS": "results.json", "PICTURES": "pictures.npz"}  # parameters that are set here, and the files they name
+
+
+def sentence_of(act):
+    """What an act returns, or one sentence on what stopped it."""
+    try:
+        return act()
+    except InputError as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return "stopped; run the same command again, and it goes on."
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return "the disk is full: free some space, and run the same command again."
+        return f"{error.filename} cannot be written or read ({error.strerror})."
+
+
+def until_interrupted(main):
+    """Exit with what the command of this process returns; it ends as by Ctrl-C, in the background, too."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    sys.exit(main(sys.argv[1:]))
+
+
+def end_children():
+    """End all that this process started, and all that this started."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
+
+
+def end_with(parent):
+    """End this process and all that it started once its parent, of this number, is gone, in whatever way that ended."""
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(0.1)
+        end_children()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def execute(notebook, output, parameters, minutes=MINUTES):
+    """Execute a notebook with papermill, each cell in so many minutes; InputError if it stops."""
+    sys.modules["rfc3987_syntax"] = None  # a grammar that papermill's imports would build, in two seconds
+    import nbformat
+    import papermill
+    from traitlets.config import Config
+
+    settings = dict(kernel_name="python3", record_timing=False, progress_bar=False, execution_timeout=60 * minutes)
+    settings |= dict(extra_arguments=["--log-level=CRITICAL"], start_timeout=600)  # it may take long on busy cores
+    try:
+        with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:  # no two kernels can meet at one port
+            settings["config"] = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"})
+            # In a thread: in the main one nbclient takes Ctrl-C for itself, and says that the kernel died.
+            done = ThreadPoolExecutor(1).submit(papermill.execute_notebook, notebook, output, parameters, **settings)
+            found = done.result()
+    except KeyboardInterrupt:
+        end_children()
+        raise
+    except Exception as error:
+        raise InputError(f"{reason(error, minutes)} The notebook up to there is {output}") from error
+    for part in [found, *found.cells]:  # papermill's records of time and place
+        part.metadata.pop("papermill", None)
+        part.metadata.pop("execution", None)
+    nbformat.write(found, output)
+
+
+def reason(error, minutes):
+    """What stopped a notebook, in one sentence: an exception of a cell, which has a name of its own, or of a kernel."""
+    name = getattr(error, "ename", type(error).__name__)
+    if name == "CellTimeoutError":
+        return f"a cell took longer than {minutes:g} minutes and was ended."
+    if name == "DeadKernelError":
+        return "its kernel died: perhaps the memory was full; fewer JOBS need less."
+    return f"{name}: {' '.join(str(getattr(error, 'evalue', error)).split())}"
+
+
+def chapter(notebook, output, parameters):
+    """Execute a notebook; its output is there when all is done."""
+    begun, partial = time.monotonic(), output.with_suffix(".partial.ipynb")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    execute(notebook, partial, parameters)
+    os.replace(partial, output)
+    print(f"{notebook.stem}: {time.monotonic() - begun:.0f} s", flush=True)
+
+
+@functools.cache
+def code_of(notebook):
+    """SHA-256 of the code that a run depends on: its notebook, all of utils and experiments, the locked versions."""
+    cells = json.loads(Path(notebook).read_bytes())["cells"]
+    digest = hashlib.sha256("\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code").encode())
+    files = [*(ROOT / "utils").rglob("*.py"), *(ROOT / "experiments").glob("*.py"), ROOT / "requirements.lock"]
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+    return digest.hexdigest()
+
+
+def results_of(path):
+    """What a run wrote to RESULTS; None if that is not there, or not whole."""
+    try:
+        content = json.loads(path.read_bytes())
+        return content if {"parameters", "provenance", "rows"} <= content.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def one_of_a_grid(plan, key, output, threads, parent):
+    """Compute a run in a folder of its own, then put its numbers in their place; return the status to exit with."""
+    end_with(int(parent))
+    begun, runs = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"]
+    run, folder = runs[key], Path(plan).parent / "runs" / key
+    own = {name: str(folder / OWN[name]) for name in run["own"]}
+    os.environ |= {"OMP_NUM_THREADS": threads, "TQDM_DISABLE": "1"}
+
+    def act():
+        if code_of(run["notebook"]) != run["code"]:
+            raise InputError("the code has changed since this was begun: run the same command again.")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        execute(run["notebook"], folder / "notebook.ipynb", run["parameters"] | own, run["minutes"])
+        if not results_of(folder / OWN["RESULTS"]):
+            raise InputError(f"it ended without writing its numbers to RESULTS: see {folder / 'notebook.ipynb'}")
+        write(Path(output), (folder / OWN["RESULTS"]).read_bytes())
+
+    if failed := sentence_of(act):
+        print(f"{run['label']} failed: {failed}", flush=True)
+        return 1
+    done = sum(Path(output).with_name(f"{each}.json").exists() for each in runs)
+    print(f"{done} of {len(runs)} done, last: {run['label']} ({time.monotonic() - begun:.0f} s)", flush=True)
+
+
+def main(words):
+    """Return the status to exit with: nothing, a number or one sentence."""
+    if words[:1] == ["--grid"]:
+        return one_of_a_grid(*words[1:])
+    if len(words) < 2:
+        return __doc__
+    end_with(os.getppid())
+    notebook, output = Path(words[0]), Path(words[1])
+    parameters = {name: typed(text, 0) for name, text in (word.split("=", 1) for word in words[2:])}
+    said = sentence_of(lambda: chapter(notebook, output, parameters))
+    return said and f"{notebook.stem}: {said}"
+
+
+if __name__ == "__main__":
+    until_interrupted(main)

@@ -1,1 +1,0 @@
-"""Run experiments and chapters: grids of runs (`grid`), their records (`record`, `verify`), the book's chapters."""
