@@ -26,7 +26,6 @@ GRID ?= experiments/example.yaml
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 JOBS ?= $(shell echo $$(($(CORES) < 2 ? 1 : $(CORES) < 8 ? 2 : $(CORES) / 4)))
 
-UV_VERSION := 0.13.8
 # Snakemake with its plugins for clusters; what these depend on is as it was on that day.
 SNAKEMAKE := --exclude-newer 2026-11-22 snakemake==9.27.1 pandas==3.1.1 pygments==2.21.0 snakemake-storage-plugin-fs==1.1.3 \
 	snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-kubernetes==0.5.1
@@ -52,27 +51,16 @@ PYTEST := MAKEFLAGS= OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2 --di
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
 
-ifneq ($(words $(DATASET)),1)
-$(error DATASET is "$(DATASET)": give one name or one path without spaces)
-endif
-ifeq ($(filter $(CHAPTER),$(CHAPTERS)),)
-$(error CHAPTER is "$(CHAPTER)": it must be one of $(CHAPTERS))
-endif
-ifeq ($(shell printf '%s' $(call quoted,$(JOBS)) | grep -xE '[1-9][0-9]*'),)
-$(error JOBS is "$(JOBS)": it must be a whole number larger than 0)
-endif
-
-# Whatever is asked for, but to clean up, writes into _build and runs in an environment that is whole.
+$(if $(filter 1,$(words $(DATASET))),,$(error DATASET is "$(DATASET)": give one name or one path without spaces))
+$(if $(shell printf '%s' $(call quoted,$(JOBS)) | grep -xE '[1-9][0-9]*'),,$(error JOBS is "$(JOBS)": it must be a whole number larger than 0))
+# Whatever is asked for, but to clean up, writes into _build and runs in an environment that is whole: its Python is
+# there, and if it was set up finds its packages; its programs are in the folder of their installation.
 ifeq ($(filter clean distclean,$(MAKECMDGOALS)),)
-ifneq ($(shell mkdir -p _build 2> /dev/null && test -w _build && echo yes),yes)
-$(error $(CURDIR)/_build cannot be written: take a copy of this folder to a place where you may write)
-endif
-# Its Python is there, and if it was set up finds its packages; its programs are in the folder of their installation.
+$(if $(shell mkdir -p _build 2> /dev/null && test -w _build && echo yes),,\
+	$(error $(CURDIR)/_build cannot be written: take a copy of this folder to a place where you may write))
 WHOLE = { test -e $(BIN)/python || test ! -L $(BIN)/python; } && { test ! -e .venv/ready || { $(BIN)/python -c 'import uv' && \
 	test -x "$$(sed -n '1s/^\#!//p' $(BIN)/papermill)"; }; } && echo yes
-ifneq ($(shell { $(WHOLE); } 2> /dev/null),yes)
-$(error The Python of .venv is gone, or this folder was moved: make distclean, then the same again)
-endif
+$(if $(shell { $(WHOLE); } 2> /dev/null),,$(error The Python of .venv is gone, or this folder was moved: make distclean, then the same again))
 endif
 
 .PHONY: book runs html pdf test lint check browser coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean setup
@@ -136,24 +124,14 @@ browser: .venv/ready
 	@$(PYTEST) -rs tests/test_browser.py
 
 lint: .venv/ready
-	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy --no-error-summary && $(BIN)/lint-imports --no-logo --cache-dir _build/imports > _build/imports.log || { cat _build/imports.log; exit 1; }
-
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy --no-error-summary && \
+		$(BIN)/lint-imports --no-logo --cache-dir _build/imports > _build/imports.log || { cat _build/imports.log; exit 1; }
 check: lint
 	@$(PYTEST) tests -m "not chapters and not browser"
-
 coverage: .venv/ready
 	@COVERAGE_FILE=_build/coverage $(PYTEST) tests -m "not chapters and not browser" --cov=utils --cov-report=term
-
-# What conda hands to pip, and what comes after it in the README and on Binder.
 install-check: .venv/ready
-	@rm -rf _build/install && $(PYTHON) -m venv _build/install
-	@sed -n 's/^      - //p' environment.yml > _build/install/conda.txt && cp requirements.lock _build/install/
-	@$(BIN)/uv pip install -q --python _build/install/bin/python -r _build/install/conda.txt
-	@PATH="$(CURDIR)/_build/install/bin:$$PATH" sh postBuild
-	@for python in 3.12 3.13 3.14; do $(BIN)/uv pip install -q --dry-run --python-version $$python --only-binary :all: \
-		--target _build/install/newer -r requirements.lock || exit 1; done
-	@cd _build/install && bin/python -c 'from utils import images; from utils.notebook import figures; import jupyter_book, torchvision; images.load("photos")'
-	@rm -rf _build/install; echo "The environment of environment.yml installs, and the book's code runs in it."
+	@PYTHON=$(PYTHON) sh .ci/install.sh
 
 # ONLY is an expression of pytest's -k; RECORD the name of a file in data/speed/, which takes a whole run.
 WORD = $(shell printf '%s' $(call quoted,$(RECORD)) | grep -xE '[a-z0-9]+(-[a-z0-9]+)*')
@@ -179,22 +157,18 @@ gpu: .venv/ready
 RUN_GRID = $(BIN)/python -m lab.grid $(1) $(GIVEN) $(2) $(PARAMETERS) $(PROFILE:%=--profile %)
 grid: .venv/ready .snakemake-env/ready
 	@$(call RUN_GRID,$(GRID))
-
 # The published attack alone takes hours on a CPU: it comes last.
 paper: .venv/ready .snakemake-env/ready
 	@$(call RUN_GRID,experiments/paper-bilevel.yaml) && $(call RUN_GRID,experiments/paper-ours.yaml) && \
 		$(call RUN_GRID,experiments/paper-published.yaml)
-
 # The grid of some seeds of one notebook.
 batch: .venv/ready .snakemake-env/ready
 	$(if $(strip $(SEEDS)),,$(error SEEDS is empty: give some, as in SEEDS="0 1 2"))
 	@{ printf 'experiment: $(CHAPTER)\ncross:\n  SEED:\n'; printf '  - %s\n' $(SEEDS); } > _build/batch-$(CHAPTER).yaml
 	@$(call RUN_GRID,_build/batch-$(CHAPTER).yaml,$(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1))
-
 # Keeps what a finished grid gave in data/results/, where the chapters read it; of code that is committed, or DIRTY=1.
 record: .venv/ready
 	@$(BIN)/python -m lab.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty)
-
 verify: .venv/ready .snakemake-env/ready
 	@$(BIN)/python -m lab.verify $(RECORD) $(if $(filter all,$(RUNS)),--all) $(if $(GIVEN),--dataset $(call quoted,$(DATASET)))
 
@@ -213,28 +187,14 @@ outputs:
 	@$(MAKE) --no-print-directory runs DATASET=photos
 	@cp -p $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
 
-# Set up again only if one of the files has other contents. Without CUDA, two packages come from PyTorch's own index.
-SET_UP := requirements.lock pyproject.toml scripts/vendor.py scripts/widgets.js
+# Set up again only if one of the files has other contents.
+SET_UP := requirements.lock pyproject.toml scripts/set_up.sh scripts/vendor.py scripts/widgets.js
 .venv/ready: $(SET_UP)
 	@if [ "$$(cat $^ | cksum)" = "$$(cat $@ 2> /dev/null)" ]; then touch $@; else $(MAKE) --no-print-directory setup; fi
 
-setup: CUDA := torch|torchvision|triton|nvidia-|cuda-
-setup: INSTALL := $(BIN)/uv pip install -q --python $(BIN)/python
 setup:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
-		{ echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 …"; exit 1; }
-	@echo "Setting up .venv with the versions of requirements.lock (PyTorch is large: a few minutes) …"
-	@$(PYTHON) -m venv .venv || { echo "Python's venv module is missing; on Debian: apt install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv==$(UV_VERSION) || $(OFFLINE)
-ifeq ($(TORCH),cpu)
-	@awk '/^[a-z]/ {skip = /^($(CUDA))/} !skip' requirements.lock > .venv/small.lock
-	@$(INSTALL) --require-hashes -r .venv/small.lock || $(OFFLINE)
-	@$(INSTALL) --torch-backend cpu $$(sed -nE 's/^((torch|torchvision)==[0-9.]+).*/\1/p' requirements.lock) || $(OFFLINE)
-else
-	@$(INSTALL) --require-hashes -r requirements.lock || $(OFFLINE)
-endif
-	@$(INSTALL) --no-deps -e . || $(OFFLINE)
-	@$(BIN)/python scripts/vendor.py _vendor && cat $(SET_UP) | cksum > .venv/ready
+	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/set_up.sh
+	@cat $(SET_UP) | cksum > .venv/ready
 
 # Set-up makes it; again if it was removed.
 _vendor: | .venv/ready
@@ -242,9 +202,7 @@ _vendor: | .venv/ready
 
 lock:
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group test pyproject.toml -o requirements.lock || $(OFFLINE)
-
 clean:
 	rm -rf _build
-
 distclean: clean
 	rm -rf .venv .snakemake-env _vendor

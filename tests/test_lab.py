@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -278,6 +279,30 @@ def test_the_same_grid_is_planned_for_a_cluster(profile, tmp_path):
     (place / "wrong" / "config.yaml").write_text(f"executor: {profile}\n{profile}-nonsense: 3\n")
     status, lines, said = drive(place, "grid", "g.yaml", "--dry-run", "--profile", "wrong")
     assert status == 2 and f"{profile}-nonsense" in said
+
+
+def test_each_value_is_checked_once_and_the_code_read_once(place, monkeypatch):
+    calls = []
+    monkeypatch.setattr(grid, "check", lambda declared, name, value: calls.append((name, value)))
+    monkeypatch.setattr(grid, "code_of", lambda notebook: calls.append(notebook))
+    text = f"experiment: tiny\nparameters: {{RATE: 1e-3}}\ncross: {{SEED: {[*range(100)]}, START: [random, untuned]}}\n"
+    assert len(planned(text)["runs"]) == 200 and len(calls) == 1 + 100 + 2 + 1
+
+
+@pytest.mark.chapters
+def test_a_thousand_runs_are_planned_in_a_few_times_the_seconds_of_ten(tmp_path):
+    place = repository(tmp_path / "place")
+
+    def planned(runs):
+        """The seconds of one core that it takes to plan so many runs."""
+        (place / "g.yaml").write_text(f"experiment: tiny\ncross: {{SEED: {[*range(runs)]}}}\n")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        status, lines, _ = drive(place, "grid", "g.yaml", "--dry-run")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert status == 0 and any(line.split() == ["run", str(runs)] for line in lines)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert planned(1000) < 6 * planned(10)  # about five seconds and two and a half; a hundred times the work
 
 
 @pytest.mark.chapters

@@ -35,6 +35,7 @@ def make(tmp_path, monkeypatch):
         Path(name).mkdir(parents=True)
     for name in ("Makefile", "_toc.yml", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, ".")
+    shutil.copy(ROOT / "scripts/set_up.sh", "scripts")
     for name in ("book/three-starts-bilevel.ipynb", "scripts/vendor.py", "scripts/widgets.js", ".venv/ready"):
         Path(name).touch()
     for program in (BIN / "python", BIN / "papermill"):
@@ -83,7 +84,9 @@ def test_a_chapter_runs_again_if_what_it_depends_on_is_newer_and_one_that_fails_
     for path in map(Path, ("book/a.ipynb", "book/energy-landscape.ipynb", "utils/kernels/b.py", "data/results/c.csv")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    (BIN / "python").write_text(STUB + 'case "$*" in *fails*) exit 1;; *lab.run*) mkdir -p "${4%/*}" && touch "$4";; esac\n')
+    (BIN / "python").write_text(
+        STUB + 'case "$*" in *fails*) exit 1;; *lab.run*) mkdir -p "${4%/*}" && touch "$4";; esac\n'
+    )
 
     def ran():
         Path("calls").unlink(missing_ok=True)
