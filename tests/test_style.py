@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
-PACKAGES = "utils", "workflow"
+PACKAGES = "utils", "lab"
 
 
 def code_of(path):
