@@ -79,9 +79,10 @@ $(EXECUTED)/%.ipynb: book/%.ipynb $(shell find utils audit experiments lab -name
 	@exec $(BIN)/python -m lab.run $< $@ $(GIVEN)
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED).
-LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data/results && \
+LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data/results $(TO)/_build/source/data/victims && \
 	cp -R _config.yml _toc.yml book utils _vendor requirements.lock $(TO)/_build/source/ && \
 	cp data/quantities.yaml $(TO)/_build/source/data/ && cp data/results/*.csv $(TO)/_build/source/data/results/ && \
+	cp data/victims/entries.csv $(TO)/_build/source/data/victims/ && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
 
 # Pages into $(TO)/_build/html; warnings are errors. Again only if one has changed.
@@ -102,7 +103,7 @@ pdf: runs _vendor
 	@$(LAY_OUT) && rm -rf $(TO)/_build/singlehtml
 	@cd $(TO)/_build && $(CURDIR)/$(BIN)/jupyter-book build -q --keep-going --builder singlehtml source --path-output .. \
 		> pdf.log 2>&1 || { grep -E 'ERROR' pdf.log; echo "The page has errors: see $(TO)/_build/pdf.log"; exit 1; }
-	@$(BIN)/python scripts/print_book.py $(TO)/_build/singlehtml _build/book.pdf
+	@$(BIN)/python tools/print_book.py $(TO)/_build/singlehtml _build/book.pdf
 
 test: .venv/ready .snakemake-env/ready
 	@mkdir -p _build/test; failed=; \
@@ -179,7 +180,7 @@ verify: .venv/ready .snakemake-env/ready
 		--compile-bytecode --python $(@D)/bin/python $(SNAKEMAKE) && echo "$(SNAKEMAKE)" > $@ || $(OFFLINE)
 
 lab: .venv/ready
-	@$(BIN)/python scripts/start_page.py _build/start.ipynb
+	@$(BIN)/python tools/start_page.py _build/start.ipynb
 	@$(BIN)/jupyter lab --allow-root --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
 
 # With their times, so that the chapters are not older than themselves.
@@ -188,17 +189,17 @@ outputs:
 	@cp -p $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
 
 # Set up again only if one of the files has other contents.
-SET_UP := requirements.lock pyproject.toml scripts/set_up.sh scripts/vendor.py scripts/widgets.js
+SET_UP := requirements.lock pyproject.toml tools/set_up.sh tools/vendor.py tools/widgets.js
 .venv/ready: $(SET_UP)
 	@if [ "$$(cat $^ | cksum)" = "$$(cat $@ 2> /dev/null)" ]; then touch $@; else $(MAKE) --no-print-directory setup; fi
 
 setup:
-	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh scripts/set_up.sh
+	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh tools/set_up.sh
 	@cat $(SET_UP) | cksum > .venv/ready
 
 # Set-up makes it; again if it was removed.
 _vendor: | .venv/ready
-	@$(BIN)/python scripts/vendor.py $@
+	@$(BIN)/python tools/vendor.py $@
 
 lock:
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group test pyproject.toml -o requirements.lock || $(OFFLINE)

@@ -25,7 +25,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 sync_api.expect.set_options(timeout=60_000)  # milliseconds, on a machine that may be busy
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
 import print_book  # noqa: E402
 
@@ -371,7 +371,7 @@ def test_the_report_of_an_audit_is_whole_and_asks_for_nothing(page, tmp_path):
 
 def printing(folder):
     """The script, in a process of its own: this one has a browser already."""
-    command = [sys.executable, "scripts/print_book.py", str(folder), str(folder / "book.pdf")]
+    command = [sys.executable, "tools/print_book.py", str(folder), str(folder / "book.pdf")]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 

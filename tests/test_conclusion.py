@@ -8,7 +8,7 @@ import pytest
 from utils.notebook import ledger
 
 ROOT = Path(__file__).parent.parent
-SPEC = importlib.util.spec_from_file_location("verdict_page", ROOT / "scripts" / "verdict_page.py")
+SPEC = importlib.util.spec_from_file_location("verdict_page", ROOT / "tools" / "verdict_page.py")
 verdict_page = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(verdict_page)
 TEXT = verdict_page.FILE.read_text(encoding="utf-8")
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("judged")
 
 
 def test_the_conclusion_is_that_of_the_ledger():
-    assert verdict_page.page(TEXT) == TEXT, "run python -m scripts.verdict_page"
-    assert verdict_page.table() == verdict_page.TABLE.read_text(encoding="utf-8"), "run python -m scripts.verdict_page"
+    assert verdict_page.page(TEXT) == TEXT, "run python -m tools.verdict_page"
+    assert verdict_page.table() == verdict_page.TABLE.read_text(encoding="utf-8"), "run python -m tools.verdict_page"
 
 
 def test_a_verdict_that_has_changed_is_noticed(monkeypatch):

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -16,8 +15,6 @@ from utils import images, photographs
 from utils.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-import choose_squares  # noqa: E402
 
 
 def save(path, **arrays):
@@ -38,11 +35,6 @@ def test_photos_are_balanced_enough_and_deterministic():
 def test_the_views_are_those_of_recorded_results():
     bytes_of = b"".join(array.tobytes() for array in photographs.views())
     assert hashlib.sha256(bytes_of).hexdigest() == "806e554c669bc30be4ece861ac958c9832364ab3d0ae7c427725179cbea3713d"
-
-
-def test_the_squares_are_chosen_again(tmp_path):
-    choose_squares.main(tmp_path / "photographs.json")
-    assert (tmp_path / "photographs.json").read_text() == photographs.SQUARES.read_text()
 
 
 @pytest.mark.parametrize("seed", [0, 1])

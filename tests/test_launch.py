@@ -31,12 +31,12 @@ def test_the_package_and_the_lock_agree_with_the_project():
 def make(tmp_path, monkeypatch):
     """Calls make in a folder whose Python only writes its calls; returns the status, and all that is printed."""
     monkeypatch.chdir(tmp_path)
-    for name in ("book", "scripts", BIN, "_vendor"):
+    for name in ("book", "tools", BIN, "_vendor"):
         Path(name).mkdir(parents=True)
     for name in ("Makefile", "_toc.yml", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, ".")
-    shutil.copy(ROOT / "scripts/set_up.sh", "scripts")
-    for name in ("book/three-starts-bilevel.ipynb", "scripts/vendor.py", "scripts/widgets.js", ".venv/ready"):
+    shutil.copy(ROOT / "tools/set_up.sh", "tools")
+    for name in ("book/three-starts-bilevel.ipynb", "tools/vendor.py", "tools/widgets.js", ".venv/ready"):
         Path(name).touch()
     for program in (BIN / "python", BIN / "papermill"):
         program.write_text(STUB)

@@ -14,7 +14,7 @@ from utils.notebook import parameters
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 import start_page  # noqa: E402
 

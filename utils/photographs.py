@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-SQUARES = Path(__file__).parent.parent / "data" / "photographs.json"  # written by scripts/choose_squares.py
+SQUARES = Path(__file__).parent.parent / "data" / "photographs.json"  # data/README.md says how they were chosen
 
 
 def views():

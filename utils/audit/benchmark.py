@@ -61,7 +61,7 @@ def index(folder=FOLDER):
     try:
         return json.loads((Path(folder) / "index.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder} has no index.json of victims: train them by scripts/train_victims.py.") from error
+        raise InputError(f"{folder} has no index.json of victims: train them by tools/train_victims.py.") from error
 
 
 def load(name, folder=FOLDER):
@@ -135,7 +135,7 @@ def main(arguments=None):
     found.add_argument("victim", help="a name in the index.json of FOLDER")
     found.add_argument("returned", help="an .npz file with an array `images` (k, H, W, C) of floats")
     found.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")
-    found.add_argument("--folder", default=FOLDER, help="of victims that scripts/train_victims.py trained")
+    found.add_argument("--folder", default=FOLDER, help="of victims that tools/train_victims.py trained")
     found.add_argument("--enter", action="store_true", help="write the score into FOLDER/entries.csv")
     given = found.parse_args(arguments)
     try:

@@ -1,6 +1,6 @@
 """Collect the JavaScript that the book's pages need, so that they work without a network.
 
-    .venv/bin/python scripts/vendor.py _vendor
+    .venv/bin/python tools/vendor.py _vendor
 
 By default a page fetches MathJax (equations) and the ipywidgets library (sliders, buttons) from the
 internet each time someone reads it. Two packages of this project's environment carry the same

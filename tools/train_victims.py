@@ -1,6 +1,6 @@
 """Train the book's victims from the seeds, for anyone to attack: weights, recipes, and which images they saw.
 
-    .venv/bin/python -m scripts.train_victims [FOLDER] [--dataset photos] [--images 20] [--neurons 90] [--seed 0]
+    .venv/bin/python -m tools.train_victims [FOLDER] [--dataset photos] [--images 20] [--neurons 90] [--seed 0]
 
 FOLDER gets `index.json` and `.safetensors` files, but no image: the index names the places of images in the data set.
 The files of data/victims are those of the default settings; the book's size is `--images 50 --neurons 500`.
@@ -57,7 +57,7 @@ def written(path, network, metadata):
 
 def main(arguments=None):
     """Train all victims, and write their files and the index."""
-    found = argparse.ArgumentParser("python -m scripts.train_victims", description=__doc__.splitlines()[0])
+    found = argparse.ArgumentParser("python -m tools.train_victims", description=__doc__.splitlines()[0])
     found.add_argument("folder", nargs="?", default=benchmark.FOLDER, type=Path)
     found.add_argument("--dataset", default="photos", help="photos, cifar10-subset or an .npz file of bytes")
     for name, default in {"images": 20, "neurons": 90, "seed": 0}.items():

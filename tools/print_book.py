@@ -1,6 +1,6 @@
 """Print the book, rendered as one page, into a PDF.
 
-    python scripts/print_book.py FOLDER BOOK.pdf
+    python tools/print_book.py FOLDER BOOK.pdf
 
 FOLDER is what the builder `singlehtml` wrote. BROWSER_PATH names a Chromium that is not on the PATH.
 """

@@ -24,4 +24,4 @@ else
 	install --require-hashes -r requirements.lock
 fi
 install --no-deps -e .
-$BIN/python scripts/vendor.py _vendor
+$BIN/python tools/vendor.py _vendor

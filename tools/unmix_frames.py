@@ -1,4 +1,4 @@
-"""Record the frames that the page on unmixing plays: `python -m scripts.unmix_frames FILE.npz [SEED]`.
+"""Record the frames that the page on unmixing plays: `python -m tools.unmix_frames FILE.npz [SEED]`.
 
 The victim is that of the page, three layers of 500 neurons trained on fifty secret images of the file; SEED draws it, 0
 if not given. Into the book go unmix.webp, a strip of fifty tiles for each of twelve steps and one of the secret images,

@@ -1,4 +1,4 @@
-"""Put every sentence with its verdict into book/conclusion.md, from the ledger: `python -m scripts.verdict_page`.
+"""Put every sentence with its verdict into book/conclusion.md, from the ledger: `python -m tools.verdict_page`.
 
 A count comes first, then the sentences that fail, then the rest, folded by section. All that the ledger says of each
 line goes into book/verdicts.csv, which the page hands out.

@@ -1,6 +1,6 @@
 """Write the page that `make lab` opens: every notebook of the book and its question, from the map of book/reference.md.
 
-.venv/bin/python scripts/start_page.py _build/start.ipynb
+.venv/bin/python tools/start_page.py _build/start.ipynb
 """
 
 import re

@@ -1,7 +1,7 @@
 // Shows the notebook's widgets on a page of the book, with neither a kernel nor a network.
 //
 // Jupyter saves the state of every widget in the notebook, and the book copies that state into the
-// page. The function `ipywidgets`, which scripts/vendor.py makes, holds the widgets' own program.
+// page. The function `ipywidgets`, which tools/vendor.py makes, holds the widgets' own program.
 // That program was written to run inside Jupyter; here it gets stand-ins for the parts of Jupyter.
 (function () {
   const VIEWS = 'script[type="application/vnd.jupyter.widget-view+json"]';
