@@ -11,8 +11,10 @@ import json
 import sys
 from pathlib import Path
 
+from safetensors.torch import save_file
+
 from utils import images, networks, ordinary, victims
-from utils.audit import benchmark, safetensors
+from utils.audit import benchmark
 from utils.errors import InputError
 
 HIDDEN = "dtype", "sharpness"  # fields of a recipe that files do not tell: these networks have ReLUs or no neurons
@@ -46,12 +48,12 @@ def places(part, labelled):
 def written(path, network, metadata):
     """Write a network in single precision, as networks are published; the name of the file."""
     named = {
-        f"layers.{k}.{name}": part.float()
+        f"layers.{k}.{name}": part.float().cpu().contiguous()
         for k, layer in enumerate(network)
         for name, part in layer._asdict().items()
         if part is not None
     }
-    path.write_bytes(safetensors.written(named, metadata))
+    save_file(named, path, metadata)
     return path.name
 
 

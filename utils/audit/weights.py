@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import load_file
 
-import utils.audit.safetensors as safetensors
 from utils import networks
 from utils.errors import InputError
 from utils.networks import Layer
@@ -130,11 +130,9 @@ def tensors(path):
         raise InputError(f"{path} is a part of a sharded network: save it whole, in one file.")
     try:
         if path.suffix == ".safetensors":
-            return safetensors.read(path.read_bytes())
+            return load_file(path)
         with warnings.catch_warnings(action="ignore"):  # of layouts that `refuse` refuses
             return torch.load(path, map_location="cpu", weights_only=True)
-    except InputError as error:
-        raise InputError(f"{path.name}: {error}") from error
     except Exception as error:
         kind = "safetensors" if path.suffix == ".safetensors" else "tensors alone; code in it, if any, was not run"
         raise InputError(f"{path} is not a file of {kind}: save the network's state_dict().") from error
