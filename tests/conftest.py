@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from lab import ledger
 from utils import images, networks, victims
 from utils.attacks import decoreco, starts
-from utils.notebook import ledger
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"

@@ -21,11 +21,11 @@ from scipy.stats import kstest
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import conftest
+from audit import audit, judge, pictures, report, stages, weights
+from audit.__main__ import FAULT, main
+from audit.run import fitting
 from conftest import Bomb
 from utils import images, ordinary
-from utils.audit import audit, judge, pictures, report, stages, weights
-from utils.audit.__main__ import FAULT, main
-from utils.audit.run import fitting
 from utils.errors import InputError
 from utils.networks import Layer
 
@@ -468,7 +468,7 @@ def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, c
     assert said.startswith("There is no file") and not (tmp_path / "c").exists()
     assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / "leaks.pth" / "d")]) == 2
     assert "cannot be written" in capsys.readouterr().err
-    monkeypatch.setattr("utils.audit.__main__.audit", lambda **given: 1 / 0)
+    monkeypatch.setattr("audit.__main__.audit", lambda **given: 1 / 0)
     (tmp_path / "old").mkdir()
     for place in ("e/f", "old"):
         assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / place)]) == FAULT  # never taken for a leak
@@ -477,7 +477,7 @@ def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, c
 
 FAULTS = {
     "an import": ("import sys; sys.modules['scipy'] = None", "", FAULT),
-    "a broken library": ("import sys; sys.modules['utils.audit.report'] = 3", "", FAULT),
+    "a broken library": ("import sys; sys.modules['audit.report'] = 3", "", FAULT),
     "a full disk behind stderr": ("", "2>/dev/full", FAULT),
     "a long name": ("", "--out " + 300 * "x", 2),
     "another encoding": ("", "", 2),
@@ -487,7 +487,7 @@ FAULTS = {
 @pytest.mark.parametrize("kind", FAULTS)
 def test_no_fault_is_taken_for_a_leak(kind, tmp_path):
     before, words, status = FAULTS[kind]
-    code = f"{before}\nimport runpy; runpy.run_module('utils.audit', run_name='__main__', alter_sys=True)"
+    code = f"{before}\nimport runpy; runpy.run_module('audit', run_name='__main__', alter_sys=True)"
     command = f'"$0" -c "$1" нет.pth in held {words}'
     env = os.environ | {"PYTHONIOENCODING": "ascii:strict", "PYTHONPATH": os.getcwd()}
     run = subprocess.run(["sh", "-c", command, sys.executable, code], env=env, cwd=tmp_path, capture_output=True)
@@ -497,7 +497,7 @@ def test_no_fault_is_taken_for_a_leak(kind, tmp_path):
 def test_a_finding_is_said_in_any_encoding(sides, mixing, tmp_path, monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), "cp1252")
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr("utils.audit.__main__.audit", lambda **given: audit(mixing, *sides, steps=1, progress=False))
+    monkeypatch.setattr("audit.__main__.audit", lambda **given: audit(mixing, *sides, steps=1, progress=False))
     assert main(["net.pth", "in", "held", "--out", str(tmp_path / "отчёт")]) == report.LEAKS
     assert out.buffer.getvalue().startswith(b"Something leaks.")
 

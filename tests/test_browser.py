@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
 import print_book  # noqa: E402
 
-from utils.audit import audit  # noqa: E402
+from audit import audit  # noqa: E402
 from utils.errors import InputError  # noqa: E402
 from utils.kernels import affine  # noqa: E402
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from experiments import closed_world
 from utils import images, networks, victims
 from utils.attacks.contract import Released
-from utils.evaluation import closed_world, recovery
+from utils.evaluation import recovery
 from utils.kernels.layers import change, flatten, forward
 from utils.kernels.losses import LOSSES
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.notebook import ledger
+from lab import ledger
 
 ROOT = Path(__file__).parent.parent
 SPEC = importlib.util.spec_from_file_location("verdict_page", ROOT / "tools" / "verdict_page.py")

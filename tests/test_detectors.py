@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from conftest import chapter_functions, drawn
+from experiments import detection
 from utils import images
 from utils.attacks import detectors
-from utils.evaluation import detection, membership
+from utils.evaluation import membership
 from utils.kernels import contrast
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import best_match

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from audit import benchmark
 from tools import train_victims
 from utils import networks
-from utils.audit import benchmark
 from utils.errors import InputError
 
 ROOT = Path(__file__).parent.parent

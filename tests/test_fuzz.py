@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from audit import weights
 from conftest import Bomb
 from utils import images, networks, victims
 from utils.attacks import bilevel, decoreco, unmixing
 from utils.attacks.contract import Attack, Released
-from utils.audit import weights
 from utils.errors import InputError
 from utils.kernels.layers import Layer
 from utils.notebook import parameters

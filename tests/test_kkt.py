@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from conftest import chapter_functions, drawn
+from experiments import certificates
 from utils import images, networks, victims
 from utils.errors import InputError
-from utils.evaluation import certificates
 from utils.kernels import kkt_sets
 from utils.kernels.similarity import l2
 from utils.networks import change, flatten, forward

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from conftest import chapter_functions, drawn
+from experiments import landscape, mixtures
 from utils import images, networks, victims
 from utils.attacks import bilevel, starts
-from utils.evaluation import evaluate, landscape, mixtures
+from utils.evaluation import evaluate
 
 NAMES = "landscape", "landscape-losses", "stalls"
 AFFINE = networks.affine(1e-2)

@@ -7,9 +7,8 @@ import nbformat
 import pytest
 import yaml
 
-from lab import grid
+from lab import grid, ledger, recorded
 from utils.errors import InputError
-from utils.notebook import ledger, recorded
 
 ROOT = Path(__file__).parent.parent
 LINES = [pytest.param(line, id=f"{row['id']}-{k}") for row in ledger.load() for k, line in enumerate(row["lines"], 1)]

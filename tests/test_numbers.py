@@ -7,7 +7,7 @@ from statistics import mean
 import nbformat
 import yaml
 
-from utils.notebook import recorded, verdicts
+from lab import recorded, verdicts
 
 ROOT = Path(__file__).parent.parent
 TOLD = yaml.safe_load((ROOT / "tests" / "numbers.yaml").read_text(encoding="utf-8"))

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from conftest import noisy_classes
+from experiments import planted
 from utils import networks, victims
 from utils.attacks import bilevel, starts
-from utils.evaluation import planted
 
 RECIPE = networks.one_hidden(8, 0.1)
 

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import chapter_functions
-from utils import descent, images, networks, spheres, victims
+from experiments import descent, spheres
+from experiments import points as evaluation
+from utils import images, networks, victims
 from utils.attacks import shift, starts, tuning
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.evaluation import points as evaluation
 from utils.kernels import margin
 from utils.kernels.layers import Layer, flatten, forward, joint, pullback, unflatten
 from utils.kernels.similarity import mean_pair_gain

@@ -5,10 +5,10 @@ import re
 import pytest
 import torch
 
+from audit import weights
 from utils import images, networks, victims
 from utils.attacks import bilevel, decoreco
 from utils.attacks.contract import Released
-from utils.audit import weights
 from utils.errors import InputError
 from utils.kernels import layers
 

@@ -2,9 +2,9 @@
 
 import torch
 
+from experiments import rank
 from utils import images, networks, victims
 from utils.attacks import starts
-from utils.evaluation import rank
 
 
 def test_outside_is_the_share_that_the_row_space_misses():

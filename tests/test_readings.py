@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
+from experiments import readings
 from utils import images, networks
 from utils.attacks import starts, truncated
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.evaluation import readings
 from utils.kernels import one_hidden
 from utils.kernels.truncated import train
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
-PACKAGES = "utils", "lab"
+PACKAGES = "utils", "audit", "experiments", "lab"
 
 
 def code_of(path):
@@ -27,7 +27,7 @@ def house(tmp_path_factory):
     copy = tmp_path_factory.mktemp("house")
     shutil.copy(ROOT / "pyproject.toml", copy)
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
     return copy
 
 

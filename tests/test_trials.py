@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from conftest import chapter_functions
+from experiments import trials
 from utils import images, networks, victims
 from utils.attacks import bilevel, decoreco, starts
-from utils.evaluation import trials
 from utils.evaluation.experiment import Name
 
 decoreco_trial = chapter_functions("three-starts-decoreco")["decoreco_trial"]

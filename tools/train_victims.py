@@ -13,8 +13,8 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from audit import benchmark
 from utils import images, networks, ordinary, victims
-from utils.audit import benchmark
 from utils.errors import InputError
 
 HIDDEN = "dtype", "sharpness"  # fields of a recipe that files do not tell: these networks have ReLUs or no neurons

@@ -11,7 +11,7 @@ from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
-from utils.notebook import ledger
+from lab import ledger
 
 FILE = Path(__file__).parent.parent / "book" / "conclusion.md"
 TABLE = FILE.with_name("verdicts.csv")

@@ -1,10 +1,9 @@
 """The shared code of the book: what two chapters need, and the arithmetic that must be fast.
 
-images → victims (the trainer) → attacks (the attacker) → experiment, evaluate (the evaluator) → figures, tables, report
+images → victims (the trainer) → attacks (the attacker) → experiment, evaluate (the evaluator) → figures, report
 
 `kernels` is the arithmetic of all of them, tensors in and tensors out; `networks` what trainer, attacker and evaluator
-agree on. Attackers are given a `attacks.contract.Released`, and can reach neither the images nor the trainer. `audit`
-calls all of it for networks and pictures of strangers.
+agree on. Attackers are given a `attacks.contract.Released`, and can reach neither the images nor the trainer.
 
 To import it, before torch, sets how threads wait for each other: asleep (OMP_WAIT_POLICY, unless the environment has
 one). By default they spin, and on busy cores take from each other the time that the awaited thread needs: a small

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import yaml
 
+from lab import recorded, verdicts
 from utils.errors import InputError
-from utils.notebook import recorded, report, verdicts
+from utils.notebook import report
 
 FILE = Path(__file__).parents[2] / "data" / "claims.yaml"
 SEEDS = 5  # fewest recorded seeds that decide

@@ -1,6 +1,6 @@
 """Networks to attack: the book's victims as files, and one count of what an attack of anyone's returned.
 
-`python -m utils.audit.benchmark VICTIM RETURNED.npz` matches pictures with the training and with held-out ones. The
+`python -m audit.benchmark VICTIM RETURNED.npz` matches pictures with the training and with held-out ones. The
 attack must not see these: it is given what `load` returns.
 """
 
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-import utils.audit.judge as judge
-import utils.audit.pictures as pictures
-import utils.audit.weights as weights
+import audit.judge as judge
+import audit.pictures as pictures
+import audit.weights as weights
 from utils import images
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
@@ -131,7 +131,7 @@ def enter(scores, path=FOLDER / "entries.csv"):
 
 def main(arguments=None):
     """Score a file, print the score, and enter it if asked."""
-    found = argparse.ArgumentParser("python -m utils.audit.benchmark", description=__doc__)
+    found = argparse.ArgumentParser("python -m audit.benchmark", description=__doc__)
     found.add_argument("victim", help="a name in the index.json of FOLDER")
     found.add_argument("returned", help="an .npz file with an array `images` (k, H, W, C) of floats")
     found.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")

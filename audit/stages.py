@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-import utils.audit.judge as judge
+import audit.judge as judge
 from utils import networks
 from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.attacks.contract import Released

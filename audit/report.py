@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-import utils.audit.judge as judge
-from utils.audit.page import bytes_of, chance, page
-from utils.audit.stages import BY_LOSS
+import audit.judge as judge
+from audit.page import bytes_of, chance, page
+from audit.stages import BY_LOSS
 from utils.errors import InputError
 from utils.kernels.similarity import ncc, stretch
 

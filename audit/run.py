@@ -11,11 +11,11 @@ import time
 import torch
 from tqdm.auto import tqdm
 
-import utils.audit.judge as judge
-import utils.audit.pictures as pictures
-import utils.audit.report as report
-import utils.audit.stages as stages
-import utils.audit.weights as weights
+import audit.judge as judge
+import audit.pictures as pictures
+import audit.report as report
+import audit.stages as stages
+import audit.weights as weights
 from utils import networks, photographs
 from utils.attacks import known_start
 from utils.errors import InputError, choose

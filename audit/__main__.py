@@ -1,4 +1,4 @@
-"""python -m utils.audit NETWORK MEMBERS HELD_OUT: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
+"""python -m audit NETWORK MEMBERS HELD_OUT: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
 
 import argparse
 import contextlib
@@ -10,8 +10,8 @@ from pathlib import Path
 FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
 
 try:
-    from utils.audit.report import FILES, NO_ANSWER, writable
-    from utils.audit.run import audit
+    from audit.report import FILES, NO_ANSWER, writable
+    from audit.run import audit
     from utils.errors import InputError
 except Exception:
     traceback.print_exc()
@@ -37,7 +37,7 @@ exit status:
   70  the program failed, and says nothing of the network
 
 example, a network that was fine-tuned from a public one:
-  python -m utils.audit tuned.safetensors training-pictures held-out-pictures \\
+  python -m audit tuned.safetensors training-pictures held-out-pictures \\
       --before public.safetensors --mean 0.49 0.48 0.45 --out report
 """
 
@@ -45,7 +45,7 @@ example, a network that was fine-tuned from a public one:
 def parser():
     """The command line."""
     found = argparse.ArgumentParser(
-        "python -m utils.audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     found.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
     found.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "

@@ -10,7 +10,7 @@ import jinja2
 import numpy as np
 from PIL import Image
 
-from utils.audit.judge import DIFFERENT
+from audit.judge import DIFFERENT
 
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
