@@ -26,11 +26,11 @@ from pathlib import Path
 
 import yaml
 
-from lab.run import MINUTES, OWN, ROOT, code_of, results_of, sentence_of, until_interrupted
+from lab.run import MINUTES, OWN, ROOT, code_of, results_of, sentence_of, typed, until_interrupted
 from utils.choices import DATASETS
 from utils.errors import InputError, choose
 from utils.files import write
-from utils.notebook.parameters import check, declared_by, typed
+from utils.notebook.parameters import assignments, check
 
 FOLDER = ROOT / "_build" / "grids"
 SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"
@@ -87,6 +87,13 @@ def notebook_of(name):
     """The path of a notebook in experiments/ or book/."""
     there = {path.stem: path for folder in ("book", "experiments") for path in sorted((ROOT / folder).glob("*.ipynb"))}
     return there[choose("experiment", name, there)]
+
+
+def declared_by(notebook):
+    """The parameters {name: default} that the notebook at this Path declares."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    return assignments("\n".join(sources))
 
 
 def checked(declared, name, value):
@@ -247,7 +254,7 @@ def dry_run(plan, folder, profile):
     """Let Snakemake say what it would run, without a trace; return its status."""
     with tempfile.TemporaryDirectory() as place:
         command = snakemake(plan, folder if folder.exists() else Path(place), Path(place), profile)
-        return subprocess.run([*command, "--dry-run", "--quiet", "rules"]).returncode
+        return subprocess.run([*command, "--dry-run", "--quiet", "rules", "--forcerun", "table"]).returncode
 
 
 def arguments_of(words):

@@ -4,10 +4,12 @@ Snakemake calls it for a run of a grid: `python -m lab.run --grid PLAN.json KEY 
 works in a folder of its own; when it has ended, its numbers come to OUTPUT.json in one step.
 """
 
+import contextlib
 import errno
 import functools
 import hashlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -20,7 +22,6 @@ from pathlib import Path
 
 from utils.errors import InputError
 from utils.files import write
-from utils.notebook.parameters import typed
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 360  # that a cell may take
@@ -84,6 +85,7 @@ def execute(notebook, output, parameters, minutes=MINUTES):
             done = ThreadPoolExecutor(1).submit(papermill.execute_notebook, notebook, output, parameters, **settings)
             found = done.result()
     except KeyboardInterrupt:
+        logging.disable()  # papermill says that its kernel died
         end_children()
         raise
     except Exception as error:
@@ -102,6 +104,14 @@ def reason(error, minutes):
     if name == "DeadKernelError":
         return "its kernel died: perhaps the memory was full; fewer JOBS need less."
     return f"{name}: {' '.join(str(getattr(error, 'evalue', error)).split())}"
+
+
+def typed(value, default):
+    """A text as a number, if the parameter's default is one and the text can be one: YAML 1.1 takes 1e-3 for a text."""
+    for kind in (int, float) if isinstance(value, str) and isinstance(default, (int, float)) else ():
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value
 
 
 def chapter(notebook, output, parameters):

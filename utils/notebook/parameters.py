@@ -2,20 +2,12 @@
 
 import ast
 import contextlib
-import json
 
 from utils.choices import allowed
 from utils.errors import InputError, choose
 
 FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
-
-
-def declared_by(notebook):
-    """The parameters {name: default} that the notebook at this Path declares."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-    return assignments("\n".join(sources))
 
 
 def assignments(source):
@@ -39,14 +31,6 @@ def assignment(statement):
                 return name, ast.literal_eval(value)
     line = ast.unparse(statement).splitlines()[0]
     raise InputError(f"The cell of parameters has the line {line}: write NAME = VALUE, with a number or a text.")
-
-
-def typed(value, default):
-    """A text as a number, if the parameter's default is one and the text can be one: YAML 1.1 takes 1e-3 for a text."""
-    for kind in (int, float) if isinstance(value, str) and isinstance(default, (int, float)) else ():
-        with contextlib.suppress(ValueError):
-            return kind(value)
-    return value
 
 
 def check(declared, name, value):
