@@ -81,7 +81,7 @@ $(EXECUTED)/%.ipynb: book/%.ipynb $(shell find utils audit experiments lab -name
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED).
 LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data/results $(TO)/_build/source/data/victims && \
 	cp -R _config.yml _toc.yml book utils audit experiments lab _vendor requirements.lock $(TO)/_build/source/ && \
-	cp data/quantities.yaml $(TO)/_build/source/data/ && cp data/results/*.csv $(TO)/_build/source/data/results/ && \
+	cp data/quantities.yaml data/claims.yaml $(TO)/_build/source/data/ && cp data/results/*.csv $(TO)/_build/source/data/results/ && \
 	cp data/victims/entries.csv $(TO)/_build/source/data/victims/ && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
 

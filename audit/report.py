@@ -18,7 +18,7 @@ from audit.stages import BY_LOSS
 from utils.errors import InputError
 from utils.kernels.similarity import ncc, stretch
 
-DATA = Path(__file__).parent.parent.parent / "data"
+DATA = Path(__file__).parent.parent / "data"
 SCHEMA = DATA / "audit.schema.json"
 FILES = "report.json", "report.html"
 FOUND_NOTHING, LEAKS, NO_ANSWER = 0, 1, 2  # exit statuses

@@ -1,8 +1,8 @@
 """The ledger: every sentence of a paper that this book judges, once, and how the records in `data/results` judge it.
 
-`data/claims.yaml` holds the sentences. A sentence has lines, one per setting: a model, a start, a size and a measure. A
-line names a record, the quantities in it, a formula of them, and a threshold; or where a proof stands; or which
-experiment is missing. No verdict is written there but as `judged`, which a test compares with what the record says.
+`data/claims.yaml` holds the sentences, and its head says what the fields mean. A sentence has lines, one per setting. A
+line names recorded quantities, a formula of them, and a threshold; or where a proof stands; or which experiment is
+missing. No verdict is written there but as `judged`, which a test compares with what the record says.
 
 The rules are strict and need no distribution: a sentence is true of a seed if the number of this seed is on its side
 of the threshold. It *held* if it is true of all seeds, it *did not hold* if of none, and it is *open* in between. Where
@@ -15,41 +15,26 @@ import operator
 import re
 from collections import Counter, namedtuple
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from lab import recorded, verdicts
-from utils.errors import InputError
+from utils.errors import InputError, choose, from_fields
 from utils.notebook import report
 
-FILE = Path(__file__).parents[2] / "data" / "claims.yaml"
-SEEDS = 5  # fewest recorded seeds that decide
+FILE = Path(__file__).parents[1] / "data" / "claims.yaml"
 AHEAD = 3  # so many more changes like that since halfway must leave a verdict as it is
 WORDS = HELD, FAILED, PROVED, REFUTED, MISSED, OPEN, SPLIT = (
     "held", "did not hold", "proved", "refuted", "not reproduced", "open", "split",
 )  # fmt: skip
-PAPERS = {1: "runkel2024", 2: "noprior2025"}
-RULES = {  # whether a sentence is true of one seed, by its number and the threshold
+RULES: dict[str, Callable] = {  # whether a sentence is true of one seed, by its number and the threshold
     "above": lambda value, least: value > least,
     "below": lambda value, most: value < most,
     "between": lambda value, ends: ends[0] <= value <= ends[1],
 }
-PLACES = {"proof": PROVED, "refutation": REFUTED}  # rules that need no record
 SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
-SENTENCE = {"id", "paper", "section", "sentence", "chapters", "lines"}
-COMMON = {"setting", "rule", "judged", "not_shown"}
-COUNTED = {"at", "measure", "record", "quantities", "threshold", "stated", "needs_convergence"}
-NEEDED = {rule: COMMON | COUNTED for rule in RULES} | {rule: COMMON | {"place"} for rule in PLACES}
-NEEDED |= {"open": COMMON | {"experiment", "cost"}}
-OPTIONAL = {"where", "formula", "halfway", "otherwise", "all_adversaries", "experiment", "cost"}
-CHOICES = {
-    "at": ("paper", "ours"),  # whose size and attack the setting has
-    "stated": ("before", "after"),  # whether the rule is older than the record, or younger
-    "needs_convergence": ("nothing", "victim", "attack"),  # what must have converged
-    "otherwise": (FAILED, MISSED),  # a sentence that an attack succeeds is not reproduced where ours does not
-    "judged": WORDS[:-1],
-}
 OPERATORS: dict[type, Callable] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
@@ -58,56 +43,109 @@ record_of = functools.cache(recorded.load)  # a page judges many lines by the sa
 Judged = namedtuple("Judged", "word reason values")  # of a line; values by seed, {} where it rests on no record
 
 
-def wrong(where, what):
-    """The InputError for a mistake in the ledger."""
-    return InputError(f"{FILE.name}, {where}: {what}.")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Line:
+    """A setting of a sentence, with the verdict as it was committed."""
+
+    setting: str
+    rule: str
+    judged: str
+    not_shown: str
+
+    def __post_init__(self):
+        choose("judged", self.judged, WORDS[:-1])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Proof(Line):
+    """A line of a proof or a refutation, and where it stands."""
+
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Untried(Line):
+    """A line without a record, the experiment that would close it, and what this costs."""
+
+    experiment: str
+    cost: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Counted(Line):
+    """A line that a record decides."""
+
+    at: str
+    measure: str
+    record: str
+    quantities: dict
+    threshold: float | list
+    stated: str
+    needs_convergence: str
+    where: dict = field(default_factory=dict)
+    formula: str = ""  # without one it is the first of the quantities
+    halfway: str = ""
+    otherwise: str = FAILED
+    all_adversaries: bool = False
+    experiment: str = ""
+    cost: str = ""
+
+    def __post_init__(self):
+        super().__post_init__()
+        choose("at", self.at, ("paper", "ours"))
+        choose("stated", self.stated, ("before", "after"))
+        choose("needs_convergence", self.needs_convergence, ("nothing", "victim", "attack"))
+        choose("otherwise", self.otherwise, (FAILED, MISSED))
+        if self.stated == "before" and not (self.experiment and self.cost):
+            raise InputError("a rule that was stated before has an experiment and a cost; one of them is missing.")
+        if (self.rule == "between") != isinstance(self.threshold, list):
+            raise InputError("a threshold is a number, or for the rule between a list of two.")
+
+
+KINDS = {"proof": Proof, "refutation": Proof, "open": Untried} | dict.fromkeys(RULES, Counted)
+WITHOUT = {"proof": PROVED, "refutation": REFUTED, "open": OPEN}  # verdicts that need no record
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sentence:
+    """A sentence of a paper, and its lines; the first is the paper's own setting, as near as we come to it."""
+
+    id: str
+    paper: int
+    section: str
+    sentence: str
+    chapters: list
+    lines: list
+
+    def __post_init__(self):
+        choose("paper", self.paper, (1, 2))
+        if not re.fullmatch("“[^“”]+”", self.sentence):
+            raise InputError("give the paper's own words in “…”, and nothing else.")
 
 
 @functools.cache
 def load(path=FILE):
     """The sentences of the ledger, checked; InputError says in one sentence what is missing or unknown."""
     with recorded.readable(path):
-        sentences = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for name, times in Counter(row.get("id") for row in sentences).items():
-        if times > 1:
-            raise wrong(name, "the id stands twice")
-    for row in sentences:
-        check(row)
-    return sentences
+        rows = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if twice := [name for name, times in Counter(row.get("id") for row in rows).items() if times > 1]:
+        raise InputError(f"{FILE.name}, {twice[0]}: the id stands twice.")
+    return [sentence(row) for row in rows]
 
 
-def check(row):
-    """Raise InputError unless a sentence and all its lines are whole."""
-    at = row.get("id", "a sentence without an id")
-    compare(at, row, SENTENCE)
-    if row["paper"] not in PAPERS:
-        raise wrong(at, f"there is no paper {row['paper']}")
-    if not re.fullmatch("“[^“”]+”", row["sentence"]):
-        raise wrong(at, "give the paper's own words in “…”, and nothing else")
-    for place, line in enumerate(row["lines"], 1):
-        check_line(f"{at}, line {place}", line)
+def sentence(fields):
+    """The Sentence, with its lines, of the fields {name: value} of a file; InputError for a mistake."""
+    at = fields.get("id", "a sentence without an id")
+    lines = [made(line, f"{at}, line {k}") for k, line in enumerate(fields.get("lines") or [], 1)]
+    return made(fields | {"lines": lines}, at, Sentence)
 
 
-def compare(at, fields, needed, optional=()):
-    """Raise InputError if fields are missing, empty or unknown."""
-    if missing := [name for name in sorted(needed) if fields.get(name) in (None, "", {}, [])]:
-        raise wrong(at, f"{missing[0]} is missing")
-    if unknown := sorted(fields.keys() - needed - set(optional)):
-        raise wrong(at, f"there is no field {unknown[0]}")
-
-
-def check_line(at, line):
-    """Raise InputError unless a line has a rule of RULES or PLACES, and what this rule needs."""
-    if line.get("rule") not in NEEDED:
-        raise wrong(at, f"there is no rule {line.get('rule')}; use {', '.join(NEEDED)}")
-    compare(at, line, NEEDED[line["rule"]], OPTIONAL if line["rule"] in RULES else ())
-    for name, allowed in CHOICES.items():
-        if name in line and line[name] not in allowed:
-            raise wrong(at, f"{name} is {line[name]}; use {', '.join(allowed)}")
-    if line.get("stated") == "before":
-        compare(at, line, {"experiment", "cost"}, line)
-    if line["rule"] in RULES and (line["rule"] == "between") != isinstance(line["threshold"], list):
-        raise wrong(at, "a threshold is a number, or for the rule between a list of two")
+def made(fields, at, kind=None):
+    """A Sentence, or a Line of the kind that its rule says; InputError names the place of a mistake."""
+    try:
+        return from_fields(kind or KINDS[choose("rule", fields.get("rule"), KINDS)], fields)
+    except InputError as error:
+        raise InputError(f"{FILE.name}, {at}: {error}") from None
 
 
 def calculated(formula, numbers):
@@ -130,10 +168,10 @@ def calculated(formula, numbers):
 
 def of_seeds(line, formula):
     """{seed: number} by a formula of a line's quantities; InputError if one of them is not in the record."""
-    found, record = {}, record_of(line["record"])
-    for name, quantity in line["quantities"].items():
+    found, record = {}, record_of(line.record)
+    for name, quantity in line.quantities.items():
         of = quantity if isinstance(quantity, dict) else {"name": quantity}
-        where = line.get("where", {}) | of.get("where", {})
+        where = line.where | of.get("where", {})
         found[name] = recorded.values(record, of["name"], of.get("column", "value"), **where)
         if not found[name]:
             raise InputError(f"{record.name} has no {of['name']} with {where or 'any parameters'}: see {FILE.name}.")
@@ -143,73 +181,61 @@ def of_seeds(line, formula):
 
 def unconverged(line, seeds):
     """How many of these runs, or of their victims, have not converged, where the sentence needs it."""
-    kind, record, where = line["needs_convergence"], record_of(line["record"]), line.get("where", {})
-    if kind == "nothing":
+    if line.needs_convergence == "nothing":
         return 0
-    prefix = next(iter(line["quantities"].values())).rsplit("/", 1)[0]
-    ended = (recorded.stationary if kind == "victim" else recorded.converged)(record, prefix, **where)
-    return sum(not ended.get(seed, False) for seed in seeds)
+    prefix = next(iter(line.quantities.values())).rsplit("/", 1)[0]
+    ended = recorded.stationary if line.needs_convergence == "victim" else recorded.converged
+    by_seed = ended(record_of(line.record), prefix, **line.where)
+    return sum(not by_seed.get(seed, False) for seed in seeds)
 
 
 def returning(line, values):
     """How many seeds were on the other side halfway, or would be there after three more changes like the last one."""
-    if "halfway" not in line:
-        return 0
-    halfway, true = of_seeds(line, line["halfway"]), RULES[line["rule"]]
-
-    def kept(seed):
-        now, soon = values[seed], halfway[seed]
-        sides = {true(value, line["threshold"]) for value in (soon, now, now + AHEAD * (now - soon))}
-        return len(sides) == 1
-
-    return sum(not kept(seed) for seed in values)
+    before = of_seeds(line, line.halfway) if line.halfway else {}
+    paths = [(soon, values[seed], values[seed] + AHEAD * (values[seed] - soon)) for seed, soon in before.items()]
+    return sum(len({RULES[line.rule](value, line.threshold) for value in path}) > 1 for path in paths)
 
 
+@functools.cache
 def judge(line):
     """The verdict on a line, from the record alone: Judged."""
-    if line["rule"] not in RULES:
-        return Judged(PLACES.get(line["rule"], OPEN), "", {})
-    if line["stated"] == "before" and not recorded.exists(line["record"]):
+    if line.rule in WITHOUT:
+        return Judged(WITHOUT[line.rule], "", {})
+    if line.stated == "before" and not recorded.exists(line.record):
         return Judged(OPEN, "not recorded yet", {})
-    values = of_seeds(line, line.get("formula", next(iter(line["quantities"]))))
-    true, n = sum(RULES[line["rule"]](value, line["threshold"]) for value in values.values()), len(values)
-    confirmed = line.get("all_adversaries", False) and true == n
+    values = of_seeds(line, line.formula or next(iter(line.quantities)))
+    true, n = sum(RULES[line.rule](value, line.threshold) for value in values.values()), len(values)
     reasons = {
-        f"{n} of {SEEDS} seeds": n < SEEDS,
-        "not at the paper's size": line["at"] == "paper" and not record_of(line["record"]).about["full_size"],
-        f"{unconverged(line, values)} of {n} runs have not converged": unconverged(line, values) > 0,
+        f"{n} of {verdicts.SEEDS} seeds": n < verdicts.SEEDS,
+        "not at the paper's size": line.at == "paper" and not record_of(line.record).about["full_size"],
+        f"{(late := unconverged(line, values))} of {n} runs have not converged": late > 0,
         f"true in {true} of {n} seeds": 0 < true < n,
-        f"drifts across the threshold in {returning(line, values)} of {n} seeds": returning(line, values) > 0,
-        "that one adversary fails does not show it of all": confirmed,
+        f"drifts across the threshold in {(turning := returning(line, values))} of {n} seeds": turning > 0,
+        "that one adversary fails does not show it of all": line.all_adversaries and true == n,
     }
     told = ", ".join(reason for reason, holds in reasons.items() if holds)
-    word = OPEN if told else HELD if true == n else line.get("otherwise", FAILED)
-    return Judged(word, told, values)
+    return Judged(OPEN if told else HELD if true == n else line.otherwise, told, values)
 
 
 def verdict(row):
     """The verdict on a sentence: that of its first line, but *split* if a decided line says something else."""
-    words = [judge(line).word for line in row["lines"]]
+    words = [judge(line).word for line in row.lines]
     decided = {SAME.get(word, word) for word in words if word != OPEN}
     return OPEN if words[0] == OPEN else SPLIT if len(decided) > 1 else words[0]
 
 
-def has_open(row):
-    """Whether a line of a sentence is open."""
-    return any(judge(line).word == OPEN for line in row["lines"])
-
-
 def number(line):
     """What a line rests on, in words: a number, where a proof stands, or what is missing."""
-    judged, sign = judge(line), {"above": ">", "below": "<", "between": "within"}.get(line["rule"])
+    judged, sign = judge(line), {"above": ">", "below": "<", "between": "within"}.get(line.rule)
     told = [judged.reason] if judged.reason else []
     if judged.values:
         seeds = f"{len(judged.values)} seed{'s' * (len(judged.values) > 1)}"
-        bound = f"true if {sign} {threshold(line['threshold'])}"
-        told.append(f"{line['measure']}: {words(judged.values)}, {seeds}, {bound}")
+        ends = line.threshold if isinstance(line.threshold, list) else [line.threshold]
+        bound = " to ".join(report.typeset(f"{end:g}") for end in ends)
+        told.append(f"{line.measure}: {words(judged.values)}, {seeds}, true if {sign} {bound}")
     if judged.word == OPEN:
-        told.append(f"to close it: {line['experiment']} ({line['cost']})")
-    return "; ".join(told) or line["place"]
+        told.append(f"to close it: {line.experiment} ({line.cost})")
+    return "; ".join(told) or line.place
 
 
 def words(values):
@@ -217,49 +243,13 @@ def words(values):
     return verdicts.words([*values.values()])
 
 
-def threshold(value):
-    """A threshold in words."""
-    return " to ".join(map(threshold, value)) if isinstance(value, list) else report.typeset(f"{value:g}")
-
-
 def table(chapter):
     """The Markdown table of the sentences that a chapter prints, one row per setting."""
-    rows = [row for row in load() if chapter in row["chapters"]]
+    rows = [row for row in load() if chapter in row.chapters]
     if not rows:
         raise InputError(f"No sentence of {FILE.name} is printed by {chapter}.")
     return report.table(
         ["sentence", "setting", "verdict", "what it rests on"],
-        *([row["sentence"] if k == 0 else "…", line["setting"], judge(line).word, number(line)]
-          for row in rows for k, line in enumerate(row["lines"])),
+        *([row.sentence if k == 0 else "…", line.setting, judge(line).word, number(line)]
+          for row in rows for k, line in enumerate(row.lines)),
     )  # fmt: skip
-
-
-def by_verdict(paper):
-    """The sentences of a paper, in the order of WORDS."""
-    return sorted((row for row in load() if row["paper"] == paper), key=lambda row: WORDS.index(verdict(row)))
-
-
-def details():
-    """A header and a tuple for each line of the ledger, with thresholds, seeds and what it does not show."""
-    yield "paper", "section", "sentence", "verdict", "setting", "here", "what it rests on", "what this does not show"
-    for paper in PAPERS:
-        for row in by_verdict(paper):
-            told = paper, row["section"], row["sentence"], verdict(row)
-            yield from ((*told, line["setting"], judge(line).word, number(line), line["not_shown"])
-                        for line in row["lines"])  # fmt: skip
-
-
-def counts(paper=None):
-    """How many sentences have each verdict, and how many of these have an open line: {word: (number, open)}."""
-    rows = [row for row in load() if paper in (None, row["paper"])]
-    found, still = Counter(map(verdict, rows)), Counter(verdict(row) for row in rows if has_open(row))
-    return {word: (found[word], still[word]) for word in WORDS}
-
-
-def counted():
-    """The Markdown table of these counts, per paper and of both."""
-    columns = {"first paper": 1, "second paper": 2, "both": None}
-    found = [counts(paper) for paper in columns.values()]
-    lines = [[word, *(of[word][0] for of in found), found[-1][word][1]] for word in WORDS]
-    total = ["sentences", *(sum(column) for column in zip(*(line[1:] for line in lines)))]
-    return report.table(["verdict", *columns, "of these with an open setting"], *lines, total)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lab import ledger
 from utils import images, networks, victims
 from utils.attacks import decoreco, starts
 
@@ -90,19 +89,6 @@ def attacked(released, **settings):
     """What twenty steps of the stationarity attack make of noise."""
     start = starts.normal(10, 3072, 0.0197, 0)
     return decoreco.attack(released, start, iterations=20, **settings)
-
-
-@pytest.fixture(scope="session")
-def judge():
-    """The verdict on a line of the ledger as it stands; each line is judged once, however many pages ask."""
-    words = {id(line): ledger.judge(line) for row in ledger.load() for line in row["lines"]}
-    return lambda line: words[id(line)]
-
-
-@pytest.fixture
-def judged(judge, monkeypatch):
-    """Pages are made of the verdicts of `judge`."""
-    monkeypatch.setattr(ledger, "judge", judge)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
-"""The directive `quantities`, which shows a part of data/quantities.yaml: its kinds, placeholders or names."""
+"""Directives for what pages show of `data`: `quantities` of the registry of names, and `verdicts` of the ledger."""
 
 from pathlib import Path
 
 from sphinx.util.docutils import SphinxDirective
 
+from lab import ledger, ledger_page
 from utils.quantities import load
 
 
@@ -46,7 +47,20 @@ class Quantities(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(part(load(path))), allow_section_headings=True)
 
 
+class Verdicts(SphinxDirective):
+    """{verdicts} counts or lists."""
+
+    required_arguments = 1
+
+    def run(self):
+        """The nodes of the part."""
+        self.env.note_dependency(str(ledger.FILE))
+        part = {"counts": ledger_page.counts, "lists": ledger_page.lists}[self.arguments[0]]
+        return self.parse_text_to_nodes(part(), allow_section_headings=True)
+
+
 def setup(app):
     """Called by Sphinx."""
     app.add_directive("quantities", Quantities)
+    app.add_directive("verdicts", Verdicts)
     return {"parallel_read_safe": True}
