@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from lab import recorded, verdicts
-from utils.errors import InputError, choose, from_fields
+from utils.errors import InputError, choose, from_fields, located
 from utils.notebook import report
 
 FILE = Path(__file__).parents[1] / "data" / "claims.yaml"
@@ -142,10 +142,8 @@ def sentence(fields):
 
 def made(fields, at, kind=None):
     """A Sentence, or a Line of the kind that its rule says; InputError names the place of a mistake."""
-    try:
+    with located(f"{FILE.name}, {at}"):
         return from_fields(kind or KINDS[choose("rule", fields.get("rule"), KINDS)], fields)
-    except InputError as error:
-        raise InputError(f"{FILE.name}, {at}: {error}") from None
 
 
 def calculated(formula, numbers):

@@ -27,19 +27,25 @@ SHOWN = 5  # sentences on one run
 
 def numbers_of(rows):
     """{(quantity, seed): number} of some rows; a baseline is a quantity, too. Durations are the machine's: left out."""
-    found, known = {}, quantities.load().names
+    found = {}
     for row in rows:
-        quantity = known.get(quantities.general(row["name"]))
         for column, words in {"value": "", "baseline": " (baseline)"}.items():
-            if row.get(column) not in (None, "") and not (quantity and quantity.kind.name == "seconds"):
+            if row.get(column) not in (None, "") and not row["name"].endswith("seconds"):
                 found[row["name"] + words, str(row["seed"])] = float(row[column])
     return found
 
 
+def repeats(name):
+    """Whether a quantity repeats "exactly", as one does whose name is registered no more, or "within the spread"."""
+    try:
+        return quantities.find(name.removesuffix(" (baseline)")).repeats
+    except InputError:
+        return "exactly"
+
+
 def range_of(name, seeds):
     """From where to where a number holds that is not equal, given those of all its seeds; nowhere if it repeats."""
-    quantity = quantities.load().names.get(quantities.general(name.removesuffix(" (baseline)")))
-    if not quantity or quantity.repeats == "exactly":
+    if repeats(name) == "exactly":
         return math.inf, -math.inf
     width = max(max(seeds) - min(seeds), max(map(abs, seeds)) / 10)
     return min(seeds) - width, max(seeds) + width

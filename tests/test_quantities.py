@@ -1,8 +1,10 @@
 """The registry of RESULTS is well formed, holds what was recorded, and refuses all else."""
 
 import csv
+import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,11 @@ RECORDS = sorted((ROOT / "data" / "results").glob("*.csv"))
 
 def test_a_name_is_found_by_its_placeholders():
     found = quantities.find("decoreco/margin/untuned/steps/2000/leak_auc")
-    assert found.name == "<tracked_attack>/steps/<steps>/leak_auc" and found.kind.name == "area" and found.baseline
-    found = quantities.find("landscape/bilevel/0.25/1/distance_to_noise")
-    assert found.name == "landscape/<formulation>/<λ₁>/<λ₂>/distance_to_<image_set>" and found.kind.bounds == "[0, ∞)"
+    assert found.name.endswith("|<tracked_attack>/steps/<steps>/leak_auc")
+    assert found.kind.name == "area" and found.baseline
+    found = quantities.find("landscape/bilevel/0.25/1/early_distance_to_noise")
+    assert found.name == "landscape/<formulation>/<λ₁>/<λ₂>/<early>distance_to_<image_set>"
+    assert found.kind.bounds == "[0, ∞)"
     assert quantities.find("rank/0.0001/neurons").most == "WIDTH"
 
 
@@ -91,42 +95,72 @@ SOUND = """
 kinds:
   share: {meaning: A share., least: 0, most: 1}
 placeholders:
-  k: {meaning: How many., values: [<number>]}
-  attack: {meaning: An attack., values: [one, two/<k>]}
-topics:
-  - title: All
-    about: Of all.
-    quantities:
-      - {name: <attack>/loss, kind: share, meaning: A loss.}
-      - {name: rest/<k>/loss, kind: share, meaning: Another one., baseline: the start}
+  k: {<number>: How many.}
+  attack: {one|two/<k>: An attack.}
+quantities:
+  - {topic: All, about: Of all.}
+  - {name: <attack>/loss, share: A loss.}
+  - {name: rest/<k>/loss|rest/gain, share ≤ IMAGES: Another one., baseline: the start}
 """
 
 
 @pytest.mark.parametrize(
     "old, new, sentence",
     [
-        ("kind: share", "kind: area", "<attack>/loss is of the kind 'area', but it must be one of share."),
+        (", share:", ", area:", "<attack>/loss: it has 0 kinds, but it must have one of "),
+        (
+            ", share:",
+            ", share ≤ IMAGES: A loss., share:",
+            "<attack>/loss: it has 2 kinds, but it must have one of ",
+        ),
         ("<attack>/loss", "<attac>/loss", "<attac>/loss has <attac>, which is not defined: add it to the placeholders"),
-        ("[one, two/<k>]", "[one, <attack>]", "<attack> has <attack>, which is not defined"),
-        ("rest/<k>/loss", "one/loss", "one/loss is registered twice, by <attack>/loss and by one/loss: leave one."),
-        ("rest/<k>", "two/<number>", "two/<number>/loss is registered twice"),
-        ("rest/<k>/loss", "rest/5/loss", "rest/5/loss has a number that is not <number> between two slashes"),
-        ("rest/<k>/loss", "rest/loss_<k>", "rest/loss_<number> has a number that is not <number> between two slashes"),
-        ("baseline: the start", "base: the start", "must have name, kind, meaning, perhaps baseline, perhaps most"),
-        (", meaning: A loss.", "", "must have name, kind, meaning"),
-        ("least: 0", "lowest: 0", "must have name, meaning, perhaps least"),
-        ("topics:", "topic:", "cannot be read ('topics'): mend it."),
+        ("one|two/<k>", "one|<attack>", "<attack> has <attack>, which is not defined"),
+        ("baseline: the start", "base: the start", "loss|rest/gain: there is no field base; use name, kind, meaning, "),
+        ("share: A loss.", "share: ", "<attack>/loss: meaning is missing."),
+        ("about: Of all.", "on: Of all.", "about is missing."),
+        ("least: 0", "lowest: 0", "there is no field lowest; use name, meaning, least, "),
+        (
+            "baseline: the start",
+            "repeats: often",
+            "loss|rest/gain: repeats is 'often', but it must be one of 'exactly', ",
+        ),
+        ("quantities:", "entries:", "cannot be read ('quantities'): mend it."),
+        ("{<number>: How many.}", "How many.", "cannot be read"),
         ("kinds:\n", "kinds: [\n", "cannot be read"),
     ],
 )
 def test_a_wrong_entry_is_refused_in_one_sentence(old, new, sentence, tmp_path):
     sound, path = tmp_path / "sound.yaml", tmp_path / "wrong.yaml"
     sound.write_text(SOUND, encoding="utf-8")
-    assert set(quantities.load(sound).names) == {"one/loss", "two/<number>/loss", "rest/<number>/loss"}
+    one, other = quantities.load(sound).entries[1:]
+    assert one.pattern.fullmatch("two/0.5/loss") and not one.pattern.fullmatch("two/x/loss")
+    assert other.pattern.fullmatch("rest/gain") and other.most == "IMAGES" and other.baseline and not one.baseline
     path.write_text(SOUND.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(InputError) as caught:
         quantities.load(path)
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def expanded(text, values):
+    """Every name that a pattern gives, with each of the `values` {placeholder: [text]} in its place."""
+    for choice in text.replace(" ", "").split("|"):
+        parts = re.split("<(.*?)>", choice)
+        yield from map("".join, itertools.product(*(values[p] if k % 2 else [p] for k, p in enumerate(parts))))
+
+
+def test_no_name_is_registered_twice():
+    registry, values = quantities.load(), {"number": ["0.5"]}
+    for name, (text, _) in registry.placeholders.items():
+        values[name] = [*expanded(text, values)]
+    names = [(name, one) for one in registry.entries for name in expanded(getattr(one, "name", ""), values) if name]
+    assert len(names) > 1800 and all(quantities.find(name) is one for name, one in names)
+
+
+def test_a_name_of_two_patterns_is_refused(monkeypatch):
+    registry = quantities.load()
+    monkeypatch.setattr(quantities, "load", lambda: registry._replace(entries=registry.entries * 2))
+    with pytest.raises(InputError, match="certificate/unseen is registered twice, by certificate/unseen and by "):
+        quantities.find.__wrapped__("certificate/unseen")
 
 
 def test_nothing_is_defined_twice():
@@ -141,5 +175,3 @@ def test_nothing_is_defined_twice():
 def test_how_a_quantity_repeats_is_said_beforehand():
     assert quantities.find("certificate/needed").repeats == "exactly"
     assert quantities.find("landscape/bilevel/0.25/1/distance_to_noise").repeats == "within the spread"
-    with pytest.raises(InputError, match="repeats of a is 'sometimes'"):
-        quantities.quantity({"name": "a", "kind": "k", "meaning": "m", "repeats": "sometimes"}, {"k": None})

@@ -1,6 +1,7 @@
 """Mistakes that a reader can mend, told in one sentence."""
 
 import dataclasses
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
@@ -26,3 +27,12 @@ def from_fields(kind, fields):
     if unknown := sorted(fields.keys() - {one.name for one in known}):
         raise InputError(f"there is no field {unknown[0]}; use {', '.join(one.name for one in known)}.")
     return kind(**fields)
+
+
+@contextmanager
+def located(place):
+    """Say where in a file the mistake of a block is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None

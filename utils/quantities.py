@@ -1,22 +1,24 @@
 """What a chapter may write to RESULTS: the names, kinds, meanings and baselines of data/quantities.yaml."""
 
 import functools
-import itertools
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
-from utils.errors import InputError, choose
+from utils.errors import InputError, choose, from_fields, located
 
 FILE = Path(__file__).parent.parent / "data" / "quantities.yaml"
 REPEATS = "exactly", "within the spread"
 ROUNDING = 1e-6  # how far beyond a bound a number may be, as a cosine in single precision
+NUMBER = r"\d+(?:\.\d+)?"  # what <number> stands for
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True)
+class Kind:
     """A set of values."""
 
     name: str
@@ -39,40 +41,33 @@ class Kind(NamedTuple):
         return math.isfinite(value) and within and (value == round(value) or not self.whole)
 
 
-class Quantity(NamedTuple):
-    """An entry of the registry, of one name or of all that its placeholders give."""
+@dataclass(frozen=True)
+class Quantity:
+    """An entry of the registry, of all names that its pattern gives."""
 
-    name: str  # with <placeholders>
+    name: str  # with alternatives and <placeholders>
     kind: Kind
     meaning: str
+    pattern: re.Pattern
     baseline: str = ""  # what the baseline is; empty: there is none
     most: str = ""  # the parameter that bounds number and baseline; empty: none does
     repeats: str = "within the spread"  # of its record, for a run that is computed again; or "exactly", up to rounding
 
 
-class Placeholder(NamedTuple):
-    """What may stand in the place of <name>."""
+@dataclass(frozen=True)
+class Topic:
+    """A heading above the quantities that follow it."""
 
-    name: str
-    meaning: str
-    values: list  # of text, which may hold placeholders that are defined before
-
-
-class Topic(NamedTuple):
-    """Quantities that belong together."""
-
-    title: str
+    topic: str
     about: str
-    quantities: list
 
 
 class Registry(NamedTuple):
     """All of a file."""
 
     kinds: dict  # {name: Kind}
-    placeholders: dict  # {name: Placeholder}
-    topics: list
-    names: dict  # {name without placeholders but <number>: Quantity}
+    placeholders: dict  # {name: (values, meaning)}
+    entries: list  # of Topic and Quantity
 
 
 @functools.cache
@@ -80,72 +75,49 @@ def load(path=FILE):
     """Read a Registry; InputError if it cannot be read, or an entry is wrong."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        kinds, placeholders = content["kinds"].items(), content["placeholders"].items()
-        topics = [entry(Topic, topic) for topic in content["topics"]]
+        placeholders = {name: next(iter(one.items())) for name, one in content["placeholders"].items()}
+        stands, entries = {"number": NUMBER}, content["quantities"]
+        with located(path.name):
+            kinds = {name: from_fields(Kind, {"name": name} | fields) for name, fields in content["kinds"].items()}
+            for name, (values, _) in placeholders.items():
+                stands[name] = expression(values, stands)
+            entries = [from_fields(Topic, one) if "topic" in one else quantity(one, kinds, stands) for one in entries]
     except (OSError, UnicodeError, AttributeError, TypeError, KeyError, yaml.YAMLError) as error:
         raise InputError(f"{path} cannot be read ({' '.join(str(error).split())}): mend it.") from error
-    kinds = {name: entry(Kind, fields, name=name) for name, fields in kinds}
-    placeholders = {name: entry(Placeholder, fields, name=name) for name, fields in placeholders}
-    topics = [topic._replace(quantities=[quantity(one, kinds) for one in topic.quantities]) for topic in topics]
-    values = {"number": ["<number>"]}
-    for one in placeholders.values():
-        values[one.name] = [text for value in one.values for text in expanded(value, values)]
-    return Registry(kinds, placeholders, topics, unique(topics, values))
+    return Registry(kinds, placeholders, entries)
 
 
-def entry(kind, fields, **named):
-    """The named tuple of an entry's fields {name: value}; InputError if one is missing or unknown."""
-    try:
-        return kind(**named, **fields)
-    except TypeError as error:
-        needed = [field for field in kind._fields if field not in kind._field_defaults]
-        more = "".join(f", perhaps {field}" for field in kind._field_defaults)
-        raise InputError(f"The entry {named or ''}{fields} must have {', '.join(needed)}{more}, no others.") from error
+def expression(text, stands):
+    """The regular expression of alternatives with <placeholders>, of which each `stands` for one {name: expression}."""
+    parts = re.split("<(.*?)>", text.replace(" ", ""))  # text, a placeholder, text, …, text
+    if unknown := [name for name in parts[1::2] if name not in stands]:
+        raise InputError(f"{text} has <{unknown[0]}>, which is not defined: add it to the placeholders, above its use.")
+    words = [f"(?:{stands[part]})" if k % 2 else re.escape(part) for k, part in enumerate(parts)]
+    return "".join(words).replace(r"\|", "|")
 
 
-def quantity(fields, kinds):
-    """The Quantity of an entry; InputError if its kind is unknown."""
-    found = entry(Quantity, fields)
-    if found.kind not in kinds:
-        raise InputError(f"{found.name} is of the kind {found.kind!r}, but it must be one of {', '.join(kinds)}.")
-    choose(f"repeats of {found.name}", found.repeats, REPEATS)
-    return found._replace(kind=kinds[found.kind])
+def quantity(fields, kinds, stands):
+    """The Quantity of an entry; InputError if it is wrong, or its kind is unknown."""
+    name, said = fields.get("name"), [key for key in fields if key.partition(" ≤ ")[0] in kinds]
+    with located(name):
+        if len(said) != 1:
+            raise InputError(f"it has {len(said)} kinds, but it must have one of {', '.join(kinds)}.")
+        choose("repeats", fields.get("repeats", REPEATS[0]), REPEATS)
+        kind, _, most = said[0].partition(" ≤ ")
+        own = {key: value for key, value in fields.items() if key != said[0]}
+        own |= {"kind": kinds[kind], "most": most, "meaning": fields[said[0]]}
+        return from_fields(Quantity, own | {"pattern": re.compile(expression(name, stands))})
 
 
-def expanded(text, values):
-    """All that a text means, with each of the `values` {placeholder: [text]} in the place of <placeholder>."""
-    parts = re.split("<(.*?)>", text)  # text, a placeholder, text, …, text
-    for name in parts[1::2]:
-        if name not in values:
-            raise InputError(f"{text} has <{name}>, which is not defined: add it to the placeholders, above its use.")
-    choices = [values[part] if k % 2 else [part] for k, part in enumerate(parts)]
-    return ["".join(words) for words in itertools.product(*choices)]
-
-
-def unique(topics, values):
-    """Every name without placeholders and its Quantity; InputError if a name means two, or could not be found."""
-    names = {}
-    for one in itertools.chain.from_iterable(topic.quantities for topic in topics):
-        for name in expanded(one.name, values):
-            if general(name.replace("<number>", "0")) != name:
-                raise InputError(f"{name} has a number that is not <number> between two slashes: rename it.")
-            if name in names:
-                raise InputError(f"{name} is registered twice, by {names[name].name} and by {one.name}: leave one.")
-            names[name] = one
-    return names
-
-
-def general(name):
-    """The name with <number> in the place of numbers between slashes."""
-    return re.sub(r"(?<=/)\d+(\.\d+)?(?=/)", "<number>", name)
-
-
+@functools.cache
 def find(name):
-    """The Quantity that a name in RESULTS stands for; InputError if it is not registered."""
-    try:
-        return load().names[general(name)]
-    except KeyError:
-        raise InputError(f"{name} is not registered: add it to data/quantities.yaml.") from None
+    """The Quantity that a name in RESULTS stands for; InputError if it is not registered, or by two patterns."""
+    found = [one for one in load().entries if isinstance(one, Quantity) and one.pattern.fullmatch(name)]
+    if not found:
+        raise InputError(f"{name} is not registered: add it to data/quantities.yaml.")
+    if len(found) > 1:
+        raise InputError(f"{name} is registered twice, by {found[0].name} and by {found[1].name}: leave one.")
+    return found[0]
 
 
 def check(name, value, baseline, parameters):

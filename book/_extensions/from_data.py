@@ -1,66 +1,64 @@
 """Directives for what pages show of `data`: `quantities` of the registry of names, and `verdicts` of the ledger."""
 
-from pathlib import Path
-
 from sphinx.util.docutils import SphinxDirective
 
 from lab import ledger, ledger_page
-from utils.quantities import load
+from utils import quantities
 
 
-def kinds(registry):
+def kinds():
     """A table with a line for each kind."""
     yield from ("| kind | values | what it is |", "| --- | --- | --- |")
-    for kind in registry.kinds.values():
+    for kind in quantities.load().kinds.values():
         yield f"| {kind.name} | {kind.bounds}{', whole' * kind.whole} | {kind.meaning} |"
 
 
-def placeholders(registry):
+def placeholders():
     """An item for each placeholder."""
-    for one in registry.placeholders.values():
-        values = ", ".join("any number" if value == "<number>" else f"`{value}`" for value in one.values)
-        yield from (f"- `<{one.name}>`: {values}\\", f"  {one.meaning}")
+    for name, (values, meaning) in quantities.load().placeholders.items():
+        listed = ", ".join({"<number>": "any number", "": "nothing"}.get(v, f"`{v}`") for v in alternatives(values))
+        yield from (f"- `<{name}>`: {listed}\\", f"  {meaning}")
 
 
-def names(registry):
+def names():
     """A section for each topic, with an item for each quantity."""
-    for topic in registry.topics:
-        yield from (f"## {topic.title}", "", topic.about, "")
-        for one in topic.quantities:
-            bounds = one.kind.bounds.replace("∞)", f"`{one.most}`]") if one.most else one.kind.bounds
-            baseline = f" Baseline: {one.baseline}." * bool(one.baseline)
-            exactly = " Repeats exactly." * (one.repeats == "exactly")
-            yield from (f"- `{one.name}`\\", f"  *{one.kind.name}* in {bounds}. {one.meaning}{baseline}{exactly}")
-        yield ""
+    for one in quantities.load().entries:
+        if isinstance(one, quantities.Topic):
+            yield from ("", f"## {one.topic}", "", one.about, "")
+            continue
+        bounds = one.kind.bounds.replace("∞)", f"`{one.most}`]") if one.most else one.kind.bounds
+        baseline = f" Baseline: {one.baseline}." * bool(one.baseline)
+        exactly = " Repeats exactly." * (one.repeats == "exactly")
+        yield "- " + ", ".join(f"`{name}`" for name in alternatives(one.name)) + "\\"
+        yield f"  *{one.kind.name}* in {bounds}. {one.meaning}{baseline}{exactly}"
 
 
-class Quantities(SphinxDirective):
-    """{quantities} kinds, placeholders or names."""
+def alternatives(pattern):
+    """The alternatives of a pattern."""
+    return pattern.replace(" ", "").split("|")
+
+
+PARTS = {
+    "quantities": {"kinds": kinds, "names": names, "placeholders": placeholders},
+    "verdicts": {"counts": lambda: [ledger_page.counts()], "lists": lambda: [ledger_page.lists()]},
+}
+
+
+class Part(SphinxDirective):
+    """A part of a page, {quantities} kinds, for example."""
 
     required_arguments = 1
 
     def run(self):
         """The nodes of the part."""
-        path = Path(self.env.srcdir) / "data" / "quantities.yaml"
-        self.env.note_dependency(str(path))
-        part = {"kinds": kinds, "placeholders": placeholders, "names": names}[self.arguments[0]]
-        return self.parse_text_to_nodes("\n".join(part(load(path))), allow_section_headings=True)
-
-
-class Verdicts(SphinxDirective):
-    """{verdicts} counts or lists."""
-
-    required_arguments = 1
-
-    def run(self):
-        """The nodes of the part."""
-        self.env.note_dependency(str(ledger.FILE))
-        part = {"counts": ledger_page.counts, "lists": ledger_page.lists}[self.arguments[0]]
-        return self.parse_text_to_nodes(part(), allow_section_headings=True)
+        for file in (quantities.FILE, ledger.FILE):
+            self.env.note_dependency(str(file))
+        lines = PARTS[self.name][self.arguments[0]]()
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
 def setup(app):
     """Called by Sphinx."""
-    app.add_directive("quantities", Quantities)
-    app.add_directive("verdicts", Verdicts)
+    for name in PARTS:
+        app.add_directive(name, Part)
     return {"parallel_read_safe": True}
