@@ -7,6 +7,7 @@ A grid's results are three files: `.csv` (a line per number: crossed parameters,
 import csv
 import json
 import math
+import re
 from collections import namedtuple
 from contextlib import contextmanager
 
@@ -18,11 +19,13 @@ from utils import victims
 from utils.errors import InputError
 from utils.evaluation import evaluate
 from utils.images import DATA
+from utils.notebook import report
 
 STATIONARY = victims.STATIONARY
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
 SOLVED = evaluate.SOLVED["affine"]  # largest relative distance of an attack on the affine model that has converged
 Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance
+BASELINE = " (baseline)"  # behind the name of a quantity
 PAIR = ("reconstructions", "nearest_training")
 
 
@@ -78,7 +81,12 @@ def lines(text, crossed, runs):
 
 
 def values(recorded, quantity, column="value", **where):
-    """A quantity or its baseline, {seed: number} of the runs with these parameters; InputError if not unique."""
+    """A quantity or its baseline, {seed: number} of the runs with these parameters; InputError if not unique.
+
+    `alike (baseline)` is another way to write the baseline of alike.
+    """
+    if quantity.endswith(BASELINE):
+        quantity, column = quantity.removesuffix(BASELINE), "baseline"
     where = {"name": quantity} | where
     rows = [row for row in recorded.rows if all(row[name] == str(value) for name, value in where.items())]
     found = {int(row["seed"]): float(row[column]) for row in rows}
@@ -117,11 +125,34 @@ def beyond(recorded, quantity, **where):
     return [after[seed] - before[seed] for seed in after]
 
 
-def said(recorded, quantity, **where):
-    """A quantity's mean over the seeds with its extent, in words; and in how many seeds it is, if not in all."""
-    found, seeds = [*values(recorded, quantity, **where).values()], recorded.about["grid"]["cross"]["SEED"]
-    few = f" ({len(found)} of {len(seeds)} seeds)" if len(found) < len(seeds) else ""
-    return verdicts.words(found) + few if found else "–"
+def said(recorded, names, **where):
+    """A quantity's mean over the seeds with its extent, in words; and in how many seeds it is, if not in all.
+
+    Several names, between ; or / as in "alike; alike (baseline)", are said one after the other.
+    """
+    parts, seeds = re.split("(; | / )", names), len(recorded.about["grid"]["cross"]["SEED"])
+    for k, name in enumerate(parts[::2]):
+        found = by_seed(recorded, name, **where)
+        few = f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
+        parts[2 * k] = verdicts.words(found) + few if found else "–"
+    return "".join(parts)
+
+
+def summary(corner, runs, quantities, across=False, say=said):
+    """A Markdown table of quantities over their seeds, as `say` puts a Recorded, names and parameters into words.
+
+    `runs` are {label: (Recorded, prefix of all names, {parameter: value})}, a line each, or `across` a column each;
+    `quantities` are {label: names}, or pairs of these.
+    """
+    pairs = [*(quantities.items() if isinstance(quantities, dict) else quantities)]
+    columns = [
+        [say(record, re.sub("^|(?<=; )|(?<= / )", f"{prefix}/", names), **where) for _, names in pairs]
+        for record, prefix, where in runs.values()
+    ]
+    labels = [label for label, _ in pairs]
+    if across:
+        return report.table([corner, *runs], *map(list, zip(labels, *columns)))
+    return report.table([corner, *labels], *([label, *cells] for label, cells in zip(runs, columns)))
 
 
 def pictures(recorded, key):

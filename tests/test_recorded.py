@@ -53,6 +53,18 @@ def test_values_are_those_of_the_named_runs(made):
     assert shape == (8, 8, 3) and shown["reconstructions"].shape == (2, 192) and shown["reconstructions"].max() == 0.2
 
 
+def test_a_summary_says_each_quantity_of_each_run(made):
+    found = recorded.load("made")
+    runs = {f"in the {space}": (found, AT, {"SPACE": space}) for space in ("span", "pixels")}
+    table = recorded.summary("runs", runs, {"leak": "leak_auc", "alike; null": "alike; alike (baseline)"}).data
+    said, both = "0.82 [0.80, 0.84]", "10.02 [10.00, 10.04]; 0.50"
+    assert [line.strip("| ").split(" | ") for line in table.splitlines()] == [
+        ["runs", "leak", "alike; null"], ["---"] * 3, ["in the span", said, both], ["in the pixels", said, both]
+    ]  # fmt: skip
+    table = recorded.summary("", runs, {"leak": "leak_auc"}, across=True, say=lambda _, name, SPACE: SPACE + name)
+    assert table.data.splitlines()[2] == f"| leak | span{AT}/leak_auc | pixels{AT}/leak_auc |"
+
+
 @pytest.mark.parametrize("change", ["error", "unsettled", "count"])
 def test_a_run_that_has_not_converged_is_told_apart(made, change):
     old, new = {"error": ("0.01", "0.3"), "unsettled": ("0.79", "0.6"), "count": ("12.0", "16")}[change]
