@@ -20,9 +20,9 @@ from pathlib import Path
 
 import yaml
 
-from lab import recorded, verdicts
+from lab import recorded
 from utils.errors import InputError, choose, from_fields, located
-from utils.notebook import report
+from utils.notebook import report, verdicts
 
 FILE = Path(__file__).parents[1] / "data" / "claims.yaml"
 AHEAD = 3  # so many more changes like that since halfway must leave a verdict as it is

@@ -14,12 +14,11 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from lab import verdicts
 from utils import victims
 from utils.errors import InputError
 from utils.evaluation import evaluate
 from utils.images import DATA
-from utils.notebook import report
+from utils.notebook import report, verdicts
 
 STATIONARY = victims.STATIONARY
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack

@@ -7,7 +7,8 @@ from statistics import mean
 import nbformat
 import yaml
 
-from lab import recorded, verdicts
+from lab import recorded
+from utils.notebook import verdicts
 
 ROOT = Path(__file__).parent.parent
 TOLD = yaml.safe_load((ROOT / "tests" / "numbers.yaml").read_text(encoding="utf-8"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.verdicts import above, answers, extent, words
+from utils.notebook.verdicts import above, answers, extent, words
 
 FIVE = [0.8, 0.81, 0.83, 0.85, 0.86]
 
