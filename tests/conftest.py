@@ -15,7 +15,7 @@ from utils.attacks import decoreco, starts
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
 SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
-UTILS = "__init__", "errors", "choices", "files", "notebook/__init__", "notebook/parameters"
+UTILS = "__init__", "errors", "choices", "files", "quantities", "notebook/__init__", "notebook/parameters"
 
 
 def pytest_runtest_setup():

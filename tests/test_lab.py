@@ -63,6 +63,7 @@ def repository(place):
     write_notebook(place / "experiments" / "tiny.ipynb", DECLARED, BODY)
     (place / "g.yaml").write_text(GOOD)
     (place / "experiments" / "g.yaml").write_text(GOOD)
+    shutil.copy(ROOT / "data" / "quantities.yaml", place / "data")
     return place
 
 
