@@ -184,14 +184,14 @@ def test_more_than_fits_into_memory_is_not_unpacked(monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"does not fit into memory: it unpacks to 12,288.0 GB, and there are"):
         images.load(archive(tmp_path / "header.npz", {"shape": (4 * 10**9, 32, 32, 3)}))
     path = archive(tmp_path / "directory.npz", {"shape": (1000, 100, 100)}, 10**7)  # ten megabytes, as the zip says
-    monkeypatch.setattr(images.devices, "room", lambda: 9e6)
+    monkeypatch.setattr(images.step, "room", lambda: 9e6)
     tracemalloc.start()
     with pytest.raises(InputError, match=r"it unpacks to 0.0 GB, and there are 0.0 GB. Save fewer images"):
         images.load(path)
     assert tracemalloc.get_traced_memory()[1] < 2e6
     tracemalloc.stop()
     monkeypatch.undo()
-    assert 1e8 < images.devices.room() < 1e14
+    assert 1e8 < images.step.room() < 1e14
 
 
 def test_truncated_files(tmp_path):

@@ -14,7 +14,7 @@ from utils.kernels.residual import Stationarity
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 # How far a result may be off, relative to its norm. TF32 keeps ten bits of each factor, on a GPU.
 PRECISIONS = {"float64": 1e-9, "float32": 1e-3, "tf32": 5e-2}
-pytestmark = [pytest.mark.parametrize("device", DEVICES), pytest.mark.filterwarnings("error:The step cannot be")]
+pytestmark = pytest.mark.parametrize("device", DEVICES)
 
 
 @pytest.fixture(scope="module")

@@ -7,27 +7,17 @@ import torch
 
 from utils import networks
 from utils.attacks.decoreco import make_rule
-from utils.kernels import residual
+from utils.kernels import naive, residual
 from utils.kernels.coefficients import Margin, Signed
 from utils.kernels.layers import back, change, forward
 from utils.kernels.losses import LOSSES, signs
 from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
-from utils.kernels.surrogate import SmoothBackward
 
 
 def plain(network, x, coefficients, weighted, sharpness, target=None):
-    """R and its gradients, with `weighted(z, λ)` = Σ c_i Φ(x_i) for the rule; a target in place of the weights."""
-    x, coefficients = x.clone().requires_grad_(), coefficients.clone().requires_grad_()
-    network = change(network, lambda p: p.clone().requires_grad_())
-    a = x
-    for k, layer in enumerate(network):
-        z = a @ layer.weight.T + (0 if layer.bias is None else layer.bias)
-        a = SmoothBackward.apply(z, sharpness) if k < len(network) - 1 else z
-    flat = [p for layer in network for p in layer if p is not None]
-    gradients = torch.autograd.grad(weighted(a, coefficients), flat, create_graph=True)
-    wanted = [p.detach() for layer in target or network for p in layer if p is not None]
-    value = sum((p - g).square().sum() for p, g in zip(wanted, gradients))
-    return value.detach(), *torch.autograd.grad(value, (x, coefficients), allow_unused=True)
+    """R and its gradients by autograd, with `weighted(z, λ)` = Σ c_i Φ(x_i); a target in place of the weights."""
+    module, other = (net and naive.module_of(net) for net in (network, target))
+    return naive.residual(module, x, coefficients, sharpness, weighted, other)
 
 
 N, D, MU = 12, 30, 0.02
@@ -77,10 +67,31 @@ def test_equals_double_backward(name, hidden, sharpness, share, biases):
     assert torch.allclose(ours.value, value, rtol=1e-12)
     assert torch.allclose(ours.layers.sum(-1), value, rtol=1e-12)
     assert (ours.x_gradient - in_x).norm() <= 1e-12 * in_x.norm()
-    if in_c is not None:
-        assert (ours.coefficient_gradient - in_c).norm() <= 1e-12 * in_c.norm()
-    else:
-        assert tied and not ours.coefficient_gradient.any()
+    assert (ours.coefficient_gradient - in_c).norm() <= 1e-12 * in_c.norm()
+    assert bool(in_c.any()) is not tied
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_any_module_has_the_residual_and_the_quadratic_of_the_closed_form(name):
+    outputs, _ = WEIGHTED[name]
+    net, tied = network_of((9, 8), True, outputs), name in LOSSES
+    recipe = networks.Recipe((9, 8), name if tied else "square", MU)
+    rule = make_rule("tied" if tied else name, LABELS[outputs], net, recipe)
+    x, c = (torch.stack(parts) for parts in zip(*(candidates(seed) for seed in range(2))))
+    for wanted in (None, change(net, lambda p: p.flip(0))):
+        fast = Stationarity(net, rule, 5.0, target=wanted)
+        slow = naive.Stationarity(naive.module_of(net), rule, 5.0, wanted and naive.module_of(wanted))
+        pairs = [(fast(x, c).value, slow(x, c).value), *zip(fast(x, c)[2:], slow(x, c)[2:])]
+        for ours, theirs in [*pairs, *zip(fast.quadratic(x), slow.quadratic(x))]:
+            assert (ours - theirs).norm() <= 1e-12 * theirs.norm()
+
+
+@pytest.mark.parametrize("relu", [torch.nn.ReLU(), torch.nn.ReLU(inplace=True), torch.relu, lambda z: z.relu()])
+def test_every_way_to_write_a_relu_has_the_slopes_of_the_surrogate(relu):
+    z = torch.tensor([-1.0, 0.5], requires_grad=True)
+    with naive.Smoothed(2.0):
+        (slope,) = torch.autograd.grad(relu(1 * z).sum(), z)
+    assert torch.allclose(slope, torch.sigmoid(2 * z)) and not relu(-z.detach().abs()).any()
 
 
 def test_relu_gradient_is_the_slope_of_the_residual():

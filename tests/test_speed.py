@@ -9,7 +9,7 @@ import torch
 from conftest import chapter_functions
 from utils import images, networks
 from utils.errors import InputError
-from utils.kernels import cost
+from utils.kernels import cost, naive
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
 
@@ -36,8 +36,9 @@ def test_both_versions_of_a_step_agree_and_torch_counts_what_the_formulas_count(
     generator = torch.Generator().manual_seed(0)
     given = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((4, widths[0]), (4,)))
     network, *given = networks.change(network, torch.Tensor.double), *given
-    value, *gradients = cost.plain_step(network, *given, 30.0)
-    assert cost.counted(cost.plain_step, network, *given, 30.0) == cost.plain_operations(4, widths)
+    plainly = naive.module_of(network), *given, 30.0
+    value, *gradients = naive.residual(*plainly)
+    assert cost.counted(naive.residual, *plainly) == cost.plain_operations(4, widths)
     for form, share in SHARES.items():
         step = Stationarity(network, Signed(), 30.0, share)
         assert cost.counted(step, *given) == cost.operations(4, widths, form)

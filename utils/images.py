@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 from utils import photographs
 from utils.choices import DATASETS
 from utils.errors import InputError
-from utils.kernels import devices
+from utils.kernels import step
 
 DATA = Path(__file__).parent.parent / "data"
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -93,7 +93,7 @@ def unpack(path):
     with np.load(path, allow_pickle=False) as archive:
         names = [name for name in ARRAYS if name in archive]
         sizes = [promised(archive.zip, f"{name}.npy") for name in names]
-        needed, there = sum(map(max, sizes)) / 1e9, devices.room() / 1e9
+        needed, there = sum(map(max, sizes)) / 1e9, step.room() / 1e9
         if needed > there:
             raise MemoryError(f"it unpacks to {needed:,.1f} GB, and there are {there:,.1f} GB")
         if any(directory != header for directory, header in sizes):

@@ -12,11 +12,12 @@ import torch
 from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
-from utils.kernels import affine, devices, graphs, layers, one_hidden, solvers
+from utils.kernels import affine, layers, one_hidden, solvers
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.polish import polish
 from utils.kernels.stationarity import Stationary, relative_gradients
+from utils.kernels.step import run, tuned
 
 STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
 
@@ -140,7 +141,7 @@ def descended(network, x, y, recipe):
         slope = torch.cat([slope, slope.new_zeros(1)]).add_(recipe.weight_decay * theta)
         return loss.value(z, known).mean() + recipe.weight_decay / 2 * theta @ theta, slope
 
-    with devices.tuned(seen, inner):
+    with tuned(seen, inner):
         theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
         if recipe.stages:
             inside = polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
@@ -160,7 +161,7 @@ def descend(objective, theta, recipe):
     rate = torch.full((), recipe.learning_rate, dtype=torch.float64, device=theta.device)
     state = theta, value, slope, torch.zeros_like(theta), torch.zeros_like(value), rate  # a step changes them in place
     step = partial(descended_step, objective, recipe.momentum, (rate.new_tensor(recipe.growth), rate.new_tensor(0.8)))
-    graphs.repeated(partial(step, *state), state, often=recipe.epochs)(recipe.epochs)
+    run(partial(step, *state), state, recipe.epochs)
     return theta
 
 

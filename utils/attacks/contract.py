@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from tqdm.auto import tqdm
 
-from utils.errors import InputError, choose
-from utils.kernels import devices, graphs
+from utils.errors import InputError
+from utils.kernels import step
 from utils.kernels.similarity import best_match, is_constant
 from utils.networks import Recipe, span, within
 
@@ -16,7 +16,7 @@ from utils.networks import Recipe, span, within
 class Released(NamedTuple):
     """All that an attacker sees of a victim."""
 
-    network: tuple  # of Layers, θ*
+    network: tuple | torch.nn.Module  # of Layers, θ*; the stationarity attack also takes a module, for rows (n, d)
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
 
@@ -44,29 +44,31 @@ def check_layers(network):
 
 def check_start(released, start, labels):
     """Raise InputError unless a start x (…, n, d) is finite and fits to labels (n,) and to the released network."""
-    check_layers(released.network)
-    (n, d), inputs = start.shape[-2:], released.network[0].weight.shape[-1]
+    network, (n, d) = released.network, start.shape[-2:]
+    module = isinstance(network, torch.nn.Module)
+    if not module:
+        check_layers(network)
+    inputs = d if module else network[0].weight.shape[-1]
     if d != inputs or labels.shape != (n,):
         there = f"there are {tuple(labels.shape)} labels and {inputs} inputs"
         raise InputError(f"A start of {n} images of {d} values needs {n} labels and {d} inputs, but {there}.")
     if not start.numel() or not start.isfinite().all():
         raise InputError("The start is empty, or holds values that are NaN or infinite: draw it anew.")
-    if choose("KERNELS", graphs.way(), graphs.WAYS) == "graph" and not start.is_cuda:
-        raise InputError("KERNELS is graph, and only a GPU has graphs: use auto, plain or compiled.")
-    if n > (most := devices.most(released.network, start.device)):
+    if not module and n > (most := step.most(network, start.device)):
         raise InputError(f"{n} candidates do not fit into the memory: choose at most {most} CANDIDATES.")
 
 
 @contextmanager
 def tuned(x, network, rounded=False):
-    """Where an attack runs: `devices.tuned`; InputError if the memory is full, whoever fills it."""
+    """Where an attack runs: `step.tuned`; InputError if the memory is full, whoever fills it."""
+    layers = () if isinstance(network, torch.nn.Module) else network  # of a module it is not known what it needs
     try:
-        with devices.tuned(x, network, rounded):
+        with step.tuned(x, layers, rounded):
             yield
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):
             raise
-        fits = min(x.shape[-2] // 2, devices.most(network, x.device))
+        fits = min([x.shape[-2] // 2, *([step.most(layers, x.device)] if layers else [])])
         what = f"choose at most {fits} CANDIDATES or IMAGES" if fits else "choose a smaller network"
         raise InputError(f"The memory is full: end what else runs, or {what}.") from error
 

@@ -4,6 +4,7 @@ Minimises R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖² and two penalt
 below their bound. Images are without a mean: the trainer's is not released. Leading dimensions are independent attacks.
 """
 
+import copy
 import math
 import time
 import warnings
@@ -15,11 +16,12 @@ import torch
 from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
+from utils.kernels import naive
 from utils.kernels.coefficients import RULES, Tied, best
-from utils.kernels.graphs import LOOK, plain, repeated
 from utils.kernels.layers import change, flatten
 from utils.kernels.residual import Stationarity
 from utils.kernels.solvers import STEPS, words
+from utils.kernels.step import run
 from utils.networks import in_span
 
 
@@ -41,17 +43,28 @@ class Parts(NamedTuple):
 class State(NamedTuple):
     """Where an attack stands: all that it needs to go on as if it had not stopped. Steps change it in place."""
 
-    step: torch.Tensor  # (1,), how many were taken
+    step: torch.Tensor  # (1,), how many were taken; behind the last the candidates are looked at once more
     x: torch.Tensor  # pixels (…, n, d), or coordinates (…, n, r)
     coefficients: torch.Tensor  # λ (…, n)
     best_x: torch.Tensor  # x and λ with the smallest loss so far, among those with the last α
     best_coefficients: torch.Tensor
     least: torch.Tensor  # that loss (…)
     history: torch.Tensor  # the loss of every step so far, and zeros (K+1, …)
-    mean: torch.Tensor  # the optimiser's memory for x, zeros at first
-    square: torch.Tensor
-    coefficient_mean: torch.Tensor  # and for λ
-    coefficient_square: torch.Tensor
+    x_memory: torch.Tensor  # the optimiser's, of means and squares (2, …, n, d), zeros at first
+    coefficient_memory: torch.Tensor  # (2, …, n)
+
+    def keep(self, loss, counts):
+        """Note the loss; where it `counts` and is the smallest so far, the candidates are the best ones."""
+        self.history.index_copy_(0, self.step.clamp_max(len(self.history) - 1), loss[None])
+        better = counts & (loss < self.least)
+        self.best_x.copy_(torch.where(better[..., None, None], self.x, self.best_x))
+        self.best_coefficients.copy_(torch.where(better[..., None], self.coefficients, self.best_coefficients))
+        self.least.copy_(torch.where(better, loss, self.least))
+
+    def ended(self, tolerance):
+        """Whether all attacks have converged, or all have diverged."""
+        latest = self.history[int(self.step) - 1]  # zeros before the first step
+        return bool((self.least <= tolerance).all() or not latest.isfinite().any())
 
 
 class Plan(NamedTuple):
@@ -61,6 +74,10 @@ class Plan(NamedTuple):
     arrived: torch.Tensor  # whether that is the last α
     rate: torch.Tensor  # of x
     coefficient_rate: torch.Tensor  # of λ
+
+    def at(self, step):
+        """The Plan of a step (1,), or of the last one behind it; a GPU looks it up by itself."""
+        return Plan(*(values.index_select(0, step.clamp_max(len(values) - 1))[0] for values in self))
 
 
 class Settings(NamedTuple):
@@ -76,6 +93,14 @@ class Settings(NamedTuple):
         """α at step k; it has arrived at `sharpness` after four fifths of the iterations."""
         return self.softest * (self.sharpness / self.softest) ** (min(1.0, k / iterations / 0.8) if iterations else 1)
 
+    def plan(self, optimiser, iterations, like):
+        """The Plan of an attack of so many steps, in numbers of the type of `like`; the last rate is zero."""
+        steps, factor = range(iterations + 1), STEPS[optimiser][1]
+        alphas = torch.tensor([self.alpha(k, iterations) for k in steps], dtype=torch.float64)
+        factors = torch.tensor([*(factor(k, iterations) for k in steps[:-1]), 0.0], dtype=torch.float64)
+        rates = ((factors * rate).to(like) for rate in (self.learning_rate, self.coefficient_rate))
+        return Plan(alphas.to(like), (alphas == self.sharpness).to(like.device), *rates)
+
 
 # `sgd` as Buzaglo et al. (2023) publish it for regression on CIFAR-10; the others were chosen by the attacker's loss.
 SETTINGS = {
@@ -89,12 +114,17 @@ class Objective:
     """The attacker's loss and its gradients, at pixels x or at coordinates in a basis (d, r), and at λ."""
 
     def __init__(self, network, rule, sharpness, lambda_min, range_weight, basis=None, target=None):
-        given, sharpness = (network, target), network[0].weight.new_tensor(sharpness)
-        seen, wanted = (net if basis is None or net is None else in_span(net, basis) for net in given)
-        self.stationarity = Stationarity(seen, rule, sharpness, target=wanted)
+        if isinstance(network, torch.nn.Module):
+            self.stationarity = naive.Stationarity(network, rule, target=target)
+            self.scale = self.stationarity.squares.sum()
+        else:
+            given = (network, target)
+            seen, wanted = (net if basis is None or net is None else in_span(net, basis) for net in given)
+            self.stationarity = Stationarity(seen, rule, target=wanted)
+            self.scale = flatten(network if target is None else target).square().sum()  # ‖θ*‖²
+        self.stationarity.sharpness = self.scale.new_tensor(sharpness)
         self.bound = lambda_min if rule.bounded else -math.inf
         self.range_weight, self.basis = range_weight, basis
-        self.scale = flatten(network if target is None else target).square().sum()  # ‖θ*‖²
         self.unseen = self.scale - self.stationarity.squares.sum()  # ‖W₁‖² outside of the basis
 
     def pixels(self, x):
@@ -145,29 +175,91 @@ def attack(
     `coefficients` (…, n), or is drawn from `seed`. Of the iterates with the last α the first whose loss is at most
     `tolerance` is returned, or the best. With `until` an attack stops after so many of its `iterations`; a call given
     its `details.state` goes on. InputError if it diverges; a batch says so in `stopped`.
+
+    The released network may be any torch.nn.Module that takes rows (n, d): then autograd differentiates it, slowly.
     """
     begun, x = time.perf_counter(), start.to(dtype)
-    network, target = (net and change(net, lambda p: p.to(dtype)) for net in (released.network, target))
     settings = settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness)
     if labels is None:
-        labels = balanced(start.shape[-2], max(len(network[-1].weight), 2), start.device)
-    check(released, start, labels, settings.sharpness, lambda_min, range_weight, iterations)
+        labels = balanced(start.shape[-2], max(outputs_of(released.network), 2), start.device)
+    check(released, start, labels, basis, settings.sharpness, lambda_min, range_weight, iterations)
+    network, target = (net and of_type(net, dtype) for net in (released.network, target))
     rule = make_rule(rule, labels.to(dtype), network, released.recipe)
     if basis is not None:
         basis, pixels_per_axis = basis.to(dtype), basis.shape[0] / basis.shape[1]
         x = x @ basis  # (…, n, d) @ (d, r) -> (…, n, r)
         settings = settings._replace(learning_rate=settings.learning_rate * pixels_per_axis**0.5)
     objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis, target)
-    begin = draw(rule, x, seed) if coefficients is None else coefficients.to(x).expand(x.shape[:-1])
-    state, plan = state or initial(x, begin, iterations), planned(settings, optimiser, iterations, x)
-    run = partial(minimise, objective, state, optimiser, plan, until, tolerance, progress)
+    plan = settings.plan(optimiser, iterations, x)
+    state = state or begin(x, draw(rule, x, seed) if coefficients is None else coefficients, iterations)
+    move = partial(descend, objective, state, plan, optimiser, tolerance, until, progress)
     with tuned(x, objective.stationarity.network, rounded=True):
-        state, stopped, history = spared(objective.stationarity, x, run)
-    x, found = state[3:5] if until is None or state.least.isfinite().all() else state[1:3]
-    parts, seconds = objective(x, found)[0], time.perf_counter() - begun
-    parts = parts._replace(share=objective.share(x, found), state=state if until else None)
-    x, found = objective.pixels(x).to(start), found.to(start)
+        state = spared(objective.stationarity, x, move)
+    return result(objective, state, plan, tolerance, until, start, begun)
+
+
+def begin(x, coefficients, iterations):
+    """The State of an attack that begins at candidates x (…, n, d) and λ (…, n)."""
+    coefficients, least = coefficients.to(x).expand(x.shape[:-1]), x.new_full(x.shape[:-2], math.inf)
+    history, step = least.new_zeros(iterations + 1, *least.shape), x.new_zeros(1, dtype=torch.long)
+    memories = (part.new_zeros(2, *part.shape) for part in (x, coefficients))
+    return State(step, x, coefficients, x, coefficients, least, history, *memories)
+
+
+def descend(objective, state, plan, optimiser, tolerance, until, progress):
+    """Step from a State until all has converged or diverged, or to the end, or `until` a step: the State there."""
+    state, move = State(*(part.clone() for part in state)), STEPS[optimiser][0]
+    projects, last, taken = optimiser == "projection", len(state.history) - 1, int(state.step)
+    end = until if until is not None and until < last else last + 1  # the last candidates have a loss, too
+
+    def step():  # reads and writes tensors of the state alone: a GPU captures it
+        now = plan.at(state.step)
+        objective.stationarity.sharpness.copy_(now.sharpness)
+        if projects:  # the best λ for the candidates, which may have diverged; found on the processor
+            state.coefficients.copy_(objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3)))
+        parts, x_gradient, coefficient_gradient = objective(state.x, state.coefficients)
+        state.keep(parts.total, now.arrived & (state.least > tolerance))  # what has converged stays
+        move(state.x, x_gradient, state.x_memory, now.rate)
+        move(state.coefficients, coefficient_gradient, state.coefficient_memory, now.coefficient_rate)
+        state.step.add_(1)
+
+    graph = not projects and isinstance(objective.stationarity, Stationarity)
+    with bar(end - 1, "DecoReco attack", progress) as shown:
+        shown.update(taken)
+        run(step, state, end - taken, partial(state.ended, tolerance), shown.update, graph)
+    return state
+
+
+def result(objective, state, plan, tolerance, until, start, begun):
+    """The Attack that ends in a State; InputError if all has diverged."""
+    history = state.history[: int(state.step)]
+    stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
+    if stopped == "diverged":
+        raise InputError("The attack diverged: its loss is not finite. Choose a smaller LEARNING_RATE.")
+    best = until is None or state.least.isfinite().all()
+    x, found = (state.best_x, state.best_coefficients) if best else (state.x, state.coefficients)
+    objective.stationarity.sharpness.copy_(plan.at(state.step).sharpness)
+    parts = objective(x, found)[0]._replace(share=objective.share(x, found), state=state if until else None)
+    seconds, x, found = time.perf_counter() - begun, objective.pixels(x).to(start), found.to(start)
     return Attack(x, found, None, parts.total, history, stopped, parts, seconds)
+
+
+def spared(stationarity, x, move):
+    """What `move()` returns. If it fills a GPU, and there are several sets of candidates, once more with half of them.
+
+    The sets x (S, n, d) are evaluated in slices, as many at once as seem to fit; others may use the memory, too.
+    """
+    n, sets = x.shape[-2], len(x) if x.dim() == 3 else 1
+    try:
+        return move()
+    except torch.OutOfMemoryError:
+        at_once = min(sets, stationarity.rows // n)
+        if at_once < 2:
+            raise
+    warnings.warn(f"The memory is full: of {sets} sets of candidates {at_once // 2} are moved at once.", stacklevel=3)
+    stationarity.rows = n * (at_once // 2)
+    torch.cuda.empty_cache()
+    return move()
 
 
 def settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness):
@@ -178,110 +270,17 @@ def settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness):
     return SETTINGS[choose("OPTIMISER", optimiser, choices)]._replace(**given)
 
 
-def initial(x, coefficients, iterations):
-    """The State of an attack that begins at candidates x and λ."""
-    least, step = torch.full(x.shape[:-2], math.inf).to(x), torch.zeros(1, dtype=torch.long, device=x.device)
-    history = least.new_zeros(iterations + 1, *least.shape)
-    memory = [torch.zeros_like(part) for part in (x, x, coefficients, coefficients)]
-    return State(step, x, coefficients, x, coefficients, least, history, *memory)
+def of_type(network, dtype):
+    """The network with weights of another type; a module's copy does not train."""
+    if isinstance(network, torch.nn.Module):
+        return copy.deepcopy(network).to(dtype).requires_grad_().eval()
+    return change(network, lambda p: p.to(dtype))
 
 
-def planned(settings, optimiser, iterations, like):
-    """The Plan of an attack of so many steps; its numbers are of the type of `like`."""
-    steps, factor = range(iterations + 1), STEPS[optimiser][1]
-    alphas = torch.tensor([settings.alpha(k, iterations) for k in steps], dtype=torch.float64)
-    factors = torch.tensor([*(factor(k, iterations) for k in steps[:-1]), 0.0], dtype=torch.float64)
-    arrived = (alphas == settings.sharpness).to(like.device)
-    return Plan(alphas.to(like), arrived, *((factors * rate).to(like) for rate in settings[:2]))
-
-
-def at(values, step):
-    """The entry of `values` (K, …) at a step (1,), or the last one behind them; a GPU looks it up by itself."""
-    return values.index_select(0, step.clamp_max(len(values) - 1))[0]
-
-
-def minimise(objective, state, optimiser, plan, until, tolerance, progress):
-    """Take the steps of an attack from a State, to its end or `until` a step: State, why it stopped, and the losses."""
-    state = State(*(part.clone() for part in state))  # steps change it
-    last, taken = len(state.history) - 1, int(state.step)
-    end, chunk = last if until is None else min(until, last), LOOK[state.x.device.type]
-    step = partial(stepped, objective, state, plan, STEPS[optimiser][0], tolerance)
-    if optimiser == "projection":  # the best λ are found on the processor, before each step
-        project, chunk = partial(projected, objective, state, plan), 1
-        run = plain(lambda: (project(), step()))
-    else:
-        run = repeated(step, state, often=end - taken)
-    with bar(end, "DecoReco attack", progress) as shown:
-        shown.update(taken)
-        while taken < end and not terminated(state, taken, tolerance):
-            run(count := min(chunk, end - taken))
-            taken += count
-            shown.update(count)
-    if taken == last and not terminated(state, taken, tolerance):  # the last candidates have a loss, too
-        if optimiser == "projection":
-            project()
-        evaluated(objective, state, plan, tolerance)
-        taken += 1
-    objective.stationarity.sharpness.copy_(plan.sharpness[min(int(state.step), last)])
-    history = state.history[:taken]
-    stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
-    if stopped == "diverged":
-        raise InputError("The attack diverged: its loss is not finite. Choose a smaller LEARNING_RATE.")
-    return state, stopped, history
-
-
-def spared(stationarity, x, run):
-    """What `run()` returns. If that fills a GPU, and there are several sets of candidates, once more with half of them.
-
-    The sets x (S, n, d) are evaluated in slices, as many at once as seem to fit; others may use the memory, too.
-    """
-    n, sets = x.shape[-2], len(x) if x.dim() == 3 else 1
-    try:
-        return run()
-    except torch.OutOfMemoryError:
-        at_once = min(sets, stationarity.rows // n)
-        if at_once < 2:
-            raise
-    warnings.warn(f"The memory is full: of {sets} sets of candidates {at_once // 2} are moved at once.", stacklevel=4)
-    stationarity.rows = n * (at_once // 2)
-    torch.cuda.empty_cache()
-    return run()
-
-
-def stepped(objective, state, plan, move, tolerance):
-    """A step on the tensors of a State: the loss and its gradients, what was best so far, and along the gradients."""
-    x_gradient, coefficient_gradient = evaluated(objective, state, plan, tolerance)
-    move(state.x, x_gradient, state[7:9], at(plan.rate, state.step))
-    move(state.coefficients, coefficient_gradient, state[9:11], at(plan.coefficient_rate, state.step))
-    state.step.add_(1)
-
-
-def evaluated(objective, state, plan, tolerance):
-    """The gradients in x and λ; the loss is noted, and, if it is the smallest so far, where that was.
-
-    Only losses of the last α are compared. What has converged stays.
-    """
-    objective.stationarity.sharpness.copy_(at(plan.sharpness, state.step))
-    parts, *gradients = objective(state.x, state.coefficients)
-    loss = parts.total
-    state.history.index_copy_(0, state.step.clamp_max(len(state.history) - 1), loss[None])
-    better = at(plan.arrived, state.step) & (loss < state.least) & (state.least > tolerance)
-    state.best_x.copy_(torch.where(better[..., None, None], state.x, state.best_x))
-    state.best_coefficients.copy_(torch.where(better[..., None], state.coefficients, state.best_coefficients))
-    state.least.copy_(torch.where(better, loss, state.least))
-    return gradients
-
-
-def projected(objective, state, plan):
-    """Replace λ by the best ones for the candidates, which may have diverged."""
-    objective.stationarity.sharpness.copy_(at(plan.sharpness, state.step))
-    state.coefficients.copy_(objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3)))
-
-
-def terminated(state, taken, tolerance):
-    """Whether after some steps all attacks have converged or diverged."""
-    diverged = taken and not state.history[taken - 1].isfinite().any()
-    return bool(diverged or (state.least <= tolerance).all())
+def outputs_of(network):
+    """How many outputs a network has: as many as its last weights have rows."""
+    last = [*network.parameters()][-1] if isinstance(network, torch.nn.Module) else network[-1].weight
+    return len(last)
 
 
 def draw(rule, x, seed):
@@ -301,7 +300,7 @@ def balanced(n, kinds, device="cpu"):
 
 def make_rule(name, labels, network, recipe):
     """The rule for candidates with labels (n,) and a network trained by a recipe; InputError unless they fit."""
-    classes = max(outputs := len(network[-1].weight), 2)
+    classes = max(outputs := outputs_of(network), 2)
     several = choose("RULE", name, RULES) == "multiclass" or (name == "tied" and recipe.loss == "cross_entropy")
     if several != (outputs > 1):
         needed, other = ("several outputs", "signed or margin") if several else ("one output", "multiclass")
@@ -313,10 +312,13 @@ def make_rule(name, labels, network, recipe):
     return RULES[name](labels, outputs, recipe.loss, recipe.weight_decay)
 
 
-def check(released, start, labels, sharpness, lambda_min, range_weight, iterations):
+def check(released, start, labels, basis, sharpness, lambda_min, range_weight, iterations):
     """Raise InputError unless the kernel covers this network, and x (…, n, d) and labels (n,) fit to it."""
     check_start(released, start, labels)
-    if len(released.network) > 1 and math.isfinite(released.recipe.sharpness):
+    if isinstance(released.network, torch.nn.Module):
+        if basis is not None:
+            raise InputError("A module is attacked in pixels: give no basis, or the layers of a fully connected stack.")
+    elif len(released.network) > 1 and math.isfinite(released.recipe.sharpness):
         raise InputError("The stationarity attack needs a ReLU network, and this one has a softplus: use sharpness=∞.")
     if not sharpness > 0:
         raise InputError(f"The sharpness α of the surrogate is {sharpness:g}; it must be larger than 0.")

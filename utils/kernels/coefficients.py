@@ -27,6 +27,10 @@ class Signed:
         """D_L (…, n, K) of outputs z (…, n, K) and λ (…, n)."""
         return coefficients[..., None] * self.direction(z) / z.shape[-2]
 
+    def combined(self, z, coefficients):
+        """Σ_i c_iΦ(x_i), whose derivative in the outputs is the signal: what autograd differentiates."""
+        return (self.signal(z, coefficients) * z).sum()
+
     def pullback(self, z, coefficients, up):
         """dR/dλ = ⟨direction, dR/dD_L⟩/n, and dR/dz = 0."""
         return (up * self.direction(z)).sum(-1) / z.shape[-2], torch.zeros_like(up)
@@ -67,6 +71,10 @@ class Tied:
     def signal(self, z, coefficients):
         """D_L (…, n, K), which depends on z alone."""
         return self.loss.slope(z, self.labels) / (-z.shape[-2] * self.weight_decay)
+
+    def combined(self, z, coefficients):
+        """The training loss over −μ."""
+        return self.loss.value(z, self.labels).mean() / -self.weight_decay
 
     def pullback(self, z, coefficients, up):
         """dR/dλ = 0, and dR/dz = −ℓ''·dR/dD_L/(nμ)."""

@@ -1,14 +1,10 @@
-"""What a step of the stationarity attack costs: its operations and bytes by formula, as torch counts them, and plainly.
+"""What a step of the stationarity attack costs: its operations and bytes, by formula and as torch counts them.
 
 A product of matrices of a×b and b×c entries takes 2abc operations; all else, slopes, sums and masks, is not counted.
 Networks are given by their widths (n₀, …, n_L), with biases in the first layer alone, as in the attacked ones.
 """
 
-import torch
 from torch.utils.flop_counter import FlopCounterMode
-
-from utils.kernels.layers import change
-from utils.kernels.surrogate import SmoothBackward
 
 
 def operations(n, widths, form="cheaper"):
@@ -22,7 +18,7 @@ def operations(n, widths, form="cheaper"):
 
 
 def plain_operations(n, widths):
-    """The operations of `plain_step`: the direct form, but for a product by zeros in the last layer."""
+    """The operations of `naive.residual`: the direct form, but for a product by zeros in the last layer."""
     return operations(n, widths, "direct") - 2 * n * widths[-2] * widths[-1]
 
 
@@ -42,17 +38,3 @@ def counted(function, *given):
     with FlopCounterMode(display=False) as counter:
         function(*given)
     return counter.get_total_flops()
-
-
-def plain_step(network, x, coefficients, sharpness):
-    """R (…) and its gradients in x (n, d) and λ (n,), for the rule `signed`, by differentiating twice, as published."""
-    x, coefficients = (part.clone().requires_grad_() for part in (x, coefficients))
-    first, *later = network = change(network, lambda p: p.clone().requires_grad_())
-    z = x @ first.weight.T + first.bias  # (n, d) @ (d, n₁) -> (n, n₁)
-    for layer in later:
-        z = SmoothBackward.apply(z, sharpness) @ layer.weight.T
-    combined = (coefficients * z[:, 0]).mean()  # Σ cᵢΦ(xᵢ)
-    theta = [p for layer in network for p in layer if p is not None]
-    gradients = torch.autograd.grad(combined, theta, create_graph=True)
-    value = sum((p.detach() - g).square().sum() for p, g in zip(theta, gradients))
-    return value.detach(), *torch.autograd.grad(value, (x, coefficients))

@@ -12,8 +12,8 @@ from collections import namedtuple
 
 import torch
 
-from utils.kernels.devices import needed, room
 from utils.kernels.layers import back, forward
+from utils.kernels.step import needed, room
 
 ROWS = 512  # candidates that are evaluated at once on a CPU, in its cache; on a GPU, as many as its memory holds
 # R (…), the share ‖W̄_l − D_lᵀĀ_{l−1}‖² of each layer (…, L), and the gradients of R in x (…, n, d) and in λ (…, n).

@@ -4,7 +4,7 @@ import torch
 from torch.nn import AvgPool2d
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
-from utils.kernels.devices import room
+from utils.kernels.step import room
 
 C1, C2 = 0.01**2, 0.03**2  # the constants of SSIM for pixels in [0, 1]
 POSITIONS = 64  # of the window, whose products are made at once

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from utils.kernels.graphs import LOOK
+from utils.kernels.step import LOOK
 
 # The answer x of a linear solve, b − Ax, a list of ‖b − Ax‖/‖b‖ (…) after each iteration, and booleans (…).
 Solution = namedtuple("Solution", "x remainder residuals converged")

@@ -1,0 +1,106 @@
+"""The residual of stationarity in its plainest form, by autograd, for any torch.nn.Module that takes rows (n, d).
+
+What the closed form of `residual`, its fast twin for a stack of layers, is compared with.
+"""
+
+import math
+
+import torch
+from torch.nn.utils import parameters_to_vector as vector_of
+from torch.overrides import TorchFunctionMode
+
+from utils.kernels.residual import Residual
+
+RELUS = torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, torch.nn.functional.relu
+
+
+class SmoothBackward(torch.autograd.Function):
+    """A ReLU, max(z, 0), that passes gradients back with the slope σ(αz) in place of 1[z > 0]; α = ∞ is the ReLU's."""
+
+    @staticmethod
+    def forward(ctx, z, sharpness):
+        """Return max(z, 0), of the shape of z."""
+        ctx.save_for_backward(z)
+        ctx.sharpness = sharpness
+        return z.clamp_min(0)
+
+    @staticmethod
+    def backward(ctx, upstream):
+        """Multiply with σ(αz); α itself has no gradient."""
+        (z,) = ctx.saved_tensors
+        slope = (z > 0).to(z) if math.isinf(ctx.sharpness) else torch.sigmoid(ctx.sharpness * z)
+        return upstream * slope, None
+
+
+class Smoothed(TorchFunctionMode):
+    """While it lasts, every ReLU is a SmoothBackward with the sharpness α."""
+
+    def __init__(self, sharpness):
+        super().__init__()
+        self.sharpness = sharpness
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in RELUS:
+            return SmoothBackward.apply(args[0], self.sharpness)
+        return function(*args, **(kwargs or {}))
+
+
+def module_of(network):
+    """The module of a network of Layers, with weights of its own."""
+    parts: list = []
+    for weight, bias in network:
+        linear = torch.nn.Linear(*weight.shape[::-1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
+        linear.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+        parts += [torch.nn.ReLU(), linear] if parts else [linear]
+    return torch.nn.Sequential(*parts)
+
+
+def signed(z, coefficients):
+    """Σ_i c_iΦ(x_i) with c_i = λ_i/n, from outputs z (n, 1)."""
+    return (coefficients * z[:, 0]).mean()
+
+
+def residual(module, x, coefficients, sharpness=math.inf, combined=signed, target=None):
+    """R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖² for a module Φ, and its gradients in x (n, d) and λ (n,).
+
+    `combined` is Σ_i c_iΦ(x_i), a function of the outputs (n, K) and λ; a `target`, a module, has other weights for θ*.
+    """
+    x, coefficients = (part.detach().requires_grad_() for part in (x, coefficients))
+    theta = tuple(module.parameters())
+    with Smoothed(sharpness):
+        z = module(x.view_as(x))  # (n, d) -> (n, K); torch's counter of products wants no leaf
+    gradients = torch.autograd.grad(combined(z, coefficients), theta, create_graph=True)
+    wanted = theta if target is None else target.parameters()
+    value = sum((p.detach() - g).square().sum() for p, g in zip(wanted, gradients))
+    slopes = torch.autograd.grad(value, (x, coefficients), allow_unused=True, materialize_grads=True)
+    return value.detach(), *slopes
+
+
+class Stationarity:
+    """`residual.Stationarity` for a module: the same calls, one set of candidates after the other; R has one part."""
+
+    rows = 0  # candidates of several sets that are evaluated at once
+
+    def __init__(self, module, rule, sharpness=math.inf, target=None):
+        self.network, self.rule, self.sharpness, self.target = module, rule, sharpness, target
+        self.theta = vector_of((module if target is None else target).parameters()).detach()
+        self.squares = self.theta.square().sum()[None]
+
+    def __call__(self, x, coefficients):
+        """Return the Residual at x (…, n, d) and λ (…, n)."""
+        if x.dim() > 2:
+            return Residual(*map(torch.stack, zip(*map(self, x, coefficients))))
+        value, *slopes = residual(self.network, x, coefficients, self.sharpness, self.rule.combined, self.target)
+        return Residual(value, value[None], *slopes)
+
+    def quadratic(self, x):
+        """H (…, n, n) and b (…, n) with R(x, λ) = ‖θ*‖² − 2bᵀλ + λᵀHλ, from the gradient of every candidate."""
+        if x.dim() > 2:
+            return tuple(map(torch.stack, zip(*map(self.quadratic, x))))
+        with Smoothed(self.sharpness):
+            z = self.network(x)
+        signals, theta = self.rule.signal(z, torch.ones_like(x[:, 0])).detach(), tuple(self.network.parameters())
+        alone = (signals * one[:, None] for one in torch.eye(len(x)).to(x))
+        rows = [vector_of(torch.autograd.grad(z, theta, signal, retain_graph=True)) for signal in alone]
+        rows = torch.stack(rows)  # ∇_θ⟨D_i, Φ(x_i)⟩ of every candidate (n, p)
+        return rows @ rows.mT, rows @ self.theta
