@@ -5,7 +5,7 @@ from skimage.metrics import structural_similarity
 from utils import networks, quantities
 from utils.attacks.bilevel import Inner
 from utils.attacks.contract import Attack, Released
-from utils.attacks.decoreco import Parts
+from utils.attacks.objective import Parts
 from utils.evaluation import evaluate
 from utils.evaluation.experiment import Name, Trial
 from utils.images import Part, Split

@@ -185,11 +185,11 @@ def test_steps_are_taken_one_by_one_until_all_has_ended(stop, taken):
 
 
 def full(sets):
-    """A residual that needs more memory than there is for so many sets of candidates at once."""
-    evaluate = Stationarity.__call__
+    """An evaluation that needs more memory than there is for so many sets of candidates at once."""
+    evaluate = Stationarity.evaluate
 
     def call(self, x, coefficients):
-        if min(len(x), self.rows // x.shape[-2]) >= sets:
+        if len(x) >= sets:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return evaluate(self, x, coefficients)
 
@@ -200,12 +200,11 @@ def test_a_full_memory_is_met_once_with_smaller_slices(released, monkeypatch):
     start = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(4)])
     run = partial(decoreco.attack, released, start, iterations=5)
     plain = run()
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(Stationarity, "__call__", full(4))
-    with pytest.warns(UserWarning, match="of 4 sets of candidates 2 are moved at once") as said:
+    monkeypatch.setattr(Stationarity, "evaluate", full(4))
+    with pytest.warns(UserWarning, match="2 sets of candidates are moved at once") as said:
         found = run()
     assert len(said) == 1 and torch.allclose(found.images, plain.images, rtol=1e-4, atol=1e-6)
-    monkeypatch.setattr(Stationarity, "__call__", full(1))
+    monkeypatch.setattr(Stationarity, "evaluate", full(1))
     with (
         pytest.raises(InputError, match="The memory is full: .* choose at most 5 CANDIDATES"),
         pytest.warns(UserWarning),

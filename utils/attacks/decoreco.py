@@ -7,7 +7,6 @@ below their bound. Images are without a mean: the trainer's is not released. Lea
 import copy
 import math
 import time
-import warnings
 from functools import partial
 from typing import NamedTuple
 
@@ -15,29 +14,12 @@ import torch
 
 from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
+from utils.attacks.objective import Objective
 from utils.errors import InputError, choose
-from utils.kernels import naive
-from utils.kernels.coefficients import RULES, Tied, best
-from utils.kernels.layers import change, flatten
-from utils.kernels.residual import Stationarity
+from utils.kernels.coefficients import RULES, Tied
+from utils.kernels.layers import change
 from utils.kernels.solvers import STEPS, words
 from utils.kernels.step import run
-from utils.networks import in_span
-
-
-class Parts(NamedTuple):
-    """The attacker's loss in parts, each (…); `stationarity` (…, L) for every layer, in units of ‖θ*‖²."""
-
-    stationarity: torch.Tensor  # ‖W̄_l − D_lᵀĀ_{l−1}‖²/‖θ*‖²
-    range: torch.Tensor  # weight · Σ relu(|x| − 1)²/‖θ*‖²
-    feasibility: torch.Tensor  # 5 Σ relu(λ_min − λ)²/‖θ*‖², zero for rules without a bound
-    share: torch.Tensor | None = None  # (…, n): by how much R/‖θ*‖² grows if a candidate is left out
-    state: "State | None" = None  # of an attack that was to stop on its way
-
-    @property
-    def total(self):
-        """The attacker's loss."""
-        return self.stationarity.sum(-1) + self.range + self.feasibility
 
 
 class State(NamedTuple):
@@ -110,56 +92,6 @@ SETTINGS = {
 }
 
 
-class Objective:
-    """The attacker's loss and its gradients, at pixels x or at coordinates in a basis (d, r), and at λ."""
-
-    def __init__(self, network, rule, sharpness, lambda_min, range_weight, basis=None, target=None):
-        if isinstance(network, torch.nn.Module):
-            self.stationarity = naive.Stationarity(network, rule, target=target)
-            self.scale = self.stationarity.squares.sum()
-        else:
-            given = (network, target)
-            seen, wanted = (net if basis is None or net is None else in_span(net, basis) for net in given)
-            self.stationarity = Stationarity(seen, rule, target=wanted)
-            self.scale = flatten(network if target is None else target).square().sum()  # ‖θ*‖²
-        self.stationarity.sharpness = self.scale.new_tensor(sharpness)
-        self.bound = lambda_min if rule.bounded else -math.inf
-        self.range_weight, self.basis = range_weight, basis
-        self.unseen = self.scale - self.stationarity.squares.sum()  # ‖W₁‖² outside of the basis
-
-    def pixels(self, x):
-        """Coordinates (…, n, r) to pixels (…, n, d)."""
-        return x if self.basis is None else x @ self.basis.mT
-
-    def __call__(self, x, coefficients):
-        r = self.stationarity(x, coefficients)
-        r.layers[..., 0] += self.unseen
-        outside, x_gradient = self.outside(x)
-        below = (self.bound - coefficients).clamp_min(0)
-        parts = Parts(*(part / self.scale for part in (r.layers, outside, 5 * below.square().sum(-1))))
-        return parts, r.x_gradient + x_gradient, r.coefficient_gradient - 10 * below
-
-    def outside(self, x):
-        """The penalty for pixels outside of [−1, 1], and its gradient."""
-        if not self.range_weight:
-            return x.new_zeros(x.shape[:-2]), 0.0
-        pixels = self.pixels(x)
-        beyond = pixels - pixels.clamp(-1, 1)
-        push = 2 * self.range_weight * beyond
-        return self.range_weight * beyond.square().sum((-2, -1)), push if self.basis is None else push @ self.basis
-
-    def share(self, x, coefficients):
-        """By how much R/‖θ*‖² grows without candidate i: 2λᵢ(b − Hλ)ᵢ + λᵢ²Hᵢᵢ, as R is a quadratic in λ; (…, n)."""
-        h, b = self.stationarity.quadratic(x)
-        known = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
-        rest = b - (h @ known[..., None])[..., 0]
-        return (2 * known * rest + known.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
-
-    def best_coefficients(self, x):
-        """The λ (…, n) above the bound that minimises R for these x."""
-        return best(*self.stationarity.quadratic(x), self.bound)  # type: ignore[call-arg]
-
-
 def attack(
     released, start, *, rule="signed", labels=None, optimiser="adam", learning_rate=None, coefficient_rate=None,
     sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,
@@ -192,9 +124,8 @@ def attack(
     objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis, target)
     plan = settings.plan(optimiser, iterations, x)
     state = state or begin(x, draw(rule, x, seed) if coefficients is None else coefficients, iterations)
-    move = partial(descend, objective, state, plan, optimiser, tolerance, until, progress)
     with tuned(x, objective.stationarity.network, rounded=True):
-        state = spared(objective.stationarity, x, move)
+        state = descend(objective, state, plan, optimiser, tolerance, until, progress)
     return result(objective, state, plan, tolerance, until, start, begun)
 
 
@@ -223,7 +154,7 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress):
         move(state.coefficients, coefficient_gradient, state.coefficient_memory, now.coefficient_rate)
         state.step.add_(1)
 
-    graph = not projects and isinstance(objective.stationarity, Stationarity)
+    graph = not (projects or objective.slow)
     with bar(end - 1, "DecoReco attack", progress) as shown:
         shown.update(taken)
         run(step, state, end - taken, partial(state.ended, tolerance), shown.update, graph)
@@ -242,24 +173,6 @@ def result(objective, state, plan, tolerance, until, start, begun):
     parts = objective(x, found)[0]._replace(share=objective.share(x, found), state=state if until else None)
     seconds, x, found = time.perf_counter() - begun, objective.pixels(x).to(start), found.to(start)
     return Attack(x, found, None, parts.total, history, stopped, parts, seconds)
-
-
-def spared(stationarity, x, move):
-    """What `move()` returns. If it fills a GPU, and there are several sets of candidates, once more with half of them.
-
-    The sets x (S, n, d) are evaluated in slices, as many at once as seem to fit; others may use the memory, too.
-    """
-    n, sets = x.shape[-2], len(x) if x.dim() == 3 else 1
-    try:
-        return move()
-    except torch.OutOfMemoryError:
-        at_once = min(sets, stationarity.rows // n)
-        if at_once < 2:
-            raise
-    warnings.warn(f"The memory is full: of {sets} sets of candidates {at_once // 2} are moved at once.", stacklevel=3)
-    stationarity.rows = n * (at_once // 2)
-    torch.cuda.empty_cache()
-    return move()
 
 
 def settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness):

@@ -8,6 +8,7 @@ start θ⁰ of the training is known, the target is θ* − αθ⁰ in place of 
 """
 
 import math
+import warnings
 from collections import namedtuple
 
 import torch
@@ -77,11 +78,25 @@ class Stationarity:
         self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in self.target])
 
     def __call__(self, x, coefficients):
-        """Return the Residual at x (…, n, d) and λ (…, n); long batches (S, n, d), in slices that fit a cache."""
-        slices = max(1, self.rows // x.shape[-2])
-        if x.dim() == 3 and len(x) > slices:
+        """Return the Residual at x (…, n, d) and λ (…, n); long batches (S, n, d), in slices that fit.
+
+        A GPU's memory may be used by others, too: where a slice does not fit, slices are half as long from then on.
+        """
+        sets, slices = len(x) if x.dim() == 3 else 1, max(1, self.rows // x.shape[-2])
+        if sets > slices:
             parts = map(self, x.split(slices), coefficients.split(slices))
             return Residual(*map(torch.cat, zip(*parts)))
+        try:
+            return self.evaluate(x, coefficients)
+        except torch.OutOfMemoryError:
+            if sets == 1:
+                raise
+        warnings.warn(f"The memory is full: {sets // 2} sets of candidates are moved at once.", stacklevel=2)
+        self.rows = x.shape[-2] * (sets // 2)
+        return self(x, coefficients)
+
+    def evaluate(self, x, coefficients):
+        """The same, all at once."""
         network, hidden = self.network, range(len(self.network) - 1)
         a, z = forward(network, x)
         slope, bend = map(list, zip(*(slopes(s, self.sharpness) for s in z)))
