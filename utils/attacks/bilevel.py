@@ -7,6 +7,8 @@ several. By the implicit function theorem dl/dx = −∇_x⟨∇_θ E(x, y; θ(x
 import math
 import time
 from collections import namedtuple
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
@@ -16,6 +18,15 @@ from utils.errors import InputError, choose
 from utils.kernels import affine, one_hidden, solvers
 
 BUDGET = 50_000  # steps that the inner solver of a network may take in all, unless told otherwise
+
+
+class Lower(NamedTuple):
+    """The lower level: whose minimum training finds, and the weights that it is to return, in the kernel's own type."""
+
+    model: ModuleType  # the kernel: affine or one_hidden
+    target: torch.Tensor | one_hidden.Weights  # θ*
+    labels: torch.Tensor  # (m,)
+    weight_decay: float  # μ
 
 
 # The loss ½‖θ(x) − θ*‖² (…) and dl/dx (…, m, d); the Solved of the model's kernel, with θ(x); (…) booleans for where
@@ -32,15 +43,27 @@ def hypergradient(released, x, inverse=None, start=None, pairs=()):
     The inner solve begins at `start`, a network or weights of the model's kernel; the affine model can do without.
     `inverse`, in place of the kernel's `inner`, solves the lower level and finds p in another way.
     """
-    model, y, recipe = model_of(released), released.labels, released.recipe
-    if start is None and model is one_hidden:
+    lower = lower_level(released)
+    if start is None and lower.model is one_hidden:
         raise InputError("A network with a hidden layer needs theta_start, a network: zero is a saddle of its energy.")
     if isinstance(start, tuple) and isinstance(start[0], networks.Layer):
-        start = model.weights(start, recipe.sharpness)
-    solved, apply_inverse, pairs = (inverse or model.inner)(x, y, recipe.weight_decay, start, pairs)
-    u = model.difference(solved, model.weights(released.network, recipe.sharpness))
-    p, sound = apply_inverse(u)
+        start = lower.model.weights(start, released.recipe.sharpness)
+    return evaluate(lower, x, start, inverse, pairs)
+
+
+def evaluate(lower, x, start, inverse=None, pairs=()):
+    """The Hypergradient at images x (…, m, d), where training begins at weights of the kernel."""
+    model, target, y, decay = lower
+    solved, apply_inverse, pairs = (inverse or model.inner)(x, y, decay, start, pairs)
+    u = model.difference(solved, target)  # θ(x) − θ*
+    p, sound = apply_inverse(u)  # (∇²_θ E)⁻¹(θ(x) − θ*)
     return Hypergradient(model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound, pairs)
+
+
+def lower_level(released):
+    """The Lower of a released network."""
+    model, recipe = model_of(released), released.recipe
+    return Lower(model, model.weights(released.network, recipe.sharpness), released.labels, recipe.weight_decay)
 
 
 def model_of(released):
@@ -69,8 +92,8 @@ class UpperLevel:
     images are further than 2 from their start (root mean square of `pixels`), or the inner solves' budget is used up.
     """
 
-    def __init__(self, released, start, pixels, theta, warm, budget, watch):
-        self.released, self.start, self.pixels, self.theta = released, start, pixels, theta
+    def __init__(self, lower, start, pixels, theta, warm, budget, watch):
+        self.lower, self.start, self.pixels, self.theta = lower, start, pixels, theta
         self.warm, self.budget, self.watch, self.iterations = warm, budget, watch, 0
         self.history, self.sound = [], []
 
@@ -82,7 +105,7 @@ class UpperLevel:
         if self.iterations >= self.budget or (self.moved(flat) > 2).all():
             return torch.full_like(self.found.loss, math.inf), torch.zeros_like(flat)  # type: ignore[has-type]
         self.tried = flat
-        self.found = hypergradient(self.released, flat.reshape(self.start.shape), start=self.theta)
+        self.found = evaluate(self.lower, flat.reshape(self.start.shape), self.theta)
         self.iterations += self.found.solved.iterations
         return self.found.loss, self.found.gradient.flatten(-2)
 
@@ -120,39 +143,50 @@ def attack(
     """
     begun, model = time.perf_counter(), model_of(released)
     budget = (math.inf if model is affine else BUDGET) if inner_budget is None else inner_budget
+    check(released, start, theta_start, iterations, budget, inner_start)
+    small = condensed(released)
+    if theta_start is None and model is one_hidden:
+        released, theta_start, inner_start = small, small.network, "cold"
+    basis, sharpness = basis_of(start, small.network[0].weight), released.recipe.sharpness
+    seen = released._replace(network=networks.in_span(released.network, basis))
+    lower, theta = lower_level(seen), theta_start and model.weights(networks.in_span(theta_start, basis), sharpness)
+    look = watch and (lambda x, loss: watch(x @ basis.mT, loss))
+    upper = UpperLevel(lower, start @ basis, start.shape[-1], theta, inner_start == "warm", budget, look)
+    scale = model.square_norm(lower.target) / 2
+    settings = {"value_tolerance": tolerance * scale, "iterations": iterations, "each": upper.accept}
+    with tuned(upper.start, seen.network), bar(iterations, "bilevel attack", progress) as upper.bar:  # type: ignore
+        found = solvers.lbfgs(upper, upper.start.flatten(-2), **settings)
+    return result(upper, found, start, basis, scale, begun)
+
+
+def check(released, start, theta_start, iterations, budget, inner_start):
+    """Raise InputError unless the attack can be made with these settings."""
     check_start(released, start, released.labels)
     if iterations < 0 or not budget > 0:
         given = f"{iterations} iterations and an inner budget of {budget}"
         raise InputError(f"{given}: give at least 0 iterations and 1 inner step.")
     choose("INNER_START", inner_start, ("warm", "cold"))
-    small = condensed(released)
-    if theta_start is None and model is one_hidden:
-        released, theta_start, inner_start = small, small.network, "cold"
-    rows, basis = small.network[0].weight, networks.span_of(start)
-    if (rows - networks.within(rows, basis)).norm() > 1e-9 * rows.norm():  # else the trainer's own, to the last bit
-        basis = networks.span_of(start, rows)
-    seen = released._replace(network=networks.in_span(released.network, basis))
-    if theta_start is not None:
-        if [a.weight.shape for a in theta_start] != [b.weight.shape for b in released.network]:
-            raise InputError("theta_start has other shapes than the released network: draw it from the same recipe.")
-        theta_start = model.weights(networks.in_span(theta_start, basis), released.recipe.sharpness)
-    look = watch and (lambda x, loss: watch(x @ basis.mT, loss))
-    upper = UpperLevel(seen, start @ basis, start.shape[-1], theta_start, inner_start == "warm", budget, look)
-    scale = model.square_norm(model.weights(seen.network, seen.recipe.sharpness)) / 2
-    settings = {"value_tolerance": tolerance * scale, "iterations": iterations, "each": upper.accept}
-    with tuned(upper.start, seen.network), bar(iterations, "bilevel attack", progress) as upper.bar:  # type: ignore
-        found = solvers.lbfgs(upper, upper.start.flatten(-2), **settings)
-    return finished(upper, found, start, basis, scale, time.perf_counter() - begun)
+    given, own = ([layer.weight.shape for layer in network] for network in (theta_start or (), released.network))
+    if theta_start is not None and given != own:
+        raise InputError("theta_start has other shapes than the released network: draw it from the same recipe.")
 
 
-def finished(upper, found, start, basis, scale, seconds):
+def basis_of(start, rows):
+    """An orthonormal basis (…, d, r) of the span of the start and of rows of weights."""
+    basis = networks.span_of(start)  # the trainer's own, to the last bit, if the start is the truth
+    inside = (rows - networks.within(rows, basis)).norm() <= 1e-9 * rows.norm()
+    return basis if inside else networks.span_of(start, rows)
+
+
+def result(upper, found, start, basis, scale, begun):
     """The Attack of a solvers.Minimum; what no step of the inner solver is left for has not stalled."""
     x, stopped = found.x.reshape(upper.start.shape), found.stopped
-    solved = hypergradient(upper.released, x, start=upper.theta).solved
-    network = networks.in_span(model_of(upper.released).network(solved.weights), basis.mT)
+    solved = evaluate(upper.lower, x, upper.theta).solved
+    network = networks.in_span(upper.lower.model.network(solved.weights), basis.mT)
     if upper.iterations >= upper.budget:
         names = "stalled", "budget"
         stopped = stopped.replace(*names) if isinstance(stopped, str) else [word.replace(*names) for word in stopped]
     inner, history = Inner(torch.stack(upper.sound), solved.gradient_norm, upper.iterations), torch.stack(upper.history)
     images = start + (x - upper.start) @ basis.mT
+    seconds = time.perf_counter() - begun
     return Attack(images, None, network, found.value / scale, history / scale, stopped, inner, seconds)
