@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from utils import networks
 from utils.attacks import decoreco
-from utils.kernels import graphs
+from utils.kernels import naive, step
 from utils.kernels.coefficients import Signed
-from utils.kernels.cost import counted, least_bytes, plain_step
+from utils.kernels.cost import counted, least_bytes
 from utils.kernels.residual import Stationarity
 
 TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-12}  # of gradients that are differences of large sums
@@ -41,7 +41,7 @@ def compare(network, x, coefficients, basis=None):
     """Our step, in coordinates of a basis if there is one, and the plain one, which agree."""
     small = (network, x) if basis is None else (networks.in_span(network, basis), x @ basis)
     ours = partial(Stationarity(small[0], Signed(), PUBLISHED.sharpness), small[1], coefficients)
-    plain = partial(plain_step, network, x, coefficients, PUBLISHED.sharpness)
+    plain = partial(naive.residual, naive.module_of(network), x, coefficients, PUBLISHED.sharpness)
     (_, _, *mine), (_, down, other) = ours(), plain()
     for pair in zip(mine, (down if basis is None else down @ basis, other)):
         agree(*pair, TOLERANCES[x.dtype])
@@ -64,7 +64,7 @@ def replayed(function):
 
     def run():
         if not graph:
-            graph.append(graphs.capture(function, 1))
+            graph.append(step.capture(function, 1))
         graph[0].replay()
 
     return run

@@ -15,9 +15,11 @@ from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gr
 
 TINY = (3, 2, 1)
 SHARES = {"cheaper": cheaper_share, "gram": gram_share, "direct": direct_share}
-ROW = {"kernel": "step", "version": "plain", "size": {"candidates": 2}, "dtype": "float32", "seconds": 0.5}
-ABOUT = {"processor": "any", "cores": 2, "threads": 2}
-RECORD = {"about": ABOUT, "limits": {"float32": 8.0}, "rows": [ROW]}
+ROW = {"kernel": "step", "version": "plain", "size": {"candidates": 2}, "dtype": "float32"}
+STEP = {"extra_info": ROW, "stats": {"median": 0.5}}
+LIMIT = {"extra_info": {"kernel": "limits", "version": "float32", "flops": 16e9, "bytes": None}, "stats": {"min": 2.0}}
+ABOUT = {"device": "cpu", "processor": "any", "cores": 2, "threads": 2}
+RECORD = {"machine_info": ABOUT, "benchmarks": [STEP, LIMIT]}
 
 
 def test_operations_and_bytes_of_a_network_small_enough_to_count():
@@ -91,7 +93,7 @@ def test_a_record_is_read_by_kernel_version_size_and_precision(chapter, folder):
     (folder / "cpu.json").write_text(json.dumps(RECORD))
     machine, limits, chapter["timed"] = chapter["speed"]("cpu")
     assert machine == ["any", 2, 2] and limits == {"float32": 8e9}
-    assert chapter["row"]("step", "plain", candidates=2) == ROW
+    assert chapter["row"]("step", "plain", candidates=2) == ROW | {"seconds": 0.5}
     assert chapter["took"]("step", "plain", candidates=2) == 0.5
     with pytest.raises(InputError, match="has no step of plain, float64.*make bench RECORD=cpu"):
         chapter["row"]("step", "plain", "float64", candidates=2)
@@ -100,11 +102,11 @@ def test_a_record_is_read_by_kernel_version_size_and_precision(chapter, folder):
 DAMAGED = {
     "missing": None,
     "cut off": json.dumps(RECORD)[:-10],
-    "no processor": json.dumps({**RECORD, "about": {"device": "cpu"}}),
-    "no limits": json.dumps({**RECORD, "limits": None}),
-    "no rows": json.dumps({key: value for key, value in RECORD.items() if key != "rows"}),
-    "a time in words": json.dumps({**RECORD, "rows": [{**ROW, "seconds": "long"}]}),
-    "a row without a size": json.dumps({**RECORD, "rows": [{**ROW, "size": None}]}),
+    "no processor": json.dumps({**RECORD, "machine_info": {"device": "cpu"}}),
+    "no limit": json.dumps({**RECORD, "benchmarks": [{**LIMIT, "stats": {}}]}),
+    "no rows": json.dumps({"machine_info": ABOUT}),
+    "a time in words": json.dumps({**RECORD, "benchmarks": [{**STEP, "stats": {"median": "long"}}]}),
+    "a row without a size": json.dumps({**RECORD, "benchmarks": [{**STEP, "extra_info": {**ROW, "size": None}}]}),
     "a list": "[]",
     "no text": b"\xff\xfe\x00",
 }
