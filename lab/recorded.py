@@ -24,6 +24,7 @@ STATIONARY = victims.STATIONARY
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
 SOLVED = evaluate.SOLVED["affine"]  # largest relative distance of an attack on the affine model that has converged
 Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance
+BETWEEN = "(; | / )"  # names that are said one after the other
 BASELINE = " (baseline)"  # behind the name of a quantity
 PAIR = ("reconstructions", "nearest_training")
 
@@ -129,7 +130,7 @@ def said(recorded, names, **where):
 
     Several names, between ; or / as in "alike; alike (baseline)", are said one after the other.
     """
-    parts, seeds = re.split("(; | / )", names), len(recorded.about["grid"]["cross"]["SEED"])
+    parts, seeds = re.split(BETWEEN, names), len(recorded.about["grid"]["cross"]["SEED"])
     for k, name in enumerate(parts[::2]):
         found = by_seed(recorded, name, **where)
         few = f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
@@ -138,16 +139,18 @@ def said(recorded, names, **where):
 
 
 def summary(corner, runs, quantities, across=False, say=said):
-    """A Markdown table of quantities over their seeds, as `say` puts a Recorded, names and parameters into words.
+    """A Markdown table of quantities over their seeds, as `say` puts a Recorded, a name and parameters into words.
 
     `runs` are {label: (Recorded, prefix of all names, {parameter: value})}, a line each, or `across` a column each;
-    `quantities` are {label: names}, or pairs of these.
+    `quantities` are {label: names}, or pairs of these, with ; or / between several names.
     """
+
+    def cell(names, record, prefix, where):
+        parts = re.split(BETWEEN, names)
+        return "".join(one if k % 2 else say(record, f"{prefix}/{one}", **where) for k, one in enumerate(parts))
+
     pairs = [*(quantities.items() if isinstance(quantities, dict) else quantities)]
-    columns = [
-        [say(record, re.sub("^|(?<=; )|(?<= / )", f"{prefix}/", names), **where) for _, names in pairs]
-        for record, prefix, where in runs.values()
-    ]
+    columns = [[cell(names, *run) for _, names in pairs] for run in runs.values()]
     labels = [label for label, _ in pairs]
     if across:
         return report.table([corner, *runs], *map(list, zip(labels, *columns)))
