@@ -7,11 +7,12 @@ import pytest
 import torch
 from problems import DEVICE, PHOTOS, PUBLISHED, agree, normal, regression
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import decoreco, unmixing
 from utils.kernels import naive
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity
+from utils.training import stationary
 
 STEPS, N, WIDTH, MANY = 4000, 100, 500, 32  # of the published optimiser; candidates; neurons; restarts
 BUDGETS = 50, 100, 150, 200, 250, 300, 400, 800
@@ -73,7 +74,7 @@ def trained(m, *widths):
     rows = torch.as_tensor(PHOTOS.images) / 255.0
     rows = torch.cat([rows, rows.flip(2)])[:m].flatten(1).double().to(DEVICE)  # (m, d)
     part = images.Part(rows, (torch.arange(m, device=DEVICE) % 2).double())
-    return victims.train(part, networks.perceptron("signed", *widths)._replace(epochs=EPOCHS))
+    return stationary.train(part, networks.perceptron("signed", *widths)._replace(epochs=EPOCHS))
 
 
 @paper

@@ -5,8 +5,9 @@ from functools import cache
 
 import torch
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import decoreco, starts
+from utils.training import stationary
 
 DEVICE = torch.device(os.environ.get("DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu"))
 PHOTOS = images.load("photos")
@@ -23,7 +24,7 @@ def agree(ours, theirs, tolerance):
 def released(recipe, m):
     """What a victim of m photographs gives away; the photographs; and as many others."""
     data = images.split(PHOTOS, m, m, 0, DEVICE)
-    return victims.train(data.secret, recipe).released, data.secret.images, data.known.images
+    return stationary.train(data.secret, recipe).released, data.secret.images, data.known.images
 
 
 def regression(width, **training):

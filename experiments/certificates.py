@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import nnls
 from torch.nn.functional import normalize
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import contract, decoreco
 from utils.errors import InputError
 from utils.evaluation.membership import ALIKE
@@ -28,6 +28,7 @@ from utils.kernels.kkt_sets import (
 from utils.kernels.layers import change, forward, joint
 from utils.kernels.similarity import detail_ncc
 from utils.networks import within
+from utils.training import stationary
 
 NEAR = 0.01  # a neuron bends at an image if its hyperplane is so near
 
@@ -58,7 +59,7 @@ def photographs_of(name, data, count, seed, device):
 def trained(part, neurons, epochs, seed):
     """The network of gradient descent on a Part as it is, without touching its mean."""
     recipe = networks.perceptron("margin", neurons)._replace(epochs=epochs, centred=False)
-    return victims.train(part, recipe, seed).released.network
+    return stationary.train(part, recipe, seed).released.network
 
 
 def fitted(network, points, signs):

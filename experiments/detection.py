@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import torch
 
-from utils import victims
 from utils.attacks import detectors
 from utils.evaluation import membership, recovery
 from utils.evaluation.experiment import Row
 from utils.images import Part
 from utils.kernels.similarity import best_match, ncc
+from utils.training import stationary
 
 SCORES = (
     "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
@@ -69,7 +69,7 @@ def practise(known, recipe, shape, seed, place, steps):
     other half, as `detectors.make_attacks` does. Here, and only here, it knows the truth.
     """
     mine, rest = halved(known)
-    shadow = victims.train(mine, recipe, seed)
+    shadow = stationary.train(mine, recipe, seed)
     adversary = detectors.make_attacks(shadow.released, rest, shape, seed, place, steps)
     truth = shows(adversary, mine.images - shadow.mean)
     return {attack: detectors.fit(ATTACKS[attack].scores(adversary), truth[attack]) for attack in ATTACKS}

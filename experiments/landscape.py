@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import torch
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import bilevel, starts
 from utils.attacks.contract import Released
 from utils.evaluation.experiment import Row
 from utils.kernels import affine, one_hidden, solvers
+from utils.training import stationary
 
 LOSSES = ("bilevel", "stationarity", "DecoReco")
 
@@ -33,7 +34,7 @@ def setting(labelled, m, recipe, seed, device):
     """The Split, three sets of m images (training, partition, noise), and what a victim of the recipe released."""
     data = images.split(labelled, m, m, seed, device)
     noise = starts.random(m, data.secret.images.shape[1], seed, device)
-    released = victims.train(data.secret, recipe, seed).released
+    released = stationary.train(data.secret, recipe, seed).released
     return data, (data.secret.images, data.known.images, noise), released
 
 

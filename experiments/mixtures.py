@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import torch
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.evaluation import evaluate, membership
 from utils.evaluation.experiment import Row
+from utils.training import stationary
 
 SETS = ("training", "partition", "noise", "held_out")
 
@@ -77,7 +78,7 @@ def random_axes(*rows, seed=0):
 
 def affine_setting(data, sets, weight_decay):
     """The Setting of the affine model, whose trainer subtracts no mean."""
-    released = victims.train(data.secret, networks.affine(weight_decay)).released
+    released = stationary.train(data.secret, networks.affine(weight_decay)).released
     return Setting(released, torch.zeros_like(sets[0][0]), random_axes(*sets[:3], released.network[0].weight))
 
 
@@ -88,9 +89,9 @@ def deep_setting(data, sets, neurons, seed, mean="training"):
     """
     recipe = networks.perceptron("signed", neurons, neurons)
     for stages in (recipe.stages, 9, 12):
-        victim = victims.train(data.secret, recipe._replace(stages=stages), seed)
-        error = victims.stationarity(victim, data.secret).smallest.max().item()
-        if error <= victims.STATIONARY:
+        victim = stationary.train(data.secret, recipe._replace(stages=stages), seed)
+        error = stationary.stationarity(victim, data.secret).smallest.max().item()
+        if error <= stationary.STATIONARY:
             break
     subtracted = victim.mean if mean == "training" else data.known.images.mean(0)
     rows = networks.span(victim.released.network).mT

@@ -1,12 +1,13 @@
 """Planted images, judged by training on them: whether the weights that they were made for come back, and from where."""
 
-from utils import networks, victims
+from utils import networks
 from utils.attacks import bilevel, planting
 from utils.evaluation.experiment import Row
 from utils.images import Part
 from utils.kernels import one_hidden
 from utils.kernels.layers import unflatten
 from utils.kernels.similarity import ssim
+from utils.training import stationary
 
 # Of `measures`, what goes into RESULTS, and what of them is the baseline.
 QUANTITIES = {
@@ -42,7 +43,7 @@ def from_perturbed(released, images, seed, basis=None):
 
 def from_start(released, images, seed):
     """The same if training begins at the trainer's θ⁰, drawn from `seed`; the order of the neurons does not count."""
-    again = victims.train(Part(images, released.labels), released.recipe, seed).released.network
+    again = stationary.train(Part(images, released.labels), released.recipe, seed).released.network
     apart = networks.matched_distance if len(again) > 1 else networks.distance
     return apart(again, released.network)
 

@@ -32,7 +32,8 @@ def measured(victim, data, noise):
     """The rank of W₁, and what of a Split's images and of `noise` (m, d) lies in its row space."""
     network, recipe = victim.released.network, victim.released.recipe
     basis, values = networks.span(network), torch.linalg.svdvals(network[0].weight)
-    found = {"rank": (basis.shape[1], None), "accuracy": (victim.accuracy, None)}
+    z = victim.released.outputs(victim.seen(data.secret.images))
+    found = {"rank": (basis.shape[1], None), "accuracy": (networks.accuracy(z, data.secret.labels), None)}
     for level in LEVELS:
         found[f"above_{level}"] = (values > float(level) * values[0]).sum().item(), None
     parts = (part.images - part.images.mean(0) * recipe.centred for part in (data.secret, data.held_out))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import starts, truncated
 from utils.attacks.contract import Released
 from utils.errors import choose
@@ -13,6 +13,7 @@ from utils.evaluation.experiment import Row
 from utils.kernels import one_hidden
 from utils.kernels.similarity import pairwise_ssim
 from utils.kernels.truncated import train
+from utils.training import stationary
 
 STARTS = ("random", "ground_truth", "partition")
 
@@ -113,7 +114,7 @@ def trained(reading, secret, theta0):
     """What is Released after training from a network θ⁰: a stationary point, or where training stops."""
     (x, y), recipe = secret, recipe_of(reading)
     if reading.victim == "stationary":
-        theta = one_hidden.weights(victims.train(secret, recipe, start=theta0).released.network, reading.sharpness)
+        theta = one_hidden.weights(stationary.train(secret, recipe, start=theta0).released.network, reading.sharpness)
     else:
         begun, steps = one_hidden.weights(theta0, reading.sharpness), (reading.trained, reading.victim, reading.rate)
         theta = train(x, y, reading.decay, begun, *steps)

@@ -3,9 +3,10 @@
 A victim of the bilevel attack sees its images as they are; one of the stationarity attack sees them without their mean.
 """
 
-from utils import networks, victims
+from utils import networks
 from utils.attacks import bilevel, decoreco, planting, starts
 from utils.evaluation.experiment import Name, Trial
+from utils.training import stationary
 
 SCALE = decoreco.SETTINGS["sgd"].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
 
@@ -33,7 +34,7 @@ def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **set
     a start that is prepared; at the trainer's θ⁰, drawn from 2·`seed` (`known_theta0`); or at the next draw
     (`unknown_theta0`). `settings` of bilevel.attack are for an attack that begins at a θ⁰.
     """
-    victim = victims.train(data.secret, recipe, 2 * seed)
+    victim = stationary.train(data.secret, recipe, 2 * seed)
     (m, d), device = data.secret.images.shape, data.secret.images.device
     start = begin(place, data, victim, seed, m)
     if knowledge == "from_weights":

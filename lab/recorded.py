@@ -14,13 +14,12 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from utils import victims
 from utils.errors import InputError
 from utils.evaluation import evaluate
 from utils.images import DATA
 from utils.notebook import report, verdicts
+from utils.training.stationary import STATIONARY
 
-STATIONARY = victims.STATIONARY
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
 SOLVED = evaluate.SOLVED["affine"]  # largest relative distance of an attack on the affine model that has converged
 Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance

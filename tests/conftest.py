@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import decoreco, starts
+from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
@@ -82,7 +83,7 @@ def relu_released(rule="signed"):
     """What a small ReLU network of twelve photographs gives away, of four classes if the rule is for several."""
     data = images.split(images.load("photos", binary=rule != "multiclass"), 12, 12)
     recipe = networks.perceptron(rule, 20, 16)._replace(epochs=60, stages=0)
-    return victims.train(data.secret, recipe).released
+    return stationary.train(data.secret, recipe).released
 
 
 def attacked(released, **settings):
@@ -95,7 +96,7 @@ def attacked(released, **settings):
 def photos():
     """One hundred secret and one hundred known views, and the victim's network at μ = 0.01."""
     data = images.split(images.load("photos"), 100, 100)
-    return data, victims.train(data.secret, networks.affine(1e-2)).released.network
+    return data, stationary.train(data.secret, networks.affine(1e-2)).released.network
 
 
 @pytest.fixture(scope="session")

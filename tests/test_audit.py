@@ -25,9 +25,10 @@ from audit import audit, judge, pictures, report, stages, weights
 from audit.__main__ import FAULT, main
 from audit.run import fitting
 from conftest import Bomb
-from utils import images, ordinary
+from utils import images
 from utils.errors import InputError
 from utils.networks import Layer
+from utils.training import torch_trainer
 
 SIDE, M, WIDTH = 16, 12, 60
 SHAPE = (SIDE, SIDE, 3)
@@ -517,7 +518,7 @@ def test_wrong_parameters_are_refused(sides, mixing):
 def test_pictures_behind_a_known_start_are_sure(sides):
     rows, labels = (torch.from_numpy(part) for part in sides[0])
     part = images.Part(rows.flatten(1).double() / 255, labels.double())
-    victim = ordinary.train(part, None, SHAPE, "sgd", (3 * WIDTH,), epochs=40)
+    victim = torch_trainer.train(part, None, SHAPE, "sgd", (3 * WIDTH,), epochs=40)
     after, before = (
         {f"{k}.{name}": p for k, layer in enumerate(net) for name, p in layer._asdict().items()}
         for net in (victim.released.network, victim.start)

@@ -2,12 +2,13 @@ import pytest
 import torch
 
 from conftest import chapter_functions
-from utils import networks, victims
+from utils import networks
 from utils.attacks import bilevel, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.images import Part
 from utils.kernels import solvers
+from utils.training import stationary
 
 MU = 1e-2
 CHAPTER = chapter_functions("inside-the-solver")
@@ -17,7 +18,7 @@ INVERSES = {"exact": None, "cg": CHAPTER["cg"], "quasi-Newton": CHAPTER["quasi_n
 @pytest.fixture
 def problem(small):
     x, y, generator = small
-    released = victims.train(Part(x, y), networks.affine(MU)).released
+    released = stationary.train(Part(x, y), networks.affine(MU)).released
     return torch.rand(12, 30, dtype=torch.float64, generator=generator), released, generator
 
 
@@ -51,7 +52,7 @@ def test_attack_reaches_the_weights(photos, name, inner_start):
     start = starts.random(100, 3072, 5) if name == "random" else starts.partition(data.known, 100)
     found = bilevel.attack(released, start, inner_start=inner_start)
     assert found.stopped == "converged"
-    retrained = victims.train(Part(found.images, released.labels), released.recipe).released.network
+    retrained = stationary.train(Part(found.images, released.labels), released.recipe).released.network
     assert networks.distance(retrained, network) <= 1e-12
     assert networks.distance(found.network, network) <= 1e-12
 
@@ -66,7 +67,7 @@ def test_the_truth_needs_no_step(photos):
 def test_the_truth_and_the_trainers_start_repeat_the_training_to_the_last_bit(photos):
     secret, recipe = photos[0].secret, networks.one_hidden(16, 1e-2, start="uniform")
     theta0 = networks.initial(recipe, 3072, 0)
-    released = victims.train(secret, recipe, start=theta0).released
+    released = stationary.train(secret, recipe, start=theta0).released
     found = bilevel.attack(released, secret.images, theta_start=theta0)
     assert found.history[0] <= 1e-25 and len(found.history) == 1
 

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from experiments import closed_world
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks.contract import Released
 from utils.evaluation import recovery
 from utils.kernels.layers import change, flatten, forward
 from utils.kernels.losses import LOSSES
+from utils.training import stationary
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def victim(parts, request):
     """A network that was trained on the first twenty, by two of the published recipes."""
     rule, stages = request.param
     recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
-    return victims.train(parts[0], recipe, 0).released
+    return stationary.train(parts[0], recipe, 0).released
 
 
 def test_the_residual_of_one_image_is_that_of_its_gradient(parts, victim):

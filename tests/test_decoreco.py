@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import nnls
 
 from conftest import drawn
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import decoreco, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
@@ -17,6 +17,7 @@ from utils.kernels.coefficients import Margin, Signed
 from utils.kernels.layers import flatten, forward, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.residual import Stationarity
+from utils.training import stationary
 
 SIGNED = networks.perceptron("signed", 40, 40)._replace(epochs=500)
 
@@ -28,7 +29,7 @@ def data(toy_npz):
 
 @pytest.fixture(scope="module")
 def victim(data):
-    return victims.train(data.secret, SIGNED)
+    return stationary.train(data.secret, SIGNED)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def plain_training(network, x, labels, recipe):
         value = LOSSES[recipe.loss].value(z, labels).mean() + recipe.weight_decay / 2 * theta.square().sum()
         return value.detach(), *torch.autograd.grad(value, theta)
 
-    return victims.descend(objective, flatten(network), recipe)
+    return stationary.descend(objective, flatten(network), recipe)
 
 
 @pytest.mark.parametrize("rule", ["signed", "margin", "multiclass"])
@@ -56,7 +57,7 @@ def test_training_in_coordinates_is_training(rule, biases):
     labels = (torch.arange(12) % max(outputs, 2)).double()
     recipe = networks.perceptron(rule, 9, 8)
     recipe = recipe._replace(epochs=40, stages=0, start=0.1, dtype=torch.float64, biases=biases)
-    ours = victims.train(images.Part(x, labels), recipe, 3)
+    ours = stationary.train(images.Part(x, labels), recipe, 3)
     theirs = plain_training(networks.initial(recipe, 30, 3, outputs), x - x.mean(0), labels, recipe)
     assert (flatten(ours.released.network) - theirs).norm() <= 1e-8 * theirs.norm()
 
@@ -147,7 +148,7 @@ def test_without_a_bound_the_best_coefficients_have_no_slope(victim):
 
 
 def test_projection_keeps_the_bound_also_where_candidates_are_blank(data, start):
-    trained = victims.train(data.secret, networks.perceptron("margin", 40, 40)._replace(epochs=200))
+    trained = stationary.train(data.secret, networks.perceptron("margin", 40, 40)._replace(epochs=200))
     settings = {"rule": "margin", "optimiser": "projection", "iterations": 20}
     found = decoreco.attack(trained.released, start, **settings)
     assert (found.coefficients >= 0.3 - 1e-6).all() and found.details.feasibility == 0
@@ -256,7 +257,7 @@ def test_networks_that_a_rule_or_the_kernel_does_not_cover(victim, start):
 
 
 def test_the_tied_residual_at_the_training_images_is_the_victims_gradient(data):
-    for trained in map(partial(victims.train, data.secret), (SIGNED._replace(stages=0), networks.affine(0.01))):
+    for trained in map(partial(stationary.train, data.secret), (SIGNED._replace(stages=0), networks.affine(0.01))):
         released, x = trained.released, data.secret.images - trained.mean
         rule = decoreco.make_rule("tied", data.secret.labels, released.network, released.recipe)
         residual = Stationarity(released.network, rule)(x, torch.zeros(10, dtype=torch.float64))
@@ -267,7 +268,7 @@ def test_the_tied_residual_at_the_training_images_is_the_victims_gradient(data):
 def test_many_classes(toy_npz):
     labelled = images.load("photos", binary=False)
     data = images.halves(labelled, 16)
-    trained = victims.train(data.secret, networks.perceptron("multiclass", 20, 20)._replace(epochs=100))
+    trained = stationary.train(data.secret, networks.perceptron("multiclass", 20, 20)._replace(epochs=100))
     found = decoreco.attack(trained.released, starts.normal(16, 3072, 0.02, 0), rule="multiclass", iterations=50)
     assert found.loss < found.history[0] and found.details.stationarity.shape == (3,)
     assert decoreco.balanced(16, 4).tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4

@@ -10,7 +10,7 @@ from utils.evaluation import evaluate
 from utils.evaluation.experiment import Name, Trial
 from utils.images import Part, Split
 from utils.kernels import similarity
-from utils.victims import Victim
+from utils.training.victim import Victim
 
 SHAPE = (8, 8, 3)
 

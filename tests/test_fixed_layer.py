@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from utils import images, ordinary
+from utils import images
 from utils.attacks import fixed_layer
 from utils.errors import InputError
 from utils.kernels.layers import forward
 from utils.kernels.similarity import ncc
+from utils.training import torch_trainer
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +19,11 @@ def data():
 
 @pytest.fixture(scope="module")
 def trained(data):
-    return ordinary.train_last(data.secret, 1500, seed=1)
+    return torch_trainer.train_last(data.secret, 1500, seed=1)
 
 
 def test_a_step_of_the_trainer_is_that_of_gradient_descent(data):
-    one, shrink = ordinary.train_last(data.secret, 40, 0.1, 1, seed=2), 0.1
+    one, shrink = torch_trainer.train_last(data.secret, 40, 0.1, 1, seed=2), 0.1
     first, last = one.start
     x, w = data.secret.images - one.mean, last.weight.clone().requires_grad_()
     z = forward((first, last._replace(weight=w)), x)[1][-1]

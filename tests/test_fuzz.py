@@ -15,12 +15,13 @@ from hypothesis.extra import numpy as hnp
 
 from audit import weights
 from conftest import Bomb
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import bilevel, decoreco, unmixing
 from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
 from utils.kernels.layers import Layer
 from utils.notebook import parameters
+from utils.training import stationary
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 # The same examples in every run; `FUZZ=2000 pytest tests/test_fuzz.py` draws that many new ones for each test.
@@ -190,4 +191,4 @@ def test_unmixing_takes_any_weights_or_refuses_them(fill, shape):
 def test_training_on_labels_that_are_none(labels):
     x = torch.rand(4, 64, dtype=torch.float64)
     part = images.Part(x, torch.tensor(labels, dtype=torch.float64))
-    assert taken(victims.train, part, networks.perceptron("signed", 6)._replace(epochs=5, stages=0)) is None
+    assert taken(stationary.train, part, networks.perceptron("signed", 6)._replace(epochs=5, stages=0)) is None

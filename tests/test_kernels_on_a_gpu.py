@@ -5,11 +5,12 @@ from functools import partial
 import pytest
 import torch
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.kernels import contrast, similarity, solvers
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity
+from utils.training import stationary
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 # How far a result may be off, relative to its norm. TF32 keeps ten bits of each factor, on a GPU.
@@ -25,7 +26,7 @@ def victim():
 def trained(device, **training):
     data = images.split(images.load("photos"), 12, 12, 0, torch.device(device))
     recipe = networks.perceptron("signed", 40, 30)._replace(epochs=200, stages=0)._replace(**training)
-    return victims.train(data.secret, recipe)
+    return stationary.train(data.secret, recipe)
 
 
 def off(ours, exact):
@@ -113,7 +114,7 @@ def test_a_hypergradient_is_that_of_the_processor(device, hidden):
     found = []
     for where in ("cpu", device):
         data = images.split(images.load("photos"), 12, 12, 0, torch.device(where))
-        released = victims.train(data.secret, recipe).released
+        released = stationary.train(data.secret, recipe).released
         start = released.network if hidden else None
         found.append(bilevel.hypergradient(released, data.known.images, start=start).gradient)
     assert off(found[1], found[0]) < 1e-5

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from conftest import chapter_functions, drawn
 from experiments import certificates
-from utils import images, networks, victims
+from utils import images, networks
 from utils.errors import InputError
 from utils.kernels import kkt_sets
 from utils.kernels.similarity import l2
 from utils.networks import change, flatten, forward
+from utils.training import stationary
 
 chapter = SimpleNamespace(**chapter_functions("other-sets"))
 DRAWS = st.integers(0, 10**6)
@@ -44,7 +45,7 @@ def rough(seed, dimensions=9):
     """A trained network's set, with ε and δ larger than zero."""
     points, signs = clusters(seed, dimensions, spread=0.6)
     recipe = networks.perceptron("margin", 12)._replace(epochs=60, start=0.01, centred=False)
-    victim = victims.train(images.Part(points, (signs + 1) / 2), recipe, seed)
+    victim = stationary.train(images.Part(points, (signs + 1) / 2), recipe, seed)
     return kkt_sets.KKTSet(*certificates.fitted(victim.released.network, points, signs))
 
 

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from conftest import chapter_functions, drawn
-from utils import images, ordinary
+from utils import images
 from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.errors import InputError
 from utils.evaluation import recovery
 from utils.networks import Layer, change
+from utils.training import torch_trainer
 
 M, NEURONS, EPOCHS = 20, 60, 40
 
@@ -21,7 +22,7 @@ def data():
 @pytest.fixture(scope="module")
 def trained(data):
     return {
-        name: ordinary.train(data.secret, None, data.shape, name, (NEURONS, 30), EPOCHS)
+        name: torch_trainer.train(data.secret, None, data.shape, name, (NEURONS, 30), EPOCHS)
         for name in ("sgd", "sgd_decay", "sgd_flips", "adam")
     }
 
@@ -55,11 +56,11 @@ def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
 
 def test_squares_are_cut_row_by_row_and_hold_all_pixels():
     x, shape = torch.arange(2 * 4 * 6 * 3).double().view(2, -1), (4, 6, 3)
-    squares = ordinary.cut(x, shape, 2)
+    squares = torch_trainer.cut(x, shape, 2)
     assert squares.shape == (2, 6, 12)
     torch.testing.assert_close(squares[1, 4], x.view(2, *shape)[1, 2:4, 2:4].flatten())
     with pytest.raises(InputError, match="not cut into squares of 4: take a divisor"):
-        ordinary.cut(x, shape, 4)
+        torch_trainer.cut(x, shape, 4)
 
 
 def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it(data):
@@ -68,19 +69,21 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     layer = torch.nn.Conv2d(3, 5, side, stride=side)
     seen = layer(x.view(-1, *data.shape).permute(0, 3, 1, 2)).flatten(2).mT  # (M, k, 5)
     weight = layer.weight.permute(0, 2, 3, 1).flatten(1)
-    torch.testing.assert_close(ordinary.cut(x, data.shape, side) @ weight.mT + layer.bias, seen, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch_trainer.cut(x, data.shape, side) @ weight.mT + layer.bias, seen, rtol=1e-4, atol=1e-5
+    )
     few = data.secret._replace(images=data.secret.images[:4], labels=data.secret.labels[:4])
-    trained = ordinary.train_patches(few, data.shape, side, 60, "sgd_decay", 30)
+    trained = torch_trainer.train_patches(few, data.shape, side, 60, 30)
     changed, alpha = known_start.trained_part(trained.released, trained.start)
-    squares = ordinary.cut(few.images - trained.mean, data.shape, side).flatten(0, 1)
+    squares = torch_trainer.cut(few.images - trained.mean, data.shape, side).flatten(0, 1)
     basis, added = torch.linalg.qr(squares.mT)[0], changed.network[0].weight
-    assert alpha < 1 and trained.versions == len(squares) == 16
+    assert trained.versions == len(squares) == 16
     assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
     assert known_start.attempt(trained.released, trained.start, (side, side, 3), 16)[0].count == 16
 
 
 def test_weight_decay_that_is_ignored_hides_the_count(trained, data):
-    released, start = trained["sgd_decay"][:2]
+    released, start = trained["sgd_decay"].released, trained["sgd_decay"].start
     assert known_start.attempt(released, start, data.shape, M)[0].count == M
     assert known_start.attempt(released, start, data.shape, M, alpha=1.0)[0].count != M
 
@@ -88,22 +91,22 @@ def test_weight_decay_that_is_ignored_hides_the_count(trained, data):
 def test_mirror_images_are_counted_too(trained, data):
     victim = trained["sgd_flips"]
     changed, _ = known_start.trained_part(victim.released, victim.start)
-    both = torch.cat([data.secret.images, ordinary.mirrored(data.secret.images, data.shape)]) - victim.mean
+    both = torch.cat([data.secret.images, torch_trainer.mirrored(data.secret.images, data.shape)]) - victim.mean
     basis, added = torch.linalg.qr(both.mT)[0], changed.network[0].weight
     assert victim.versions == 2 * M and (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
 
 
 def test_training_begins_at_the_start_that_is_released(data):
-    victim = ordinary.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3)
-    again = ordinary.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3)
-    other = ordinary.train(data.secret, None, data.shape, "sgd", (NEURONS, 30), 3)
+    victim = torch_trainer.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3)
+    again = torch_trainer.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3)
+    other = torch_trainer.train(data.secret, None, data.shape, "sgd", (NEURONS, 30), 3)
     assert all(map(torch.equal, victim.start[0], again.start[0]))
     assert not torch.equal(victim.start[0].weight, other.start[0].weight)
     assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
 
 
 def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
-    victim = ordinary.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3, last=True)
+    victim = torch_trainer.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3, last=True)
     *ours, last = zip(victim.released.network, victim.start)
     assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers)) and not torch.equal(
         *(l.weight for l in last)
@@ -122,7 +125,7 @@ def test_the_halves_by_kind_share_none_and_have_the_same_labels(toy_npz):
 
 
 def test_wrong_starts_are_refused_in_one_sentence(trained):
-    released, start = trained["sgd"][:2]
+    released, start = trained["sgd"].released, trained["sgd"].start
     wide = (Layer(drawn(NEURONS, 5), drawn(NEURONS)), *start[1:])
     for wrong, sentence in (
         (wide, "The start has a layer of .60, 5. where the network has .60, 3072.: give its own"),
@@ -135,34 +138,24 @@ def test_wrong_starts_are_refused_in_one_sentence(trained):
 
 
 def test_a_start_that_is_not_the_start_leaves_no_gap(trained, data):
-    other = ordinary.layers_of(ordinary.perceptron(3072, (NEURONS, 30), 99))
+    other = torch_trainer.layers_of(torch_trainer.perceptron(3072, (NEURONS, 30), 99))
     found, _ = known_start.attempt(trained["sgd"].released, other, data.shape, None)
     assert found.count is None and found.images is None and "no gap" in found.refusals[0]
 
 
 def test_an_unknown_trainer_and_a_training_that_diverges_are_told(data):
     with pytest.raises(InputError, match="TRAINER is 'lion'"):
-        ordinary.train(data.secret, None, data.shape, "lion", (8,), 1)
+        torch_trainer.train(data.secret, None, data.shape, "lion", (8,), 1)
     far = data.secret._replace(images=data.secret.images * 1e30)
     with pytest.raises(InputError, match="TRAINER='sgd' diverged"):
-        ordinary.train(far, None, data.shape, "sgd", (8,), 2)
-
-
-def test_a_setting_changes_one_thing_of_a_training(data):
-    assert ordinary.setting("as given", 7, 8, 9) == ordinary.Setting(7, 8, 9, 2, 1.0, ordinary.BATCHES)
-    assert ordinary.setting("one hidden layer", 7, 8, 9) == ordinary.Setting(7, 8, 9, depth=1)
-    for name in ordinary.SETTINGS:
-        changed = [a != b for a, b in zip(ordinary.setting(name, 7, 8, 9), ordinary.setting("as given", 7, 8, 9))]
-        assert sum(changed) == (name != "as given")
-    with pytest.raises(InputError, match="SETTING is 'bogus'"):
-        ordinary.setting("bogus", 7, 8, 9)
+        torch_trainer.train(far, None, data.shape, "sgd", (8,), 2)
 
 
 def test_rate_and_batches_reach_the_optimiser(data):
     """One step on all images moves the weights in proportion to the rate, and two steps move them further."""
 
     def moved(rate, batches):
-        one = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches)
+        one = torch_trainer.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches)
         return one.released.network[0].weight - one.start[0].weight
 
     torch.testing.assert_close(2 * moved(0.5, 1), moved(1.0, 1), rtol=1e-3, atol=1e-7)
@@ -171,7 +164,7 @@ def test_rate_and_batches_reach_the_optimiser(data):
 
 def test_the_stationarity_attack_with_the_start_explains_what_training_added(data, trained):
     """Its loss is far below that of no image at all, 1, and below that of the attack without the start."""
-    released, start, *_ = trained["sgd"]
+    released, start = trained["sgd"].released, trained["sgd"].start
     noise = starts.normal(2 * M, data.secret.images.shape[1], scale=0.02, seed=0)
     found = known_start.stationarity(released, start, noise, 1.0, M, iterations=200)
     without = decoreco.attack(released, noise, rule="margin", iterations=200)

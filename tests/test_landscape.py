@@ -8,9 +8,10 @@ import torch
 
 from conftest import chapter_functions, drawn
 from experiments import landscape, mixtures
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import bilevel, starts
 from utils.evaluation import evaluate
+from utils.training import stationary
 
 NAMES = "landscape", "landscape-losses", "stalls"
 AFFINE = networks.affine(1e-2)
@@ -30,7 +31,7 @@ def sets(data):
 
 @pytest.fixture(scope="module")
 def released(data):
-    return victims.train(data.secret, AFFINE).released
+    return stationary.train(data.secret, AFFINE).released
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_mixtures_are_equation_10(sets, mixed):
 
 @pytest.fixture(scope="module")
 def victim(data):
-    return victims.train(data.secret, networks.perceptron("signed", 12, 12)._replace(epochs=200))
+    return stationary.train(data.secret, networks.perceptron("signed", 12, 12)._replace(epochs=200))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def six():
     """Six images of twelve pixels, and what an affine victim of them released."""
     x = torch.rand(6, 12, generator=torch.Generator().manual_seed(0)).double()
     y = torch.tensor([0, 0, 0, 1, 1, 1]).double()
-    return x, victims.train(images.Part(x, y), AFFINE).released
+    return x, stationary.train(images.Part(x, y), AFFINE).released
 
 
 def test_exact_spectra_are_those_of_the_hessians(six):
@@ -160,7 +161,7 @@ def test_free_coefficients_curve_all_directions_alike(six):
 
 def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(data):
     x = data.secret.images[:4, :6]
-    known = victims.train(images.Part(x, torch.tensor([0, 0, 1, 1]).double()), networks.one_hidden(3, 1e-2)).released
+    known = stationary.train(images.Part(x, torch.tensor([0, 0, 1, 1]).double()), networks.one_hidden(3, 1e-2)).released
     assert landscape.free_loss(x, known) <= 1e-12  # its own training images explain it
     y = x.flip(1)
     pixels, layers = y.clone(), [part.clone().requires_grad_() for layer in known.network for part in layer]
@@ -181,7 +182,7 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(data):
 def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian():
     x = torch.rand(4, 9, generator=torch.Generator().manual_seed(0)).double()
     secret = images.Part(x, torch.tensor([0, 0, 1, 1]).double())
-    known = bilevel.condensed(victims.train(secret, networks.one_hidden(3, 1e-2)).released)
+    known = bilevel.condensed(stationary.train(secret, networks.one_hidden(3, 1e-2)).released)
     scale = 2 / networks.flatten(known.network).square().sum()
     values = torch.linalg.eigvalsh(hessian(gradients(known)[1], x))
     top = scale * landscape.spectra(x, known)[1][-3:]

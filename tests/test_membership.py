@@ -7,13 +7,14 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import avg_pool2d
 
 from conftest import drawn
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import contract, decoreco, starts
 from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
 from utils.evaluation import membership
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import detail_ncc
+from utils.training import stationary
 
 SHAPE = (32, 32, 3)
 
@@ -122,7 +123,7 @@ def test_only_the_victim_of_these_images_leaks_them():
     start = starts.normal(60, 3072, 0.02, 0)
 
     def leak(part, recipe):
-        released = victims.train(part, recipe).released
+        released = stationary.train(part, recipe).released
         found = decoreco.attack(released, start, basis=networks.span(released.network), iterations=200)
         return membership.leak(found.images, data.secret.images, data.held_out.images, SHAPE)
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import bilevel
 from utils.errors import InputError
 from utils.kernels import one_hidden
+from utils.training import stationary
 
 MU = 1e-2
 WIDTH = 6
@@ -32,7 +33,7 @@ def drawn(seed, inputs=30, recipe=RECIPE):
 @pytest.fixture
 def problem(small):
     x, y, generator = small
-    victim = victims.train(images.Part(x, y), RECIPE, 0)
+    victim = stationary.train(images.Part(x, y), RECIPE, 0)
     assert victim.gradient_norm <= 1e-9
     theta0 = networks.initial(RECIPE, 30, 0)
     return torch.rand(12, 30, dtype=torch.float64, generator=generator), victim.released, theta0, generator
@@ -165,7 +166,7 @@ def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
 def test_an_attack_that_leaves_the_pixel_range_or_its_budget_ends():
     data = images.split(images.load("photos"), 20, 20)
     recipe = networks.one_hidden(16, MU, start="uniform")
-    released = victims.train(data.secret, recipe, 0).released
+    released = stationary.train(data.secret, recipe, 0).released
     settings = {"theta_start": networks.initial(recipe, 3072, 1), "iterations": 40}
     found = bilevel.attack(released, data.known.images, **settings, inner_budget=3_000)
     moved = (found.images - data.known.images).square().mean().sqrt()

@@ -5,8 +5,9 @@ import torch
 
 from conftest import noisy_classes
 from experiments import planted
-from utils import networks, victims
+from utils import networks
 from utils.attacks import bilevel, starts
+from utils.training import stationary
 
 RECIPE = networks.one_hidden(8, 0.1)
 
@@ -15,7 +16,7 @@ RECIPE = networks.one_hidden(8, 0.1)
 def trained():
     """Noisy classes, and what was released of a network trained on them."""
     secret = noisy_classes(0)
-    return secret, victims.train(secret, RECIPE, 6).released
+    return secret, stationary.train(secret, RECIPE, 6).released
 
 
 def test_eight_bits_are_whole_numbers_in_range():
@@ -43,6 +44,6 @@ def test_the_secret_images_are_measured_as_planted(trained):
 
 def test_the_affine_model_is_measured_by_training_anew(trained):
     secret, _ = trained
-    released = victims.train(secret, networks.affine(0.1)).released
+    released = stationary.train(secret, networks.affine(0.1)).released
     found = planted.measures(released, secret.images, starts.random(30, 100, 1), (10, 10, 1), 3)
     assert found["trained_distance"] is None and found["relative_distance"] < 1e-20 < found["untouched"]

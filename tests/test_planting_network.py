@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from conftest import drawn, noisy_classes
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import planting, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.kernels import minimum, one_hidden
+from utils.training import stationary
 
 MU = 0.1
 RECIPE = networks.one_hidden(8, MU)
@@ -20,7 +21,7 @@ RECIPE = networks.one_hidden(8, MU)
 def trained():
     """A Part, and the network trained on it."""
     secret = noisy_classes(0)
-    return secret, victims.train(secret, RECIPE).released
+    return secret, stationary.train(secret, RECIPE).released
 
 
 def merged_wish(secret, released):
@@ -130,7 +131,7 @@ def test_the_bound_is_below_what_is_reached(trained):
 
 def test_planting_wants_the_whole_network_and_a_hidden_layer(trained):
     secret, released = trained
-    affine = victims.train(secret, networks.affine(MU)).released
+    affine = stationary.train(secret, networks.affine(MU)).released
     for given in affine, planting.bilevel.condensed(released):
         with pytest.raises(InputError, match="Planting needs a network with one hidden layer, not merged"):
             planting.attack(given, secret.images)
@@ -139,7 +140,7 @@ def test_planting_wants_the_whole_network_and_a_hidden_layer(trained):
 def test_two_images_behind_three_kinds_of_neurons_come_back():
     """The rank of the first layer is the number of images, below that of the kinds: nothing is free."""
     secret = images.Part(noisy_classes(2).images[[0, 29]], torch.tensor([0.0, 1.0]).double())
-    released = victims.train(secret, networks.one_hidden(8, 0.01)).released
+    released = stationary.train(secret, networks.one_hidden(8, 0.01)).released
     assert len(planting.bilevel.condensed(released).network[0].weight) == 3
     assert planting.wish(released, secret.images).axes.shape == (100, 2)
     found = planting.attack(released, starts.random(2, 100, 3), iterations=100)

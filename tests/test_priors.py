@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import chapter_functions
-from experiments import descent, spheres
 from experiments import points as evaluation
-from utils import images, networks, victims
+from experiments import spheres
+from utils import images, networks
 from utils.attacks import shift, starts, tuning
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.kernels import margin
 from utils.kernels.layers import Layer, flatten, forward, joint, pullback, unflatten
+from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import mean_pair_gain
+from utils.training import stationary
 
 chapter = SimpleNamespace(**chapter_functions("priors"))
 at_kinks = partial(margin.kkt_distance, near=1e-3)
@@ -58,29 +60,33 @@ def test_points_are_no_rows_of_the_first_weights():
 def test_descent_ends_below_its_target_and_time_grows():
     x, labels = spheres.labelled(12, 20, 0)
     start = networks.initial(RECIPE._replace(start=0.1), 20, 0)
-    end = descent.descend(start, x, labels, 1e-3)
-    z = forward(end.network, x)[1][-1][:, 0] * (2 * labels - 1)
-    assert math.isclose(torch.log1p((-z).exp()).mean().item(), end.losses[-1], rel_tol=1e-9)
-    assert end.losses[-1] < 1e-3 and end.times == sorted(end.times)
-    assert end.losses[1:] == sorted(end.losses[1:], reverse=True)
-    assert descent.loss_at(end, 1e9) == end.losses[-1] and descent.loss_at(end, 0.0) == math.inf
+    victim, pace = stationary.train_to(images.Part(x, labels), RECIPE, start, 1e-3)
+    z = forward(victim.released.network, x)[1][-1][:, 0] * (2 * labels - 1)
+    assert math.isclose(torch.log1p((-z).exp()).mean().item(), victim.loss, rel_tol=1e-9)
+    assert victim.loss == pace.losses[-1] < 1e-3 and pace.times == sorted(pace.times)
+    assert pace.losses[1:] == sorted(pace.losses[1:], reverse=True)
+    assert pace.loss_at(1e9) == victim.loss and pace.loss_at(0.0) == math.inf
 
 
 def test_a_descent_that_cannot_arrive_says_what_to_do():
     x, labels = spheres.labelled(12, 20, 0)
     start = networks.initial(RECIPE._replace(start=0.1), 20, 0)
     with pytest.raises(InputError, match="raise LOSS"):
-        descent.descend(start, x, labels, 1e-9, most=20)
+        stationary.train_to(images.Part(x, labels), RECIPE, start, 1e-9, most=20)
 
 
 def test_training_in_coordinates_keeps_what_the_points_do_not_see():
     part, start = spheres.labelled(8, 20, 0), networks.initial(RECIPE._replace(start=0.3), 20, 0)
-    end = descent.train(part, start, 1e-2)
+    network = stationary.train_to(part, RECIPE, start, 1e-2)[0].released.network
     basis = networks.span_of(part.images)
-    moved = end.network[0].weight - start[0].weight
+    moved = network[0].weight - start[0].weight
     assert (moved - networks.within(moved, basis)).norm() < 1e-12 * moved.norm()
-    direct = descent.descend(start, *part, 1e-2)
-    assert torch.allclose(flatten(direct.network), flatten(end.network), atol=1e-9)
+
+    def objective(theta):
+        return stationary.mean_loss(unflatten(theta, start), *part, LOSSES["logistic"])[:2]
+
+    direct, _ = stationary.lowered(objective, flatten(start), 1e-2, 60_000)
+    assert torch.allclose(direct, flatten(network), atol=1e-9)
 
 
 # ---- The distance to a KKT point ----
@@ -116,7 +122,7 @@ def test_a_minimum_with_weight_decay_is_nearer_to_a_kkt_point_than_a_descent():
     part = spheres.labelled(10, 20, 0)
     recipe = RECIPE._replace(start=1e-4, momentum=0.9, epochs=400)
     near = recipe._replace(weight_decay=1e-4, stages=4)
-    far, close = (at_kinks(victims.train(part, r).released.network, *part) for r in (recipe, near))
+    far, close = (at_kinks(stationary.train(part, r).released.network, *part) for r in (recipe, near))
     assert close < 0.1 < far
 
 
@@ -162,7 +168,7 @@ def test_without_centring_the_mean_is_zero_and_training_sees_the_shift():
     x, labels = spheres.labelled(12, 30, 0)
     part = images.shifted(images.Part(x, labels), 0.5)
     assert torch.allclose(part.images.mean(0), torch.full((30,), 0.5).double())
-    victim = victims.train(part, RECIPE)
+    victim = stationary.train(part, RECIPE)
     assert not victim.mean.any()
     after, before = (joint(net[0]) for net in (victim.released.network, networks.initial(RECIPE, 30, 0)))
     basis = networks.span_of(torch.cat([part.images, torch.ones(12, 1).double()], 1))

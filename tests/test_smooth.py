@@ -2,8 +2,9 @@
 
 import torch
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.kernels import affine, layers, one_hidden, smooth
+from utils.training import stationary
 
 RECIPE = networks.one_hidden(5, 0.01, 10.0)
 
@@ -22,7 +23,7 @@ def test_energy_and_gradient_are_those_of_the_fast_kernel(small):
 
 def test_without_decay_training_stops_at_the_tolerance(small):
     x, y, _ = small
-    network = victims.train_without_decay(images.Part(x, y), RECIPE, gradient_tolerance=1e-5)
+    network = stationary.train_without_decay(images.Part(x, y), RECIPE, gradient_tolerance=1e-5)
     assert smooth.gradient(x, y, network, 0.0, RECIPE.sharpness).norm() <= 1.01e-5
     assert (smooth.error_probability(x, y, network, RECIPE.sharpness) < 0.5).all()
 

@@ -5,10 +5,11 @@ import torch
 from torch.nn.functional import normalize
 
 from conftest import drawn
-from utils import images, ordinary
+from utils import images
 from utils.attacks import known_start, sparse
 from utils.evaluation import recovery
 from utils.kernels.similarity import ncc
+from utils.training import torch_trainer
 
 M, H, D = 12, 120, 60
 
@@ -87,7 +88,7 @@ def test_a_difference_of_columns_is_not_sure_beside_one_of_them():
 
 def test_images_behind_ordinary_training_become_exact():
     data = images.split(images.load("photos"), 20, 20, 1, held_out=20)
-    victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
+    victim = torch_trainer.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
     attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, 20)
     found = known_start.exact(victim.released, victim.start, alpha, attempt, data.shape)
     own, others = (part.images - victim.mean for part in (data.secret, data.held_out))

@@ -5,9 +5,10 @@ import torch
 
 from conftest import chapter_functions
 from experiments import trials
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.evaluation.experiment import Name
+from utils.training import stationary
 
 decoreco_trial = chapter_functions("three-starts-decoreco")["decoreco_trial"]
 AFFINE, LAYERS = networks.affine(0.1), networks.perceptron("signed", 12, 12)._replace(epochs=40, stages=0)
@@ -25,7 +26,7 @@ def data(labelled):
 
 
 def test_a_start_has_a_mean_if_and_only_if_the_victim_had_one(data):
-    plain, centred = (victims.train(data.secret, recipe, 3) for recipe in (AFFINE, LAYERS))
+    plain, centred = (stationary.train(data.secret, recipe, 3) for recipe in (AFFINE, LAYERS))
     x = data.secret.images
     assert torch.equal(trials.begin("ground_truth", data, plain, 3, 10), x)
     assert torch.equal(trials.begin("ground_truth", data, centred, 3, 10), x - x.mean(0))
@@ -40,7 +41,7 @@ def test_a_start_has_a_mean_if_and_only_if_the_victim_had_one(data):
 
 def test_the_affine_trial_is_the_attack_on_what_was_released(data):
     trial = trials.bilevel_trial(data, AFFINE, "partition", 3)
-    expected = bilevel.attack(victims.train(data.secret, AFFINE).released, starts.partition(data.known, 10))
+    expected = bilevel.attack(stationary.train(data.secret, AFFINE).released, starts.partition(data.known, 10))
     assert trial.name == Name("bilevel", "affine", "partition") and trial.seed == 3
     assert torch.equal(trial.attack.images, expected.images)
 
@@ -49,7 +50,7 @@ def test_the_affine_trial_is_the_attack_on_what_was_released(data):
 def test_who_knows_the_first_weights_begins_at_them(data, knowledge, draw):
     recipe = networks.one_hidden(4, 0.1)
     trial = trials.bilevel_trial(data, recipe, "random", 3, knowledge, iterations=2)
-    victim, start = victims.train(data.secret, recipe, 6), starts.random(*data.secret.images.shape, 3)
+    victim, start = stationary.train(data.secret, recipe, 6), starts.random(*data.secret.images.shape, 3)
     theta0 = networks.initial(recipe, start.shape[1], draw)
     expected = bilevel.attack(victim.released, start, theta_start=theta0, iterations=2)
     assert trial.name == Name("bilevel", "one_hidden", "random", knowledge)
@@ -58,7 +59,7 @@ def test_who_knows_the_first_weights_begins_at_them(data, knowledge, draw):
 
 def test_a_restart_has_noise_and_coefficients_of_its_own(data):
     trial = decoreco_trial(data, LAYERS, "signed", "random", 3, "span", restart=1003, iterations=5)
-    network = victims.train(data.secret, LAYERS, 3).released
+    network = stationary.train(data.secret, LAYERS, 3).released
     settings = {"basis": networks.span(network.network), "iterations": 5}
     for seed, found in ((3, trial.attack), (1003, trial.again)):
         start = starts.normal(20, data.secret.images.shape[1], 0.0197, seed)

@@ -14,8 +14,9 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from audit import benchmark
-from utils import images, networks, ordinary, victims
+from utils import images, networks
 from utils.errors import InputError
+from utils.training import stationary, torch_trainer
 
 HIDDEN = "dtype", "sharpness"  # fields of a recipe that files do not tell: these networks have ReLUs or no neurons
 ABOUT = {
@@ -31,9 +32,9 @@ def trained(data, neurons, seed):
     found = {}
     recipes = {"affine": networks.affine(0.01), "small-start": networks.perceptron("signed", neurons, neurons)}
     for name, recipe in recipes.items():
-        found[name] = victims.train(data.secret, recipe, seed).released, (), [0.0] * data.shape[-1]
+        found[name] = stationary.train(data.secret, recipe, seed).released, (), [0.0] * data.shape[-1]
     for name, trainer in {"known-start": "sgd_decay", "adam": "adam"}.items():
-        one = ordinary.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
+        one = torch_trainer.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
         found[name] = one.released, one.start, one.mean.view(data.shape)[0, 0].tolist()
     return found
 

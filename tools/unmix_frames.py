@@ -15,12 +15,13 @@ from PIL import Image
 from torch.nn.functional import normalize
 from torchvision.utils import make_grid
 
-from utils import images, networks, victims
+from utils import images, networks
 from utils.attacks import unmixing
 from utils.errors import InputError
 from utils.evaluation.recovery import STRONG
 from utils.files import write
 from utils.kernels.similarity import ncc
+from utils.training import stationary
 
 BOOK = Path(__file__).parent.parent / "book"
 M, NEURONS, FRAMES = 50, 500, 12
@@ -53,7 +54,7 @@ def telling(progress, count):
 def main(path, seed=0):
     """Train, attack, and write the two files."""
     data = images.split(images.load(path), M, M, int(seed), held_out=M)
-    victim = victims.train(data.secret, networks.perceptron("signed", NEURONS, NEURONS), int(seed))
+    victim = stationary.train(data.secret, networks.perceptron("signed", NEURONS, NEURONS), int(seed))
     found, steps = attacked(victim.released, data.shape, int(seed))
 
     # From here on the evaluator: he has the secret images and the held-out ones, both without their mean.

@@ -161,3 +161,9 @@ def matched_distance(network, target):
     order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
     first, second = change(network[:1], lambda part: part[order]), network[1]
     return distance((*first, second._replace(weight=second.weight[:, order])), target)
+
+
+def accuracy(z, labels):
+    """The share of images that a network with outputs z (m, K) gets right."""
+    predicted = z.argmax(1) if z.shape[1] > 1 else z[:, 0] > 0
+    return (predicted == labels).double().mean().item()

@@ -8,7 +8,8 @@ import torch
 from tqdm.auto import tqdm
 
 from utils.errors import InputError
-from utils.kernels import step
+from utils.kernels import one_hidden, step
+from utils.kernels.layers import forward
 from utils.kernels.similarity import best_match, is_constant
 from utils.networks import Recipe, span, within
 
@@ -19,6 +20,15 @@ class Released(NamedTuple):
     network: tuple | torch.nn.Module  # of Layers, θ*; the stationarity attack also takes a module, for rows (n, d)
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
+
+    def forward(self, x):
+        """The inputs and the outputs of every layer for images x (…, m, d), as `layers.forward`."""
+        sharpness = self.recipe.sharpness
+        return forward(self.network, x, lambda z: one_hidden.activation(z, sharpness)[0])
+
+    def outputs(self, x):
+        """Φ(x; θ*) for images x (…, m, d): (…, m, K)."""
+        return self.forward(x)[1][-1]
 
 
 class Attack(NamedTuple):

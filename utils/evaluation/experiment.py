@@ -6,7 +6,7 @@ import torch
 
 from utils.attacks.contract import Attack
 from utils.images import Split
-from utils.victims import Victim
+from utils.training.victim import Victim
 
 # Table 1 of the first paper: ‖θ* − θ‖².
 TABLE_1 = {

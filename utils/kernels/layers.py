@@ -47,13 +47,18 @@ def square_norm(network):
     return flatten(network).square().sum()
 
 
-def forward(network, x):
+def relu(z):
+    """max(z, 0)."""
+    return z.clamp_min(0)
+
+
+def forward(network, x, activation=relu):
     """Run the network: every layer's inputs a_0 = x, …, a_{L−1}, and every layer's outputs z_1, …, z_L."""
     a, z = [x], []
     for layer in network:
         s = a[-1] @ layer.weight.mT  # (…, m, n_{l−1}) @ (n_{l−1}, n_l) -> (…, m, n_l)
         z.append(s if layer.bias is None else s + layer.bias[..., None, :])
-        a.append(z[-1].clamp_min(0))
+        a.append(activation(z[-1]))
     return a[:-1], z
 
 

@@ -1,11 +1,9 @@
 """Ordinary training, as a practitioner writes it: torch's own layers, start and optimisers, in shuffled mini-batches.
 
 Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean per colour, the start is torch's default
-or a network that was trained on other images, and training ends after a number of epochs. `victims` trains to a
-stationary point instead, and `trainers` in many settings from small starts.
+or a network that was trained on other images, and training ends after a number of epochs. `stationary` trains to a
+stationary point instead, and `variants` in many settings from small starts.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -13,6 +11,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
+from utils.images import Part
+from utils.kernels import coordinates
+from utils.training.victim import Victim
 
 BATCHES = 5  # in an epoch, whatever the number of images
 OPTIMISERS = {
@@ -31,58 +32,24 @@ TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance e
 }
 
 
-class Setting(NamedTuple):
-    """How large a training is, and how fast."""
-
-    images: int  # m
-    neurons: int  # of each hidden layer
-    epochs: int
-    depth: int = 2  # hidden layers
-    rate: float = 1.0  # times that of the optimiser
-    batches: int = BATCHES
-    last: bool = False  # whether the last layer alone is trained
-
-
-SETTINGS: dict[str, dict] = {  # name: what it changes
-    "as given": {},
-    "10 images": {"images": 10},
-    "250 neurons": {"neurons": 250},
-    "1000 neurons": {"neurons": 1000},
-    "one hidden layer": {"depth": 1},
-    "four hidden layers": {"depth": 4},
-    "a fifth of the rate": {"rate": 0.2},
-    "twice the rate": {"rate": 2.0},
-    "10 epochs": {"epochs": 10},
-    "300 epochs": {"epochs": 300},
-    "two images in a batch": {"batches": 25},
-    "all images in a batch": {"batches": 1},
-    "the last layer alone": {"last": True},
-}
-
-
-class Trained(NamedTuple):
-    """A network as its trainer gives it away, the start that others know as well, and what the evaluator knows."""
-
-    released: Released
-    start: tuple  # of Layers, θ⁰
-    mean: torch.Tensor  # (d,), one number per colour, was subtracted from the images
-    versions: int  # how many pictures the network saw, mirror images included
-    loss: float  # of the training images, at the end
-
-
-def perceptron(inputs, hidden, seed):
-    """A ReLU network with hidden layers of these widths and one output, from torch's default start."""
+def perceptron(inputs, hidden, seed, outputs=1):
+    """A ReLU network with hidden layers of these widths, from torch's default start."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         widths, layers = (inputs, *hidden), []
         for pair in zip(widths, widths[1:]):
             layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
-        return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
+        return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], outputs))
 
 
-def setting(name, images, neurons, epochs):
-    """The Setting of a name in SETTINGS, with these numbers where it changes no other."""
-    return Setting(images, neurons, epochs)._replace(**SETTINGS[choose("SETTING", name, SETTINGS)])
+def module_of(network):
+    """The module, in single precision, that is a network of Layers with biases."""
+    *hidden, outputs = (len(layer.weight) for layer in network)
+    net = perceptron(network[0].weight.shape[1], hidden, 0, outputs)
+    with torch.no_grad():
+        for ours, theirs in zip(net.parameters(), (p for layer in network for p in layer)):
+            ours.copy_(theirs)
+    return net.to(network[0].weight.device)
 
 
 def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES, last=False):
@@ -122,18 +89,6 @@ def cut(x, shape, side):
     return parts.reshape(len(x), -1, side * side * colours)
 
 
-class Cut(torch.nn.Module):
-    """`cut` as a layer: with a linear layer behind it, it is a convolution whose stride is its width."""
-
-    def __init__(self, shape, side):
-        super().__init__()
-        self.shape, self.side = shape, side
-
-    def forward(self, x):
-        """Images (n, d) as their squares (n, k, side²·C)."""
-        return cut(x, self.shape, self.side)
-
-
 def mirrored(x, shape):
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
@@ -151,7 +106,7 @@ def recipe(*hidden):
 
 
 def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, rate=1.0, batches=BATCHES, last=False):
-    """Train on a Part from torch's start, or first on the Part `others` if there is one: Trained.
+    """Train on a Part from torch's start, or first on the Part `others` if there is one: Victim.
 
     `others` are public images: they give the network that is fine-tuned, by plain SGD for a third of the epochs.
     """
@@ -162,37 +117,34 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, 
     start = layers_of(net)
     loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2, rate, batches, last)
     released = Released(layers_of(net), secret.labels, recipe(*hidden))
-    return Trained(released, start, mean, len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
+    return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), start)
 
 
 def later(start, part, mean, shape, seed):
     """A network as its next release would be: after one more epoch of plain SGD on a Part."""
-    net = perceptron(start[0].weight.shape[1], [len(layer.weight) for layer in start[:-1]], seed)
-    with torch.no_grad():
-        for ours, theirs in zip(net.parameters(), (p for layer in start for p in layer)):
-            ours.copy_(theirs)
-    net = net.to(start[0].weight.device)
+    net = module_of(start)
     fit(net, part, mean, shape, "sgd", 1, seed)
     return layers_of(net)
 
 
-def train_patches(secret, shape, side, neurons, trainer="sgd", epochs=60, seed=0):
-    """Train a network whose first layer sees squares of `side` pixels, from torch's start: Trained, of that layer.
+def train_patches(secret, shape, side, neurons, epochs=60, seed=0):
+    """Train a network whose first layer sees squares of `side` pixels by SGD, from torch's start: Victim of that layer.
 
     Behind this convolution, whose stride is its width, stand a hidden layer of 500 neurons and the output.
     """
     mean = colour_mean(secret, shape)
-    places, inputs = cut(mean[None], shape, side).shape[1:]
+    squares, mean_square = (cut(x, shape, side) for x in (secret.images, mean[None]))
+    _, places, inputs = squares.shape
     first, last = perceptron(inputs, (neurons,), seed)[:2], perceptron(places * neurons, (500,), seed + 1)
-    net = torch.nn.Sequential(Cut(shape, side), *first, torch.nn.Flatten(), *last).to(secret.images.device)
+    net = torch.nn.Sequential(*first, torch.nn.Flatten(), *last).to(secret.images.device)
     start = layers_of(net)[:1]
-    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2)
+    loss = fit(net, Part(squares, secret.labels), mean_square, shape, "sgd", epochs, seed + 2)
     released = Released(layers_of(net)[:1], secret.labels, recipe(neurons, 500))
-    return Trained(released, start, mean, places * len(secret.labels) * (1 + TRAINERS[trainer][1]), loss)
+    return Victim(released, mean, loss, places * len(secret.labels), start)
 
 
 def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
-    """Train the last layer of a network with one hidden layer of torch's start, which stays as it was drawn: Trained.
+    """Train the last layer of a network with one hidden layer of torch's start, which stays as it was drawn: Victim.
 
     Gradient descent on the logistic loss, whose step leaves a share 1 − `shrink` of the weights. It adds combinations
     of features Φ (m, h), so W₂ = κW₂⁰ + aΦ at any time, and only a (m,) and κ are moved.
@@ -200,14 +152,14 @@ def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
     mean, y = secret.images.mean().expand(secret.images.shape[1]), secret.labels
     first, (last, _) = layers_of(perceptron(secret.images.shape[1], (neurons,), seed).to(y.device))
     rows = networks.forward((first,), secret.images - mean)[1][0].clamp_min(0)  # Φ
-    gram, begun = rows @ rows.mT, rows @ last[0]
+    gram, z = rows @ rows.mT, rows @ last[0]
     a, kept, rate = torch.zeros_like(y), 1.0, 4 * len(y) / torch.linalg.matrix_norm(gram, 2)
     for _ in range(steps):
-        a = (1 - shrink) * a - rate * (torch.sigmoid(kept * begun + gram @ a) - y) / len(y)
+        a = (1 - shrink) * a - rate * (torch.sigmoid(kept * z + gram @ a) - y) / len(y)
         kept *= 1 - shrink
-    network = first, networks.Layer(kept * last + a @ rows, None)
-    loss = binary_cross_entropy_with_logits(kept * begun + gram @ a, y).item()
-    return Trained(Released(network, y, recipe(neurons)), (first, networks.Layer(last, None)), mean, len(y), loss)
+    network = first, networks.Layer(coordinates.joined(a, rows.mT, last, kept), None)
+    loss = binary_cross_entropy_with_logits(kept * z + gram @ a, y).item()
+    return Victim(Released(network, y, recipe(neurons)), mean, loss, len(y), (first, networks.Layer(last, None)))
 
 
 def colour_mean(part, shape):

@@ -1,10 +1,8 @@
-"""Trainers in many settings: optimisers, losses, starts, augmentation, defences; every step is that of torch.
+"""Variants of one training: optimisers, losses, starts, augmentation, defences; every step is that of torch.
 
-A step of gradient descent adds combinations of training images to the rows of the first layer, and shrinks what was
-there. So at any time W₁ = AQᵀ + cN, with an orthonormal basis Q (d, r) of all versions of the images, a small matrix A
-(h, r) that is trained, and the part N (h, d) of the start that no image touches; the number c begins at 1 and decays.
-The optimiser moves A and c, which is much faster than moving W₁. Adam scales every pixel by itself, so Q is the
-identity there. `victims` trains to a stationary point instead.
+The optimiser moves A and c of `kernels.coordinates`, for a basis Q of all versions of the images, which is much faster
+than moving W₁. Adam scales every pixel by itself, so Q is the identity there. `stationary` trains to a stationary point
+instead.
 """
 
 import itertools
@@ -12,18 +10,23 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, linear, mse_loss, relu
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from utils import networks, victims
+from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
+from utils.kernels import coordinates, losses
+from utils.training import stationary
+from utils.training.torch_trainer import layers_of, mirrored, module_of
+from utils.training.victim import Victim
 
 LOSSES = {
     "square": lambda z, y: mse_loss(z[:, 0], 2 * y - 1) / 2,
     "logistic": lambda z, y: binary_cross_entropy_with_logits(z[:, 0], y),
     "cross_entropy": lambda z, y: cross_entropy(z, y.long()),
 }
-RULES = {"square": "signed", "logistic": "margin", "cross_entropy": "multiclass"}  # that an attacker takes
+RULE_OF_LOSS = {"square": "signed", "logistic": "margin", "cross_entropy": "multiclass"}  # that an attacker takes
 
 
 class Settings(NamedTuple):
@@ -48,7 +51,7 @@ class Settings(NamedTuple):
     noise: float = 0.0  # on the released weights, in units of their root mean square
     bits: int = 0  # of a released weight; 0 is all
     pruned: float = 0.0  # share of the released weights that is set to zero
-    polished: bool = False  # by `victims.train` to a stationary point instead
+    polished: bool = False  # by `stationary.train` to a stationary point instead
 
 
 PRIVATE = {"clip": 1.0, "momentum": 0.0, "rate": 0.5, "steps": 300}
@@ -91,25 +94,9 @@ VICTIMS: dict[str, dict] = {
 }  # the settings in which each victim differs from the first one
 
 
-class Trained(NamedTuple):
-    """A network as its trainer gives it away, and what the evaluator knows of its training."""
-
-    released: Released
-    mean: torch.Tensor  # (d,), was subtracted from the images; zero unless they were centred
-    pictures: int  # how many the network saw, mirrored and shifted copies included
-
-
 def settings(name, neurons):
     """The Settings of a victim in VICTIMS, with so many neurons unless the victim has its own number."""
     return Settings(neurons=neurons)._replace(**VICTIMS[choose("VICTIM", name, VICTIMS)])
-
-
-def logits(parameters, x):
-    """Outputs (m, K) of a ReLU network, weights and biases in turn, for x (m, r)."""
-    *hidden, last = zip(parameters[::2], parameters[1::2])
-    for weight, bias in hidden:
-        x = relu(linear(x, weight, bias))
-    return linear(x, *last)
 
 
 def versions(x, shape, augment):
@@ -117,22 +104,22 @@ def versions(x, shape, augment):
     pictures = x.view(-1, *shape)
     moves = itertools.product((-2, 0, 2), repeat=2) if augment == "shifts" else []
     shifted = [pictures.roll(move, (1, 2)).flatten(1) for move in moves]
-    flipped = [x, pictures.flip(2).flatten(1)] if augment == "flips" else [x]
-    return torch.stack(shifted or flipped)
+    return torch.stack(shifted or ([x, mirrored(x, shape)] if augment == "flips" else [x]))
 
 
-def plain_gradients(parameters, x, y, o, noise):
+def plain_gradients(net, x, y, o, noise):
     """∂ℓ/∂θ of the mean loss over a batch, for every parameter."""
-    return torch.autograd.grad(LOSSES[o.loss](logits(parameters, x), y), parameters)
+    return torch.autograd.grad(LOSSES[o.loss](net(x), y), [*net.parameters()])
 
 
-def private_gradients(parameters, x, y, o, noise):
+def private_gradients(net, x, y, o, noise):
     """The same, clipped image by image to length C, with normal noise of deviation σC on their sum, and averaged."""
+    names, parameters = zip(*net.named_parameters())
 
     def of_one(values, image, label):
-        return LOSSES[o.loss](logits(values, image[None]), label[None])
+        return LOSSES[o.loss](functional_call(net, dict(zip(names, values)), image[None]), label[None])
 
-    each = torch.func.vmap(torch.func.grad(of_one), (None, 0, 0))(parameters, x, y)
+    each = vmap(grad(of_one), (None, 0, 0))(parameters, x, y)
     lengths = sum(part.flatten(1).square().sum(1) for part in each).sqrt()
     factors = (o.clip / lengths).clamp(max=1)
     totals = [torch.einsum("m,m...->...", factors, part) for part in each]
@@ -148,16 +135,12 @@ def epsilon(o, delta=1e-5):
 
 
 def initialised(x, outputs, o, seed):
-    """θ⁰ as weights and biases in turn, W₁ in the basis Q; and Q (d, r) of versions x (k, m, d), and N (h, d)."""
-    recipe = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, start=o.start)
-    network = networks.initial(recipe, x.shape[-1], seed, outputs, x.device)
-    adapts = o.optimiser != "SGD"
-    basis = torch.eye(x.shape[-1]).to(x) if adapts else networks.span_of(x.flatten(0, 1))
-    parameters = [part for layer in network for part in layer]
-    parameters[1] = parameters[1] * o.biases
-    outside = parameters[0] - parameters[0] @ basis @ basis.T
-    parameters[0] = parameters[0] @ basis
-    return [part.float() for part in parameters], basis, outside
+    """A module of θ⁰ with W₁ in the basis Q; Q (d, r) of versions x (k, m, d); and N (h, d)."""
+    drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, start=o.start)
+    (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
+    basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
+    inside, rest = coordinates.split(first, basis)
+    return module_of((networks.Layer(inside, bias * o.biases), *upper)), basis, rest
 
 
 def noise_outside(o, basis, shape, count, noise):
@@ -169,31 +152,30 @@ def noise_outside(o, basis, shape, count, noise):
     return size * (drawn - drawn @ basis @ basis.T)
 
 
-def descent(moving, o):
-    """The optimiser of torch that moves these tensors."""
+def optimiser_of(net, factor, o):
+    """The optimiser of torch that moves the parameters of a module, and the `factor` c of what no image touches."""
+    first, bias, *upper = net.parameters()
+    moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
     momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
     return getattr(torch.optim, o.optimiser)(moving, lr=o.rate, weight_decay=o.decay, **momentum)
 
 
-def train(x, y, outputs, o, seed):
-    """Train as the Settings o say: weights and biases in turn, from versions x (k, m, d) and labels y (m,)."""
-    parameters, basis, outside = initialised(x, outputs, o, seed)
-    fixed = {0, 1} if o.frozen else set() if o.biases else {1}
-    rest = torch.ones((), device=x.device)  # c
-    moving = [p for k, p in enumerate(parameters) if k not in fixed] + ([] if o.frozen else [rest])
-    optimiser, gradients = descent(moving, o), private_gradients if o.clip else plain_gradients
+def train_in_coordinates(x, y, outputs, o, seed):
+    """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
+    net, basis, rest = initialised(x, outputs, o, seed)
+    factor = torch.ones((), device=x.device)  # c
+    optimiser, gradients = optimiser_of(net, factor, o), private_gradients if o.clip else plain_gradients
     noise, seen, y = torch.Generator().manual_seed(seed), (x @ basis).float(), y.float()
     for _ in range(o.steps):
         rows = torch.randperm(len(y), generator=noise)[: o.batch or len(y)]
         which = torch.randint(len(seen), rows.shape, generator=noise)
-        leaves = [p.detach().requires_grad_() for p in parameters]
-        slopes = gradients(leaves, seen[which, rows], y[rows], o, noise)
-        for p, slope in zip([*parameters, rest], [*slopes, torch.zeros_like(rest)]):
+        slopes = gradients(net, seen[which, rows], y[rows], o, noise)
+        for p, slope in zip([*net.parameters(), factor], [*slopes, torch.zeros_like(factor)]):
             p.grad = slope
         optimiser.step()
-    parameters = [part.double() for part in parameters]
-    first = parameters[0] @ basis.T + rest.double() * outside  # A Qᵀ + cN (h, d)
-    return [first + noise_outside(o, basis, outside.shape, len(y), noise), *parameters[1:]]
+    (first, bias), *upper = layers_of(net)
+    first = coordinates.joined(first, basis, rest, factor.double())
+    return networks.Layer(first + noise_outside(o, basis, rest.shape, len(y), noise), bias), *upper
 
 
 def changed(weight, o, noise):
@@ -212,24 +194,22 @@ def changed(weight, o, noise):
     return weight
 
 
-def parameters_of(secret, seen, mean, o, seed):
-    """Train on a Part in versions `seen` (k, m, d), minus a mean (d,): weights and biases in turn."""
-    if o.polished:
-        recipe = networks.perceptron("signed", *[o.neurons] * (o.layers - 1))
-        return [part for layer in victims.train(secret, recipe, seed).released.network for part in layer]
-    outputs = int(secret.labels.max()) + 1 if o.loss == "cross_entropy" else 1
-    return train(seen - mean, secret.labels, outputs, o, seed)
-
-
 def release(secret, shape, o, seed):
-    """Train on a Part as the Settings o say, and release the changed weights: Trained; InputError if it diverges."""
-    seen = versions(secret.images, shape, o.augment)
-    mean = seen.mean((0, 1)) * o.centred
-    parameters, noise = parameters_of(secret, seen, mean, o, seed), torch.Generator().manual_seed(seed + 1)
-    pairs = zip(parameters[::2], parameters[1::2])
-    network = tuple(networks.Layer(changed(weight, o, noise), bias) for weight, bias in pairs)
+    """Train on a Part as the Settings o say, and release the changed weights: Victim; InputError if it diverges."""
+    seen, outputs = versions(secret.images, shape, o.augment), 1
+    mean, noise = seen.mean((0, 1)) * o.centred, torch.Generator().manual_seed(seed + 1)
+    if o.loss == "cross_entropy":
+        outputs = int(secret.labels.max()) + 1
+    if o.polished:
+        polished = networks.perceptron("signed", *[o.neurons] * (o.layers - 1))
+        network = stationary.train(secret, polished, seed).released.network
+    else:
+        network = train_in_coordinates(seen - mean, secret.labels, outputs, o, seed)
+    network = tuple(networks.Layer(changed(weight, o, noise), bias) for weight, bias in network)
     if not networks.flatten(network).isfinite().all():
         raise InputError("The training of this VICTIM diverged: make its rate smaller.")
-    recipe = networks.perceptron(RULES[o.loss], *(len(layer.weight) for layer in network[:-1]))
-    recipe = recipe._replace(centred=o.centred, weight_decay=o.decay)
-    return Trained(Released(network, secret.labels, recipe), mean, seen.shape[0] * seen.shape[1])
+    how = networks.perceptron(RULE_OF_LOSS[o.loss], *(len(layer.weight) for layer in network[:-1]))
+    released = Released(network, secret.labels, how._replace(centred=o.centred, weight_decay=o.decay))
+    z = networks.forward(network, secret.images - mean)[1][-1]
+    loss = losses.LOSSES[o.loss].value(z, secret.labels).mean().item()
+    return Victim(released, mean, loss, seen.shape[0] * seen.shape[1])

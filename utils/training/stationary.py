@@ -1,4 +1,4 @@
-"""The trainer: sees the secret images, and releases a network, its own or one that others published.
+"""Training to a stationary point, or down to a loss; networks that others published; how stationary a network is.
 
 A network sees its images through X̄ᵀ = QLᵀ only (QR of the images with a column of ones): m numbers per neuron, not d.
 """
@@ -12,32 +12,27 @@ import torch
 from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
-from utils.kernels import affine, layers, one_hidden, solvers
+from utils.kernels import affine, coordinates, layers, one_hidden, solvers
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.polish import polish
 from utils.kernels.stationarity import Stationary, relative_gradients
 from utils.kernels.step import run, tuned
+from utils.training.victim import Victim
 
 STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
+CALM = 60  # steps at a tenth of the rate behind a loss that was to be reached, in which oscillations die out
 
 
-class Victim(NamedTuple):
-    """A trained network: what its trainer released, and what only the trainer and the evaluator know."""
+class Pace(NamedTuple):
+    """How fast a descent went: the sum of all rates is its *time*; with a fixed rate η it takes time/η epochs."""
 
-    released: Released
-    mean: torch.Tensor  # (d,): was subtracted from the training images; zero unless the recipe is centred
-    loss: float  # (1/m) Σ ℓ at the end
-    gradient_norm: float  # ‖∇_θ E‖ at the end
-    accuracy: float  # on the training images
+    times: list  # after every step that was taken
+    losses: list  # behind it
 
-    def seen(self, images):
-        """Images (…, d) as the network saw them: without the mean."""
-        return images - self.mean
-
-    def shown(self, images):
-        """What the network saw as images again: the opposite of `seen`."""
-        return images + self.mean
+    def loss_at(self, time):
+        """The first loss after a time of training; the last one if there is none."""
+        return next((v for t, v in zip(self.times, self.losses) if t >= time), self.losses[-1])
 
 
 def train(secret, recipe, seed=0, start=None) -> Victim:
@@ -56,8 +51,8 @@ def train(secret, recipe, seed=0, start=None) -> Victim:
         solved = affine.solve(x - mean, y, recipe.weight_decay, affine.weights(start))
         return victim_of(affine.network(solved.weights), solved.logits[:, None], y, recipe, mean, solved.gradient_norm)
     basis = networks.span_of(x - mean)
-    seen, begun = (x - mean) @ basis, one_hidden.weights(networks.in_span(start, basis), recipe.sharpness)
-    solved = one_hidden.solve(seen, y, recipe.weight_decay, begun)
+    seen, theta0 = (x - mean) @ basis, one_hidden.weights(networks.in_span(start, basis), recipe.sharpness)
+    solved = one_hidden.solve(seen, y, recipe.weight_decay, theta0)
     network, z = networks.in_span(one_hidden.network(solved.weights), basis.mT), one_hidden.logits(seen, solved.weights)
     return victim_of(network, z[:, None], y, recipe, mean, solved.gradient_norm)
 
@@ -70,34 +65,34 @@ def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
     x, y = secret
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis = networks.span_of(x)  # in which training happens
-    seen, begun = x @ basis, one_hidden.weights(networks.in_span(theta0, basis), recipe.sharpness)
+    seen, start = x @ basis, one_hidden.weights(networks.in_span(theta0, basis), recipe.sharpness)
 
     def objective(v):
         return one_hidden.energy(v, seen, y, 0.0, recipe.sharpness)
 
     settings = {"gradient_tolerance": gradient_tolerance, "iterations": 3000}
-    end = solvers.lbfgs(objective, one_hidden.pack(begun), **settings).x
+    end = solvers.lbfgs(objective, one_hidden.pack(start), **settings).x
     return networks.in_span(one_hidden.network(one_hidden.unpack(end, seen.shape[1])), basis.mT)
 
 
 def measured(network, secret, recipe):
     """The Victim that is a ReLU network, whoever trained it on a Part of the images."""
-    (x, y), loss = secret, LOSSES[recipe.loss]
-    mean = x.mean(0) * recipe.centred
-    z, slope = layers.pullback(network, x - mean, lambda z: loss.slope(z, y) / len(x))
+    (x, y), mean = secret, secret.images.mean(0) * recipe.centred
+    _, slope, z = mean_loss(network, x - mean, y, LOSSES[recipe.loss])
     return victim_of(network, z, y, recipe, mean, (slope + recipe.weight_decay * flatten(network)).norm())
+
+
+def mean_loss(network, x, y, loss):
+    """(1/m) Σ ℓ of a ReLU network at x (m, d) and labels y (m,), its gradient in θ as a vector, and the outputs z."""
+    z, slope = layers.pullback(network, x, lambda z: loss.slope(z, y) / len(x))
+    return loss.value(z, y).mean(), slope, z
 
 
 def victim_of(network, z, labels, recipe, mean, gradient_norm):
     """The Victim with outputs z (m, K) for its training images, whose mean and ‖∇E‖ are known."""
     loss = LOSSES[recipe.loss].value(z, labels).mean().item()
-    return Victim(Released(network, labels, recipe), mean, loss, gradient_norm.item(), accuracy(z, labels))
-
-
-def accuracy(z, labels):
-    """The share of images that a network with outputs z (m, K) gets right."""
-    named = z.argmax(1) if z.shape[1] > 1 else z[:, 0] > 0
-    return (named == labels).double().mean().item()
+    released = Released(network, labels, recipe)
+    return Victim(released, mean, loss, len(labels), gradient_norm=gradient_norm.item())
 
 
 def stationarity(victim, secret) -> Stationary:
@@ -130,25 +125,25 @@ def descended(network, x, y, recipe):
     Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm. With a
     polish, the descent is made twice, and Newton's step in between leaves nothing outside.
     """
-    loss, first = LOSSES[recipe.loss], joint(network[0])
+    loss, decay = LOSSES[recipe.loss], recipe.weight_decay
     basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
-    outside = first - first @ basis @ basis.mT
-    inner, norm = (Layer(first @ basis, None), *network[1:]), outside.norm().clamp_min(1e-300)
+    first, rest = coordinates.split(joint(network[0]), basis)
+    inner, norm = (Layer(first, None), *network[1:]), rest.norm().clamp_min(1e-300)
     seen, known = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
 
     def objective(theta):
-        z, slope = layers.pullback(unflatten(theta[:-1], inner), seen, lambda z: loss.slope(z, known) / len(seen))
-        slope = torch.cat([slope, slope.new_zeros(1)]).add_(recipe.weight_decay * theta)
-        return loss.value(z, known).mean() + recipe.weight_decay / 2 * theta @ theta, slope
+        value, slope, _ = mean_loss(unflatten(theta[:-1], inner), seen, known, loss)
+        slope = torch.cat([slope, slope.new_zeros(1)]).add_(decay * theta)
+        return value + decay / 2 * theta @ theta, slope
 
     with tuned(seen, inner):
         theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
         if recipe.stages:
-            inside = polish(unflatten(theta[:-1], inner), seen, known, loss, recipe.weight_decay, recipe.stages)
+            inside = polish(unflatten(theta[:-1], inner), seen, known, loss, decay, recipe.stages)
             theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
-    first = inner[0].weight @ basis.mT + theta[-1] / norm * outside  # (n_1, m) @ (m, d+1) -> (n_1, d+1)
+    first = coordinates.joined(inner[0].weight, basis, rest, theta[-1] / norm)
     return change((parted(first), *inner[1:]), torch.clone)
 
 
@@ -157,12 +152,22 @@ def descend(objective, theta, recipe):
 
     So it follows the curvature as the weights shrink, and training goes on where loss and gradient are tiny.
     """
-    theta, (value, slope) = theta.clone(), objective(theta)
-    rate = torch.full((), recipe.learning_rate, dtype=torch.float64, device=theta.device)
-    state = theta, value, slope, torch.zeros_like(theta), torch.zeros_like(value), rate  # a step changes them in place
-    step = partial(descended_step, objective, recipe.momentum, (rate.new_tensor(recipe.growth), rate.new_tensor(0.8)))
+    state = begin(objective, theta, recipe.learning_rate)  # a step changes it in place
+    step = partial(descended_step, objective, recipe.momentum, rate_factors(recipe.growth, theta.device))
     run(partial(step, *state), state, recipe.epochs)
-    return theta
+    return state[0]
+
+
+def begin(objective, theta, rate):
+    """Where this descent stands: θ, E, ∇E, the velocity, what is kept of it, and the rate."""
+    theta, (value, slope) = theta.clone(), objective(theta)
+    rate = torch.full((), rate, dtype=torch.float64, device=theta.device)
+    return theta, value, slope, torch.zeros_like(theta), torch.zeros_like(value), rate
+
+
+def rate_factors(growth, device):
+    """What the rate is multiplied with behind a step that was taken, and behind one that was undone."""
+    return torch.tensor((growth, 0.8), dtype=torch.float64, device=device).unbind()
 
 
 def descended_step(objective, momentum, factors, theta, value, slope, velocity, kept, rate):
@@ -176,6 +181,39 @@ def descended_step(objective, momentum, factors, theta, value, slope, velocity, 
     kept.copy_(momentum * taken)
     torch.fmin(value, new, out=value)
     rate.mul_(torch.where(better, *factors))
+
+
+def train_to(secret, recipe, start, target, most=60_000):
+    """Descend from the network `start` until (1/m) Σ log(1 + exp(−y_iΦ(x_i))) is below `target`: Victim, and its Pace.
+
+    Without decay, momentum or a mean, on a Part. InputError if `most` steps are not enough.
+    """
+    (x, y), loss = secret, LOSSES["logistic"]
+    basis = networks.span_of(x)  # (d, m)
+    first, rest = coordinates.split(start[0].weight, basis)
+    inner, seen = (Layer(first, start[0].bias), *start[1:]), x @ basis
+    theta, pace = lowered(lambda v: mean_loss(unflatten(v, inner), seen, y, loss)[:2], flatten(inner), target, most)
+    (first, bias), *upper = unflatten(theta, inner)
+    network = Layer(coordinates.joined(first, basis, rest), bias), *upper
+    return Victim(Released(network, y, recipe), torch.zeros_like(x[0]), pace.losses[-1], len(y)), pace
+
+
+def lowered(objective, theta, target, most):
+    """Steps without momentum until the objective is below `target`, and then CALM at a tenth of the rate: θ, Pace."""
+    state = begin(objective, theta, 0.1)
+    value, rate, calm, pace = state[1], state[-1], CALM, Pace([0.0], [math.inf])
+    while calm and len(pace.times) < most:
+        if value < target:
+            rate.mul_(0.1 if calm == CALM else 1.0)
+            calm -= 1
+        before = rate.item()
+        descended_step(objective, 0.0, rate_factors(1.05 if calm == CALM else 1.0, rate.device), *state)
+        if rate >= before:  # the step was taken
+            pace.times.append(pace.times[-1] + before)
+            pace.losses.append(value.item())
+    if calm:
+        raise InputError(f"The loss is {value:.1e} after {most} steps: raise LOSS.")
+    return state[0], pace
 
 
 def published(network, secret, recipe):
