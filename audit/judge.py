@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.stats import chi2_contingency, fisher_exact, rankdata
 
-from utils.evaluation.membership import Area, area
+from utils.null import Area, area
 
 DRAWS = 9999  # of exchanges, at random
 NEAR = 0.9  # |NCC| of a picture that came back almost exactly

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import torch
 
 import audit.judge as judge
-from utils import networks
+from utils import measures, networks
 from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.evaluation import membership
 from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import detail_ncc, ncc
 
@@ -155,7 +154,7 @@ def returned(case, name, found, said, facts, sure=None):
     score = judge.scored(likeness, case.labels)
     comparisons = (
         judge.of_area(f"likeness to what {name} returned", score),
-        judge.of_count(f"alike what {name} returned", *(part > membership.ALIKE for part in likeness)),
+        judge.of_count(f"alike what {name} returned", *(part > measures.ALIKE for part in likeness)),
         judge.of_count(f"{judge.BACK} with what {name} returned", *(c > judge.NEAR for c in correlated)),
     )
     matched = {"found": found, "ncc": correlated, "sure": known, "score": score}
@@ -168,14 +167,15 @@ def unmixed(case, name, of):
     found = unmixing.attempt(released, case.shape, m, case.seed)
     if found.images is None:
         return Outcome(f"unmixing of {name}", "refused", found.refusals[-1])
-    who = f"The layer told {found.count} pictures." if found.count else f"The attack was told that there are {m}."
+    count = found.details.count
+    who = f"The layer told {count} pictures." if count else f"The attack was told that there are {m}."
     if alpha is None or released.network[0].bias is None:
-        return returned(case, f"unmixing of {name}", found.images, who, {"count": found.count})
+        return returned(case, f"unmixing of {name}", found.images, who, {"count": count})
     first = case.released._replace(network=case.layers[:1])
     exact = known_start.exact(first, case.start[:1], alpha, found, case.shape)
-    facts = {"count": found.count, "sure": int(exact.sure.sum())}
-    said = f"{who} Zeros at neurons that a picture never activated make {facts['sure']} of {len(exact.sure)} sure."
-    return returned(case, f"unmixing of {name}", exact.images, said, facts, exact.sure)
+    facts = {"count": count, "sure": int(exact.details.sure.sum())}
+    said = f"{who} Zeros at neurons that a picture never activated make {facts['sure']} of {len(exact.images)} sure."
+    return returned(case, f"unmixing of {name}", exact.images, said, facts, exact.details.sure)
 
 
 def stationary(case):
@@ -234,6 +234,6 @@ def agreement(outcomes, shape):
     found = [one.found for one in others if one.found is not None]
     if last.name != "stationarity" or last.found is None or not found:
         return outcomes
-    count = int((detail_ncc(last.found, torch.cat(found), shape).amax(1) > membership.ALIKE).sum())
+    count = int((detail_ncc(last.found, torch.cat(found), shape).amax(1) > measures.ALIKE).sum())
     said = f"{last.said} {count} of its {len(last.found)} pictures are alike one that unmixing returned."
     return [*others, last._replace(said=said, facts=last.facts | {"agreed": count})]

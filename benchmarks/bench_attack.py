@@ -80,7 +80,9 @@ def trained(m, *widths):
 @paper
 def test_paper_victim(measure):
     train = partial(trained.__wrapped__, M, HIDDEN, HIDDEN)
-    assert measure(train, "paper", "victim", {"images": M, "width": HIDDEN}, "float32", once=True).accuracy > 0.5
+    assert (
+        measure(train, "paper", "victim", {"images": M, "width": HIDDEN}, "float32", once=True).loss < 1.0
+    )  # an output of 0 has 1
 
 
 @paper

@@ -9,10 +9,9 @@ import torch
 from scipy.optimize import nnls
 from torch.nn.functional import normalize
 
-from utils import images, networks
+from utils import images, measures, networks
 from utils.attacks import contract, decoreco
 from utils.errors import InputError
-from utils.evaluation.membership import ALIKE
 from utils.kernels import losses
 from utils.kernels.kkt import kkt_distance
 from utils.kernels.kkt_sets import (
@@ -160,9 +159,10 @@ def compare(one, other, fresh):
 
 def shares_alike(points, truth, chosen, shape):
     """Of points (n, d): the share like any training image (m, d), and like the photograph chosen for them (n, d)."""
-    likeness = detail_ncc(points, truth, shape).amax(1)
     own = detail_ncc(points, chosen, shape).diagonal()
-    return [(part > ALIKE).double().mean().item() for part in (likeness, own)]
+    return [
+        (part > measures.ALIKE).double().mean().item() for part in (measures.match(points, truth, shape).signed, own)
+    ]
 
 
 def lookalikes(sets, truth, photographs, centre, shape):

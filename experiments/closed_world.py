@@ -6,27 +6,16 @@ and held-out images alike, each is an attack that any attack on pixels has to be
 
 import torch
 
+from utils import null
 from utils.attacks.contract import Released
-from utils.evaluation import membership
 from utils.kernels.layers import square_norm
 from utils.kernels.losses import LOSSES
-from utils.kernels.one_hidden import activation
 from utils.networks import span
-
-
-def forward(released: Released, x):
-    """Run the network, with ReLUs or with its softplus: the inputs and the outputs of every layer."""
-    inputs, outputs = [], []
-    for weight, bias in released.network:
-        inputs.append(x)
-        outputs.append(x @ weight.mT if bias is None else x @ weight.mT + bias)
-        x = activation(outputs[-1], released.recipe.sharpness)[0]
-    return inputs, outputs
 
 
 def by_loss(released: Released, x, y):
     """−ℓ(Φ(x; θ*), y), the threshold test of Yeom et al. (2018): (n,)."""
-    return -LOSSES[released.recipe.loss].value(forward(released, x)[1][-1], y)
+    return -LOSSES[released.recipe.loss].value(released.outputs(x), y)
 
 
 def by_span(released: Released, x, y):
@@ -41,7 +30,7 @@ def by_residual(released: Released, x, y):
     min_{λ≥0} ‖θ* + λ∇_θ ℓ‖² = ‖θ*‖²(1 − max(c, 0)²). With δ_l = ∂ℓ/∂z_l and the inputs ā_{l−1} of a layer, ∇ℓ is
     δ_l ⊗ ā_{l−1}, so neither ⟨θ*, ∇ℓ⟩ nor ‖∇ℓ‖ needs the gradient itself.
     """
-    inputs, outputs = forward(released, x.detach().requires_grad_())
+    inputs, outputs = released.forward(x.detach().requires_grad_())
     losses = LOSSES[released.recipe.loss].value(outputs[-1], y)
     signals = torch.autograd.grad(losses.sum(), outputs)
     product = sum((d * z).sum(1) for d, z in zip(signals, outputs))
@@ -58,4 +47,4 @@ TESTS = {"loss": by_loss, "span": by_span, "residual": by_residual}
 def areas(released: Released, training, held_out):
     """How well each test tells training from held-out images, Parts without the trainer's mean: {test: Area}."""
     scores = {name: [test(released, *part) for part in (training, held_out)] for name, test in TESTS.items()}
-    return {name: membership.area(*(values.cpu() for values in both)) for name, both in scores.items()}
+    return {name: null.area(*(values.cpu() for values in both)) for name, both in scores.items()}

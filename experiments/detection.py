@@ -5,11 +5,9 @@ from typing import NamedTuple
 
 import torch
 
+from utils import measures, null, trial
 from utils.attacks import detectors
-from utils.evaluation import membership, recovery
-from utils.evaluation.experiment import Row
 from utils.images import Part
-from utils.kernels.similarity import best_match, ncc
 from utils.training import stationary
 
 SCORES = (
@@ -42,19 +40,20 @@ class Judged(NamedTuple):
 
 def shows(adversary, images):
     """{attack: (n,)}, whether each reconstruction shows one of the images (m, d) without their mean."""
-    best = {
-        attack: best_match(one.images(adversary), images, adversary.shape, one.signed)
-        for attack, one in ATTACKS.items()
-    }
-    return {attack: values > membership.ALIKE for attack, values in best.items()}
+    return {name: likeness(one, adversary, images, adversary.shape) > measures.ALIKE for name, one in ATTACKS.items()}
+
+
+def likeness(one, adversary, images, shape=None):
+    """How like each of an attack's reconstructions (n, d) is to the most similar image (m, d): (n,)."""
+    best = measures.match(one.images(adversary), images, shape)
+    return best.signed if one.signed else best.either
 
 
 def judge(adversary, training, held_out):
     """{attack: Judged} of an adversary's reconstructions, for training and held-out images (m, d), without a mean."""
-    truth, null = shows(adversary, training), shows(adversary, held_out)
-    tables = {attack: ncc(one.images(adversary), training) for attack, one in ATTACKS.items()}
-    best = {attack: (table if ATTACKS[attack].signed else table.abs()).amax(1) for attack, table in tables.items()}
-    return {attack: Judged(truth[attack], best[attack] > recovery.SOME, null[attack]) for attack in ATTACKS}
+    truth, chance = shows(adversary, training), shows(adversary, held_out)
+    pixels = {name: likeness(one, adversary, training) > measures.SOME for name, one in ATTACKS.items()}
+    return {name: Judged(truth[name], pixels[name], chance[name]) for name in ATTACKS}
 
 
 def halved(part):
@@ -85,9 +84,9 @@ def score(adversary, combinations):
 
 
 def detect(named, truth):
-    """Each score as a detector: {attack: {name: membership.Detection, or None}} in the order of SCORES."""
+    """Each score as a detector: {attack: {name: null.Detection, or None}} in the order of SCORES."""
     return {
-        attack: {name: membership.detection(scores[name], truth[attack]) for name in SCORES if name in scores}
+        attack: {name: null.detection(scores[name], truth[attack]) for name in SCORES if name in scores}
         for attack, scores in named.items()
     }
 
@@ -106,22 +105,31 @@ def name_of(attack, place, score="", quantity="auc"):
 def rows(named, judged, place, seed):
     """The Rows for RESULTS of all scores, for a stationarity attack that began at `place`."""
     listed, detections = [], detect(named, {attack: one.truth for attack, one in judged.items()})
-    for attack, (truth, pixels, null) in judged.items():
+    for attack, one in judged.items():
         start = place if attack == "stationarity" else "none"
-        shares = [mask.double().mean().item() for mask in (truth, null, pixels)]
-        numbers = {("", "share_true"): (shares[0], shares[1]), ("", "share_true_in_pixels"): (shares[2], None)}
-        for name, found in detections[attack].items():
-            for score in ("", name) if name == "combination" else (name,):
-                if found:
-                    numbers |= {(score, "auc"): (found.auc.value, None), (score, "tpr_at_1_percent"): (found.tpr, None)}
+        numbers = of_scores(detections[attack]) | {
+            "share_true": (one.truth.double().mean(), one.null.double().mean()),
+            "share_true_in_pixels": (one.pixels.double().mean(), None),
+        }
         if detections[attack].get("combination"):
-            combination = named[attack]["combination"]
-            own, chance, other = (precision(combination, mask) for mask in (truth, null, pixels))
-            numbers["", "precision_of_the_first_ten"] = own, chance
-            numbers["", "precision_in_pixels"] = other, None
-            if told := membership.detection(combination, pixels):
-                numbers["", "auc_in_pixels"] = told.auc.value, None
-        listed += [
-            Row(name_of(attack, start, *key), seed, value, baseline=base) for key, (value, base) in numbers.items()
-        ]
+            numbers |= of_combination(named[attack]["combination"], one)
+        listed += trial.rows(name_of(attack, start, quantity=""), seed, numbers)
     return listed
+
+
+def of_scores(detections):
+    """{quantity: (value, no baseline)} of the scores that tell anything; those of the combination come twice."""
+    numbers = {}
+    for score, found in detections.items():
+        for prefix in (f"{score.replace(' ', '_')}/", *[""] * (score == "combination")):
+            if found:
+                numbers |= {f"{prefix}auc": (found.auc.value, None), f"{prefix}tpr_at_1_percent": (found.tpr, None)}
+    return numbers
+
+
+def of_combination(score, judged):
+    """{quantity: (value, baseline)} of the combination (n,) alone."""
+    first, by_chance, in_pixels = (precision(score, mask) for mask in (judged.truth, judged.null, judged.pixels))
+    numbers = {"precision_of_the_first_ten": (first, by_chance), "precision_in_pixels": (in_pixels, None)}
+    found = null.detection(score, judged.pixels)
+    return numbers | ({"auc_in_pixels": (found.auc.value, None)} if found else {})

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from utils import images, networks
+from utils import images, networks, trial
 from utils.attacks import bilevel, starts
 from utils.attacks.contract import Released
-from utils.evaluation.experiment import Row
 from utils.kernels import affine, one_hidden, solvers
 from utils.training import stationary
 
@@ -214,7 +213,7 @@ def line(a, b, points, beyond=0.5):
 def free_name(name):
     """What a number of DecoReco's loss is called in RESULTS, for that of the other two."""
     kind, model, *rest = name.split("/")
-    return "/".join(["landscape", kind, f"{'affine' if model == 'affine' else 'one_hidden'}_free", *rest])
+    return "/".join([kind, f"{'affine' if model == 'affine' else 'one_hidden'}_free", *rest])
 
 
 def rows(numbers, seed):
@@ -222,7 +221,7 @@ def rows(numbers, seed):
     named = {}
     for name, (upper, stationarity, free) in numbers.items():
         if math.isfinite(upper) and math.isfinite(stationarity):
-            named[f"landscape/{name}"] = stationarity, upper
+            named[name] = stationarity, upper
         if math.isfinite(free):
             named[free_name(name)] = free, None
-    return [Row(name, seed, float(value), baseline=baseline) for name, (value, baseline) in named.items()]
+    return trial.rows("landscape", seed, named)

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from utils import images, networks
+from utils import images, measures, networks, trial
 from utils.attacks import bilevel, decoreco, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.evaluation import evaluate, membership
-from utils.evaluation.experiment import Row
+from utils.evaluation import evaluate
 from utils.training import stationary
 
 SETS = ("training", "partition", "noise", "held_out")
@@ -153,7 +152,7 @@ def explore(attack, sets, mixed, shape, at_once):
     return Grid(*(part[place] for part in all_of))
 
 
-def measures(grid, s, sets, shape, without):
+def numbers_of(grid, s, sets, shape, without):
     """{quantity: (value, baseline)} of start s; `without` a training image in it, also the leak AUC."""
     before, aim, found = grid.start_distance[s].tolist(), sets[0] - grid.start[s], {}
     for when, x, after in (("early_", grid.early, grid.early_distance), ("", grid.found, grid.distance)):
@@ -165,7 +164,7 @@ def measures(grid, s, sets, shape, without):
     found["towards_truth"] = towards.mean().item(), aim.norm(dim=-1).mean().item()
     if without:
         both = grid.found, grid.start
-        found["leak_auc"] = [membership.leak(x[s], sets[0], sets[3], shape).auc.value for x in both]
+        found["leak_auc"] = [measures.leak(x[s], sets[0], sets[3], shape).auc.value for x in both]
     return found | {"loss": (grid.loss[s].item(), grid.start_loss[s].item())}
 
 
@@ -173,6 +172,6 @@ def rows(name, grid, mixed, seed, sets, shape):
     """All numbers of an attack's Grid, as Rows."""
     listed = []
     for s, (a, b) in enumerate(mixed.T.tolist()):
-        for what, (value, baseline) in measures(grid, s, sets, shape, a * b == 0).items():
-            listed.append(Row(f"landscape/{name}/{a:g}/{b:g}/{what}", seed, value, None, baseline))
+        found = numbers_of(grid, s, sets, shape, a * b == 0)
+        listed += trial.rows(f"landscape/{name}/{a:g}/{b:g}", seed, found)
     return listed

@@ -1,8 +1,7 @@
 """Planted images, judged by training on them: whether the weights that they were made for come back, and from where."""
 
-from utils import networks
+from utils import networks, trial
 from utils.attacks import bilevel, planting
-from utils.evaluation.experiment import Row
 from utils.images import Part
 from utils.kernels import one_hidden
 from utils.kernels.layers import unflatten
@@ -48,7 +47,7 @@ def from_start(released, images, seed):
     return apart(again, released.network)
 
 
-def measures(released, images, targets, shape, seed):
+def numbers_of(released, images, targets, shape, seed):
     """What planting made of target images, both (m, d), for a victim whose θ⁰ was drawn from 2·`seed`: {name: number}.
 
     Distances are those of `planting.distance`, or of `from_start` for the affine model, which has one minimum.
@@ -74,7 +73,6 @@ def measures(released, images, targets, shape, seed):
 
 
 def rows_of(name, measured, seed):
-    """The numbers of `measures` for RESULTS."""
-    for quantity, base in QUANTITIES.items():
-        baseline = measured[base] if base else None
-        yield Row(f"plant_network/{name}/{quantity}", seed, measured[quantity], None, baseline)
+    """The numbers of `numbers_of` for RESULTS."""
+    found = {quantity: (measured[quantity], measured.get(base)) for quantity, base in QUANTITIES.items()}
+    return trial.rows(f"plant_network/{name}", seed, found)

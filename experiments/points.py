@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch.nn.functional import normalize
 
-from utils.evaluation import membership
+from utils import null
 from utils.kernels.similarity import l2
 
 
@@ -28,5 +28,5 @@ def measured(candidates, points, fresh, loss=math.nan):
     near = l2(candidates, points).amin(1).sort().values[:5].mean()
     ours, others = (cosines(candidates, x) for x in (points, fresh))
     best = ours.amax(1).sort().values[-5:].mean()
-    auc = membership.area(ours.amax(0).cpu(), others.amax(0).cpu()).value
+    auc = null.area(ours.amax(0).cpu(), others.amax(0).cpu()).value
     return Measured(loss, near.item(), best.item(), auc)

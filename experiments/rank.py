@@ -8,9 +8,8 @@ import math
 
 import torch
 
-from utils import networks
+from utils import measures, networks
 from utils.attacks import bilevel, planting
-from utils.evaluation import evaluate, membership
 from utils.kernels import one_hidden
 from utils.kernels.similarity import detail_ncc
 
@@ -39,7 +38,7 @@ def measured(victim, data, noise):
     parts = (part.images - part.images.mean(0) * recipe.centred for part in (data.secret, data.held_out))
     found["outside"] = tuple(outside(part, basis) for part in parts)
     drawn, mean = noise - noise.mean(), data.known.images.mean(0) * recipe.centred
-    found["leak_auc"] = tuple(evaluate.leaked(x, data, mean).auc.value for x in (networks.within(drawn, basis), drawn))
+    found["leak_auc"] = tuple(measures.leaked(x, data, mean).auc.value for x in (networks.within(drawn, basis), drawn))
     if math.isfinite(recipe.sharpness):
         found["neurons"] = distinct_neurons(victim.released), None
     if recipe.weight_decay:
@@ -52,9 +51,8 @@ def planted(released, data, noise):
     """Plant `noise` (m, d) behind a network with one hidden layer: the pictures (m, d), and what they have become."""
     begun = planting.distance(bilevel.condensed(released), noise)
     found = planting.attack(released, noise, iterations=100)
-    parts = [part.images for part in (data.secret, data.held_out)]
-    best = [detail_ncc(found.images, part, data.shape).amax(0) for part in parts]
-    share, null = ((b > membership.ALIKE).double().mean().item() for b in best)
+    best = [measures.match(part.images, found.images, data.shape).signed for part in (data.secret, data.held_out)]
+    share, null = ((b > measures.ALIKE).double().mean().item() for b in best)
     likeness = detail_ncc(found.images, noise, data.shape).diagonal().mean().item()
     seen = networks.span(released.network)
     rest, wished = (part - networks.within(part, seen) for part in (found.images, noise - noise.mean()))

@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from utils import images, networks
+from utils import images, networks, trial
 from utils.attacks import starts, truncated
 from utils.attacks.contract import Released
 from utils.errors import choose
-from utils.evaluation.experiment import Row
 from utils.kernels import one_hidden
 from utils.kernels.similarity import pairwise_ssim
 from utils.kernels.truncated import train
@@ -146,7 +145,7 @@ def of_attack(found, start, before, after, target, shape):
 
 
 def rows_of(reading, labelled, seed, device="cpu"):
-    """Train and attack a victim by a Reading, from three starts: its rows for RESULTS."""
+    """Train and attack a victim by a Reading, from three starts: its Rows for RESULTS."""
     m = reading.images
     data = images.split(labelled, m, m, seed, device)
     secret, d = data.secret, data.secret.images.shape[1]
@@ -159,10 +158,9 @@ def rows_of(reading, labelled, seed, device="cpu"):
     settings = {"iterations": reading.steps, "fixed": reading.outer == "fixed", "prepared": reading.prepared}
     start = torch.stack(start)
     found, before, after = truncated.attack(released, start, begun[reading.knowledge], inner, **settings)
-    attacked = of_attack(found, start, before, after, target, data.shape)
+    attacked, listed = of_attack(found, start, before, after, target, data.shape), []
+    of_all = {name: (number, None) for name, number in of_victim(reading, target, theta0, secret).items()}
     for k, place in enumerate(STARTS):
-        for name, numbers in attacked.items():
-            value, base = (part[k].item() for part in numbers)
-            yield Row(f"reading/{place}/{name}", seed, value, None, base)
-        for name, number in of_victim(reading, target, theta0, secret).items():
-            yield Row(f"reading/{place}/{name}", seed, number.item())
+        of_one = {name: [part[k] for part in both] for name, both in attacked.items()}
+        listed += trial.rows(f"reading/{place}", seed, of_one | of_all)
+    return listed

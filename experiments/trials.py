@@ -5,8 +5,8 @@ A victim of the bilevel attack sees its images as they are; one of the stationar
 
 from utils import networks
 from utils.attacks import bilevel, decoreco, planting, starts
-from utils.evaluation.experiment import Name, Trial
 from utils.training import stationary
+from utils.trial import Name, Trial
 
 SCALE = decoreco.SETTINGS["sgd"].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
 

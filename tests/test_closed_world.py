@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from experiments import closed_world
-from utils import images, networks
+from utils import images, measures, networks
 from utils.attacks.contract import Released
-from utils.evaluation import recovery
 from utils.kernels.layers import change, flatten, forward
 from utils.kernels.losses import LOSSES
 from utils.training import stationary
@@ -48,4 +47,4 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(parts, 
 
 def test_twins_are_images_that_another_one_repeats():
     x = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).double()
-    assert recovery.twins(x) == 0 and recovery.twins(torch.cat([x, 2 * x[:2] + 1])) == pytest.approx(4 / 8)
+    assert measures.twins(x) == 0 and measures.twins(torch.cat([x, 2 * x[:2] + 1])) == pytest.approx(4 / 8)

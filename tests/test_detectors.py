@@ -5,12 +5,11 @@ import torch
 
 from conftest import chapter_functions, drawn
 from experiments import detection
-from utils import images
+from utils import images, measures, null
 from utils.attacks import detectors
-from utils.evaluation import membership
 from utils.kernels import contrast
 from utils.kernels.layers import Layer
-from utils.kernels.similarity import best_match
+from utils.kernels.similarity import match
 
 CHAPTER = chapter_functions("can-anyone-tell")  # its curves, and its quiz
 SHAPE = (32, 32, 3)
@@ -26,9 +25,10 @@ def test_a_negative_matches_only_where_the_sign_is_open(views):
     x = views.secret.images - views.secret.images.mean(0)
     mixed = torch.cat([x[:5], -x[5:10], drawn(5, 3072)])
     for signed, right in ((True, 5), (False, 10)):
-        best = best_match(mixed, x, SHAPE, signed)
+        best = match(mixed, x, SHAPE)
+        best = best.signed if signed else best.either
         torch.testing.assert_close(best[:right], torch.ones(right, dtype=torch.float64))
-        assert best[right:].max() < membership.ALIKE
+        assert best[right:].max() < measures.ALIKE
 
 
 def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
@@ -81,8 +81,8 @@ def test_the_combination_learns_from_a_shadow_and_is_calibrated():
     learned = detectors.fit(*scored(1000, 1.0, 0))
     named, truth = scored(1000, 1.0, 1)
     probability = learned(named)
-    alone = max(membership.detection(score, truth).auc.value for score in named.values())
-    assert membership.detection(probability, truth).auc.value > alone + 0.05
+    alone = max(null.detection(score, truth).auc.value for score in named.values())
+    assert null.detection(probability, truth).auc.value > alone + 0.05
     for _, number, predicted, share in CHAPTER["calibration"](probability, truth):
         assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
     scaled = {name: 5 + 3 * score for name, score in scored(1000, 1.0, 0)[0].items()}
@@ -104,7 +104,7 @@ def test_curves_precision_and_choice_follow_the_scores():
     assert false.tolist() == [0, 0.5, 0.5, 0.5, 1]
     torch.testing.assert_close(true, torch.tensor([0, 1 / 3, 2 / 3, 1, 1]))
     area = torch.trapezoid(true.double(), false.double()).item()
-    assert area == pytest.approx(membership.area(score[truth], score[~truth]).value)
+    assert area == pytest.approx(null.area(score[truth], score[~truth]).value)
     assert detection.precision(score, truth, 3) == pytest.approx(2 / 3)
     assert CHAPTER["likeliest"](torch.arange(5), score, 3).tolist() == [0, 2, 3]
 

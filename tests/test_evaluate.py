@@ -7,10 +7,10 @@ from utils.attacks.bilevel import Inner
 from utils.attacks.contract import Attack, Released
 from utils.attacks.objective import Parts
 from utils.evaluation import evaluate
-from utils.evaluation.experiment import Name, Trial
 from utils.images import Part, Split
 from utils.kernels import similarity
 from utils.training.victim import Victim
+from utils.trial import Name, Trial
 
 SHAPE = (8, 8, 3)
 

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from conftest import chapter_functions, drawn
-from utils import images
+from utils import images, measures
 from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.errors import InputError
-from utils.evaluation import recovery
 from utils.networks import Layer, change
 from utils.training import torch_trainer
 
@@ -48,10 +47,12 @@ def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
 def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
     victim, parts = trained["sgd"], (data.secret, data.held_out)
     found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
-    ours, theirs = (recovery.recovered(part.images - victim.mean, found.images) for part in parts)
-    assert found.count == M and ours.some >= M // 2 and theirs.some <= M // 4
-    assert ours.signed >= 0.8 * ours.some  # by the biases: which neurons an image activates cannot tell its sign
-    assert unmixing.attempt(victim.released, data.shape, M).count is None  # without the start
+    ours, theirs = (measures.match(part.images - victim.mean, found.images) for part in parts)
+    assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
+    assert (
+        ours.signed > measures.SOME
+    ).sum() >= 0.8 * ours.some  # by the biases: which neurons an image activates cannot tell its sign
+    assert unmixing.attempt(victim.released, data.shape, M).details.count is None  # without the start
 
 
 def test_squares_are_cut_row_by_row_and_hold_all_pixels():
@@ -79,13 +80,13 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     basis, added = torch.linalg.qr(squares.mT)[0], changed.network[0].weight
     assert trained.versions == len(squares) == 16
     assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
-    assert known_start.attempt(trained.released, trained.start, (side, side, 3), 16)[0].count == 16
+    assert known_start.attempt(trained.released, trained.start, (side, side, 3), 16)[0].details.count == 16
 
 
 def test_weight_decay_that_is_ignored_hides_the_count(trained, data):
     released, start = trained["sgd_decay"].released, trained["sgd_decay"].start
-    assert known_start.attempt(released, start, data.shape, M)[0].count == M
-    assert known_start.attempt(released, start, data.shape, M, alpha=1.0)[0].count != M
+    assert known_start.attempt(released, start, data.shape, M)[0].details.count == M
+    assert known_start.attempt(released, start, data.shape, M, alpha=1.0)[0].details.count != M
 
 
 def test_mirror_images_are_counted_too(trained, data):
@@ -140,7 +141,7 @@ def test_wrong_starts_are_refused_in_one_sentence(trained):
 def test_a_start_that_is_not_the_start_leaves_no_gap(trained, data):
     other = torch_trainer.layers_of(torch_trainer.perceptron(3072, (NEURONS, 30), 99))
     found, _ = known_start.attempt(trained["sgd"].released, other, data.shape, None)
-    assert found.count is None and found.images is None and "no gap" in found.refusals[0]
+    assert found.details.count is None and found.images is None and "no gap" in found.refusals[0]
 
 
 def test_an_unknown_trainer_and_a_training_that_diverges_are_told(data):

@@ -7,11 +7,10 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import avg_pool2d
 
 from conftest import drawn
-from utils import images, networks
+from utils import images, measures, networks, null
 from utils.attacks import contract, decoreco, starts
 from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
-from utils.evaluation import membership
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import detail_ncc
 from utils.training import stationary
@@ -29,16 +28,16 @@ def parts():
 def test_nothing_leaks_from_other_photographs_or_noise(parts):
     training, held_out, others = parts
     for candidates in (others, drawn(*training.shape)):
-        found = membership.leak(candidates, training, held_out, SHAPE)
+        found = measures.leak(candidates, training, held_out, SHAPE)
         assert found.auc.low < 0.5 < found.auc.high and found.p > 0.05 and found.alike <= 2
 
 
 def test_noisy_ghosts_of_the_training_images_leak(parts):
     training, held_out, others = parts
     ghosts = 0.7 * training + 0.3 * others + 0.1 * drawn(*training.shape)
-    found = membership.leak(ghosts, training, held_out, SHAPE)
+    found = measures.leak(ghosts, training, held_out, SHAPE)
     assert found.auc.low > 0.95 and found.p < 0.001 and found.above >= 38 and found.alike >= 38
-    turned = membership.leak(ghosts, held_out, training, SHAPE)
+    turned = measures.leak(ghosts, held_out, training, SHAPE)
     assert abs(found.auc.value + turned.auc.value - 1) < 1e-12 and turned.p > 0.99
 
 
@@ -47,8 +46,8 @@ def test_the_null_is_exact_where_nothing_leaked():
     generator, p, inside = torch.Generator().manual_seed(0), [], []
     for _ in range(200):
         one, two = torch.rand(2, 30, generator=generator, dtype=torch.float64)
-        area = membership.area(one, two)
-        p.append(membership.p_value(one, two))
+        area = null.area(one, two)
+        p.append(null.p_value(one, two))
         inside.append(area.low <= 0.5 <= area.high)
     assert 0.04 < sum(value < 0.1 for value in p) / 200 < 0.17 and sum(inside) / 200 > 0.9
 
@@ -57,12 +56,12 @@ def test_area_and_p_are_those_of_other_libraries():
     generator = torch.Generator().manual_seed(1)
     above, below = 0.5 + torch.randn(40, generator=generator).double(), torch.randn(40, generator=generator).double()
     scores, truth = torch.cat([above, below]), torch.arange(80) < 40
-    assert abs(membership.area(above, below).value - roc_auc_score(truth, scores)) < 1e-12
-    assert abs(membership.p_value(above, below) - mannwhitneyu(above, below, alternative="greater").pvalue) < 0.05
-    found = membership.detection(scores, truth)
-    assert found.auc == membership.area(above, below)
+    assert abs(null.area(above, below).value - roc_auc_score(truth, scores)) < 1e-12
+    assert abs(null.p_value(above, below) - mannwhitneyu(above, below, alternative="greater").pvalue) < 0.05
+    found = null.detection(scores, truth)
+    assert found.auc == null.area(above, below)
     assert found.tpr == (above > below.max()).double().mean()
-    assert membership.detection(scores, truth | True) is None
+    assert null.detection(scores, truth | True) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -70,9 +69,9 @@ def test_a_score_that_is_constant_up_to_rounding_detects_nothing(dtype):
     """Its order is that of rounding errors, here the truth itself."""
     truth = torch.arange(40) < 20
     rounding = torch.where(truth, 1.0, -1.0).to(dtype) * torch.finfo(dtype).eps
-    assert membership.detection(3 * (1 + rounding), truth) is None
-    assert membership.detection(torch.zeros(40, dtype=dtype), truth) is None
-    assert membership.detection(3 * (1 + 100 * rounding), truth).auc.value == 1
+    assert null.detection(3 * (1 + rounding), truth) is None
+    assert null.detection(torch.zeros(40, dtype=dtype), truth) is None
+    assert null.detection(3 * (1 + 100 * rounding), truth).auc.value == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -89,13 +88,13 @@ def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
 
 
 def test_ties_count_half():
-    assert membership.area(torch.ones(3), torch.ones(4)).value == 0.5
-    assert membership.p_value(torch.ones(5), torch.ones(5)) == 1
+    assert null.area(torch.ones(3), torch.ones(4)).value == 0.5
+    assert null.p_value(torch.ones(5), torch.ones(5)) == 1
 
 
 def test_a_null_of_another_size_is_refused(parts):
     with pytest.raises(InputError, match="There are 30 held-out images for 40 training images.*held_out=IMAGES"):
-        membership.leak(parts[2], parts[0], parts[1][:30], SHAPE)
+        measures.leak(parts[2], parts[0], parts[1][:30], SHAPE)
 
 
 def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(parts):
@@ -104,8 +103,8 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
     shading = torch.linspace(-1, 1, 32, dtype=x.dtype)[:, None, None].expand(SHAPE).flatten()
     blurred = avg_pool2d(planes.permute(0, 3, 1, 2), 3, 1, 1).permute(0, 2, 3, 1).flatten(1)
     for altered in (0.2 * x + 0.5, x + shading, blurred, x + 0.5 * x.std() * drawn(*x.shape)):
-        assert (detail_ncc(altered, x, SHAPE).diagonal() > membership.ALIKE).double().mean() > 0.95
-    assert (detail_ncc(others, x, SHAPE).amax(0) > membership.ALIKE).double().mean() < 0.05
+        assert (detail_ncc(altered, x, SHAPE).diagonal() > measures.ALIKE).double().mean() > 0.95
+    assert (detail_ncc(others, x, SHAPE).amax(0) > measures.ALIKE).double().mean() < 0.05
     assert torch.allclose(detail_ncc(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))
 
 
@@ -125,7 +124,7 @@ def test_only_the_victim_of_these_images_leaks_them():
     def leak(part, recipe):
         released = stationary.train(part, recipe).released
         found = decoreco.attack(released, start, basis=networks.span(released.network), iterations=200)
-        return membership.leak(found.images, data.secret.images, data.held_out.images, SHAPE)
+        return measures.leak(found.images, data.secret.images, data.held_out.images, SHAPE)
 
     theirs, of_others, untrained = (
         leak(data.secret, recipe), leak(data.known, recipe), leak(data.secret, recipe._replace(epochs=0, stages=0))

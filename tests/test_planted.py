@@ -35,7 +35,7 @@ def test_training_on_the_secret_images_returns_from_noise_and_from_the_start(tra
 
 def test_the_secret_images_are_measured_as_planted(trained):
     (x, _), released = trained
-    found = planted.measures(released, x, x, (10, 10, 1), 3)
+    found = planted.numbers_of(released, x, x, (10, 10, 1), 3)
     assert found["relative_distance"] < 1e-10 and found["moved"] == 0 and found["least_ssim"] == pytest.approx(1)
     rows = {row.name.split("/")[-1]: row for row in planted.rows_of("noise", found, 3)}
     assert rows["fresh_distance"].baseline == found["fresh_untouched"] and rows["moved"].baseline is None
@@ -45,5 +45,5 @@ def test_the_secret_images_are_measured_as_planted(trained):
 def test_the_affine_model_is_measured_by_training_anew(trained):
     secret, _ = trained
     released = stationary.train(secret, networks.affine(0.1)).released
-    found = planted.measures(released, secret.images, starts.random(30, 100, 1), (10, 10, 1), 3)
+    found = planted.numbers_of(released, secret.images, starts.random(30, 100, 1), (10, 10, 1), 3)
     assert found["trained_distance"] is None and found["relative_distance"] < 1e-20 < found["untouched"]

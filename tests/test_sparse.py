@@ -5,9 +5,8 @@ import torch
 from torch.nn.functional import normalize
 
 from conftest import drawn
-from utils import images
+from utils import images, measures
 from utils.attacks import known_start, sparse
-from utils.evaluation import recovery
 from utils.kernels.similarity import ncc
 from utils.training import torch_trainer
 
@@ -43,28 +42,28 @@ def test_near_images_become_exact_with_size_and_sign(behind):
     x, added, bias, layers = behind(0.4)
     basis, mixing = coordinates(added)
     near = -normalize(x + 0.08 * drawn(M, M, seed=4) @ x)  # sizes and signs are lost
-    found = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
-    assert found.sure.all()
+    images_found, sure, columns = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
+    assert sure.all()
     b = normalize(added @ torch.linalg.pinv(x), dim=0)
-    assert (normalize(found.columns, dim=0) * b).sum(0).abs().min() > 1 - 1e-9
-    torch.testing.assert_close(found.images, x, rtol=1e-6, atol=1e-6)
+    assert (normalize(columns, dim=0) * b).sum(0).abs().min() > 1 - 1e-9
+    torch.testing.assert_close(images_found, x, rtol=1e-6, atol=1e-6)
 
 
 def test_without_zeros_nothing_is_sure_and_images_stay(behind):
     x, added, bias, layers = behind(0.0)
     basis, mixing = coordinates(added)
     near = x + 0.08 * drawn(M, M, seed=4) @ x
-    found = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
-    assert not found.sure.any() and ncc(near, found.images).diagonal().abs().min() > 0.999
+    images_found, sure, columns = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
+    assert not sure.any() and ncc(near, images_found).diagonal().abs().min() > 0.999
 
 
 def test_images_with_sure_columns_are_true_but_for_those_without(behind):
     x, added, bias, layers = behind(0.4, dense=3)
     basis, mixing = coordinates(added)
     near = x + 0.08 * drawn(M, M, seed=4) @ x
-    found = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
-    assert found.sure.tolist() == [False] * 3 + [True] * (M - 3)
-    mixed = found.images @ torch.linalg.pinv(x)  # (M, M), what each image is a combination of
+    images_found, sure, _ = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
+    assert sure.tolist() == [False] * 3 + [True] * (M - 3)
+    mixed = images_found @ torch.linalg.pinv(x)  # (M, M), what each image is a combination of
     assert mixed[:, 3:].masked_fill(torch.eye(M).bool()[:, 3:], 0.0).abs().max() < 1e-6 < mixed[:, :3].abs().max()
 
 
@@ -92,7 +91,9 @@ def test_images_behind_ordinary_training_become_exact():
     attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, 20)
     found = known_start.exact(victim.released, victim.start, alpha, attempt, data.shape)
     own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
-    before, after = (recovery.above(0.999, own, x) for x in (attempt.images, found.images))
-    assert after > before and found.sure.sum() >= 10 and recovery.above(recovery.EXACT, others, found.images) == 0
-    untold = known_start.exact(victim.released, victim.start, alpha, attempt._replace(count=None), data.shape)
-    assert untold.images is attempt.images and not untold.sure.any()
+    before, after = (measures.match(own, x).above(0.999) for x in (attempt.images, found.images))
+    assert after > before and found.details.sure.sum() >= 10
+    assert measures.match(others, found.images).above(measures.EXACT) == 0
+    unread = attempt._replace(details=attempt.details._replace(count=None))
+    same = known_start.exact(victim.released, victim.start, alpha, unread, data.shape)
+    assert same.images is attempt.images and not same.details.sure.any()

@@ -13,11 +13,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import attacked, relu_released
-from utils import networks, victims
+from utils import networks
 from utils.attacks import decoreco, starts
 from utils.errors import InputError
 from utils.kernels import step
 from utils.kernels.residual import Stationarity
+from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
 
@@ -119,7 +120,7 @@ def test_the_trainers_step_asks_for_nothing():
     hessian, begun = torch.linspace(0.1, 10, 6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
     recipe = networks.perceptron("signed", 5)._replace(epochs=200, learning_rate=1.0)
     with Unasked():
-        found = victims.descend(lambda theta: ((hessian * theta**2).sum() / 2, hessian * theta), begun, recipe)
+        found = stationary.descend(lambda theta: ((hessian * theta**2).sum() / 2, hessian * theta), begun, recipe)
     assert found.norm() < 1e-2 and torch.equal(begun, torch.ones(6).double())
 
 
@@ -129,7 +130,7 @@ def test_a_trial_that_overflows_is_undone():
     def objective(theta):
         return theta.exp().sum(), theta.exp()
 
-    found = victims.descend(objective, -torch.linspace(-2, 2, 5), recipe)
+    found = stationary.descend(objective, -torch.linspace(-2, 2, 5), recipe)
     assert found.isfinite().all() and objective(found)[0] < 1e-2
 
 

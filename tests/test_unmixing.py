@@ -69,11 +69,11 @@ def test_nothing_is_read_where_there_is_nothing(views, change, message):
 def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(views):
     clear, x = layered(views)[0], drawn(40, 3072, seed=1)
     attempt = unmixing.attempt(clear, SHAPE, 15)
-    assert attempt.count == len(attempt.images) == 12 and attempt.refusals == []
+    assert attempt.details.count == len(attempt.images) == 12 and attempt.refusals == ()
     attempt = unmixing.attempt(changed(clear, lambda w: w + 0.1 * w.std() * x), SHAPE, 13)
-    assert attempt.count is None and len(attempt.images) == 13 and "no gap" in attempt.refusals[0]
-    count, found, refusals, _ = unmixing.attempt(changed(clear, lambda w: x), SHAPE, 40)
-    assert count is found is None and len(refusals) == 2
+    assert attempt.details.count is None and len(attempt.images) == 13 and "no gap" in attempt.refusals[0]
+    attempt = unmixing.attempt(changed(clear, lambda w: x), SHAPE, 40)
+    assert attempt.details.count is attempt.images is None and len(attempt.refusals) == 2
 
 
 def test_half_precision_hides_no_count(views):

@@ -18,9 +18,9 @@ from torchvision.utils import make_grid
 from utils import images, networks
 from utils.attacks import unmixing
 from utils.errors import InputError
-from utils.evaluation.recovery import STRONG
 from utils.files import write
 from utils.kernels.similarity import ncc
+from utils.measures import STRONG
 from utils.training import stationary
 
 BOOK = Path(__file__).parent.parent / "book"

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from utils.errors import InputError
 from utils.kernels import one_hidden, step
 from utils.kernels.layers import forward
-from utils.kernels.similarity import best_match, is_constant
+from utils.kernels.similarity import is_constant, match
 from utils.networks import Recipe, span, within
 
 
@@ -34,7 +34,7 @@ class Released(NamedTuple):
 class Attack(NamedTuple):
     """What an attack found, and how it went; (…) are independent attacks, in one batch."""
 
-    images: torch.Tensor  # x (…, n, d), the iterate with the smallest loss
+    images: torch.Tensor | None  # x (…, n, d), the iterate with the smallest loss; None if the attack refused
     coefficients: torch.Tensor | None  # λ (…, n), where the attack has them
     network: tuple | None  # θ(x), where the attack trains
     loss: torch.Tensor  # the attacker's, at x (…)
@@ -42,6 +42,7 @@ class Attack(NamedTuple):
     stopped: str | list  # why: a word, or one for every attack of a batch
     details: NamedTuple  # what this kind of attack knows beside
     seconds: float
+    refusals: tuple = ()  # why there are no images, or not all that was asked for, in sentences
 
 
 def check_layers(network):
@@ -102,7 +103,7 @@ def scores(released, start, found, again, shape):
         "share in the span": seen.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
     }
     if again is not None:
-        named["recurrence"] = best_match(x, again.images, shape)  # in an independent Attack on the same network
+        named["recurrence"] = match(x, again.images, shape).signed  # in an independent Attack on the same network
     if found.coefficients is not None:
         named |= {"coefficient": found.coefficients.abs(), "share of the residual": found.details.share}
     return {name: score for name, score in named.items() if not is_constant(score, x.shape[-1])}

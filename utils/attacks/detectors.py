@@ -11,7 +11,8 @@ from sklearn.linear_model import LogisticRegression
 
 from utils.attacks import contract, decoreco, starts, unmixing
 from utils.kernels import contrast
-from utils.kernels.similarity import best_match
+from utils.kernels.layers import forward
+from utils.kernels.similarity import match
 from utils.networks import span
 
 COMBINED = ("agreement", "recurrence", "contrast")  # the scores that `fit` combines
@@ -82,8 +83,7 @@ def kinks(x, network, known):
 
     A neuron is near its bend if its pre-activation is small beside its root mean square over `known` (k, d).
     """
-    weight, bias = network[0]
-    reached, usual = (images @ weight.T + bias for images in (x.to(known), known))
+    reached, usual = (forward(network[:1], images)[1][0] for images in (x.to(known), known))
     return (reached.abs() < NEAR * usual.square().mean(0).sqrt()).double().mean(1)
 
 
@@ -92,8 +92,8 @@ def candidate_scores(adversary):
     x, shape = adversary.found.images, adversary.shape
     named = contract.scores(adversary.released, adversary.start, adversary.found, None, shape)
     return named | {
-        "recurrence": best_match(x, adversary.again.images, shape),
-        "agreement": best_match(x, adversary.unmixed, shape),
+        "recurrence": match(x, adversary.again.images, shape).signed,
+        "agreement": match(x, adversary.unmixed, shape).signed,
         "contrast": contrast.score(x, adversary.known, shape),
         "kinks": kinks(x, adversary.released.network, adversary.known),
     }
@@ -103,8 +103,8 @@ def surplus_scores(adversary):
     """Every score {name: (n,)} of the surplus of unmixed images, whose sign is left open."""
     x, shape = adversary.surplus, adversary.shape
     return {
-        "recurrence": best_match(x, adversary.surplus_again, shape, signed=False),
-        "agreement": best_match(x, adversary.found.images, shape, signed=False),
+        "recurrence": match(x, adversary.surplus_again, shape).either,
+        "agreement": match(x, adversary.found.images, shape).either,
         "contrast": contrast.score(x, adversary.known, shape),
         "kinks": kinks(x, adversary.released.network, adversary.known),
     }

@@ -73,9 +73,9 @@ def trained_part(released, start, alpha=None):
 
 
 def attempt(released, start, shape, count, seed=0, alpha=None):
-    """Unmix what training added to a known start: the Attempt of `unmixing`, and α; a refusal if it added nothing."""
+    """Unmix what training added to a known start: `unmixing.attempt`, and α; a refusal if it added nothing."""
     if unchanged(released.network, start):
-        return unmixing.Attempt(None, None, [UNCHANGED]), 1.0
+        return unmixing.refused(UNCHANGED), 1.0
     changed, alpha = trained_part(released, start, alpha)
     return unmixing.attempt(changed, shape, count, seed, unmixing.SOON), alpha
 
@@ -93,19 +93,20 @@ def stationarity(released, start, candidates, alpha, count, **settings):
     return decoreco.attack(released, candidates, rule="margin", target=target, basis=basis, **settings)
 
 
-def exact(released, start, alpha, attempt, shape):
-    """The images of an Attempt behind a known start, exact where their columns of B are sparse: sparse.Refined.
+def exact(released, start, alpha, found, shape):
+    """What `attempt` found behind a known start, with exact images where their columns of B are sparse: Attack.
 
     `shape` is that of an image. As they were, and none sure, where the layer does not tell the count: then its span
     holds more than images.
     """
-    basis, nothing = attempt.basis, torch.zeros(len(attempt.images), dtype=torch.bool)
-    if attempt.count != basis.shape[1]:
-        return sparse.Refined(attempt.images, nothing)
+    details, device = found.details, found.images.device
+    if details.count != details.basis.shape[1]:
+        return found._replace(details=details._replace(sure=torch.zeros(len(found.images), dtype=torch.bool)))
     changed, _ = trained_part(released, start, alpha)
-    mixing = changed.network[0].weight @ basis
+    mixing = changed.network[0].weight @ details.basis
     (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
-    given = attempt.images, mixing, changed.network[0].bias, basis
-    images, mixing, bias, basis = (part.cpu() for part in given)
-    refined = sparse.refine(images, mixing, bias, basis, change((begun, first), torch.Tensor.cpu), shape)
-    return sparse.Refined(*(part.to(attempt.images.device) for part in refined))
+    on_cpu = (part.cpu() for part in (found.images, mixing, changed.network[0].bias, details.basis))
+    refined = sparse.refine(*on_cpu, change((begun, first), torch.Tensor.cpu), shape)  # type: ignore[call-arg]
+    images, sure, columns = (part.to(device) for part in refined)
+    details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
+    return found._replace(images=images, details=details)

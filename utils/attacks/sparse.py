@@ -23,6 +23,7 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from utils.attacks import unmixing
 from utils.kernels import picard
+from utils.kernels.layers import forward
 from utils.kernels.solvers import cg, dot
 
 ROUNDS = 16  # at most
@@ -38,14 +39,6 @@ CENTRE, WIDTH = -0.5, 0.25  # of the logistic function that takes pre-activation
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
 LIKE = 0.8  # cosine of an image before and after a round, in the median
 RANGE = 0.05, 0.6  # of spreads that are believed
-
-
-class Refined(NamedTuple):
-    """Images, and which of them rest on a column that is sure."""
-
-    images: torch.Tensor  # (m, d)
-    sure: torch.Tensor  # (m,)
-    columns: torch.Tensor | None = None  # of B (h, m), but for the size of each
 
 
 class Columns(NamedTuple):
@@ -77,7 +70,7 @@ def sized(matrix, known):
 
 def inactive(x, layers):
     """How likely images (m, d) never activated each neuron of a first layer, given at the start and the end: (m, h)."""
-    reached = [x @ weight.mT + bias for weight, bias in layers]
+    reached = [forward((layer,), x)[1][0] for layer in layers]
     most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
     return torch.sigmoid((CENTRE - most) / WIDTH) + 0.01
 
@@ -162,8 +155,9 @@ def completed(matrix, found, sure, basis, shape):
 
 
 def refine(images, mixing, bias, basis, layers, shape):
-    """Images (m, d) near to the m pictures behind A (h, m), made exact where their columns are sparse: Refined.
+    """Images (m, d) near to the m pictures behind A (h, m), made exact where their columns of B are sparse.
 
+    Returns the images, which of them rest on a column that is sure (m,), and the columns (h, m), but for their sizes.
     `bias` (h,) is what was added to the biases, `basis` (d, m) that of the images, `layers` the first layer at the
     start and at the end, `shape` that of an image. All on the CPU.
     """
@@ -188,4 +182,4 @@ def refine(images, mixing, bias, basis, layers, shape):
             sure, found = before, near
             break  # one wrong column spoils all images
         matrix = exact
-    return Refined(matrix @ basis.mT, sure, known.lengths * (known.rows @ found.mT))
+    return matrix @ basis.mT, sure, known.lengths * (known.rows @ found.mT)

@@ -23,22 +23,16 @@ SURE = 1 / math.e  # of the median length: a longer image has the sign that the 
 RESTARTS = 8  # at most, for few images
 
 
-class Attempt(NamedTuple):
-    """What an attacker gets who is told the count where the layer does not tell it."""
-
-    count: int | None  # as the layer tells it
-    images: torch.Tensor | None  # (m, d), unmixed
-    refusals: list  # why there is no count or no image, in sentences
-    basis: torch.Tensor | None = None  # (d, r), of the span
-
-
 class Unmixed(NamedTuple):
-    """What this attack knows beside its images."""
+    """What this attack knows beside its images; nothing where it refused."""
 
-    basis: torch.Tensor  # (d, r), of the span; r is m, or m − 1 if the images sum to zero
-    matrix: torch.Tensor  # M (m, r): the images are its rows in the basis, but for factors
-    uneven: float  # spread of the logarithms of the lengths; above EVEN an image was found twice, and another one lost
-    agreement: float  # the share of ‖B‖² at neurons that the images activate; near 1 for the truth
+    count: int | None = None  # of images, as the layer tells it
+    basis: torch.Tensor | None = None  # (d, r), of the span; r is m, or m − 1 if the images sum to zero
+    matrix: torch.Tensor | None = None  # M (m, r): the images are its rows in the basis, but for factors
+    uneven: float = math.inf  # spread of logarithms of lengths; above EVEN an image was found twice, and another lost
+    agreement: float = 0.0  # the share of ‖B‖² at neurons that the images activate; near 1 for the truth
+    sure: torch.Tensor | None = None  # (m,), which images are exact, behind a known start: see `sparse`
+    columns: torch.Tensor | None = None  # of B (h, m), there, but for the size of each
 
 
 def read(released, count=None):
@@ -146,7 +140,7 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
     (first,) = change(released.network[:1], torch.Tensor.double)
     if first.weight.shape[1] != math.prod(shape):
         raise InputError(f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}.")
-    count, basis, mixing = read(released, count)
+    given, (count, basis, mixing) = count, read(released, count)
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
         matrix, history = unmix(basis, shape, count, seed + k, later=later)
@@ -163,19 +157,24 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
         sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
         signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
     matrix = signs[:, None] * matrix
-    details = Unmixed(basis, matrix, uneven, agreement(known, signs)[1].item())
+    own_count = count if given is None else None
+    details = Unmixed(own_count, basis, matrix, uneven, agreement(known, signs)[1].item())
     stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - begun
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
 
 
 def attempt(released, shape, count, seed=0, later=LATER):
-    """Read the count from the layer, and unmix; with the given `count` if the layer tells none: Attempt."""
-    refusals = []
-    for told in (None, count):
+    """Read the count from the layer, and unmix; with the given `count` if the layer tells none; or refuse: Attack."""
+    refusals = ()
+    for given in (None, count):
         try:
-            found = attack(released, shape, count=told, seed=seed, later=later)
+            return attack(released, shape, count=given, seed=seed, later=later)._replace(refusals=refusals)
         except InputError as error:
-            refusals += [str(error)] * (str(error) not in refusals)
-        else:
-            return Attempt(None if refusals else len(found.images), found.images, refusals, found.details.basis)
-    return Attempt(None, None, refusals)
+            refusals = tuple(dict.fromkeys((*refusals, str(error))))
+    return refused(*refusals)
+
+
+def refused(*sentences):
+    """The Attack that found nothing, and says why."""
+    nothing = torch.full((), math.nan)
+    return Attack(None, None, None, nothing, nothing[None], "refused", Unmixed(), 0.0, sentences)

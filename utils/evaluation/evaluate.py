@@ -7,11 +7,10 @@ from collections import namedtuple
 
 import torch
 
-from utils import networks
+from utils import measures, networks, null
+from utils import trial as trials
 from utils.attacks import bilevel
 from utils.attacks.contract import scores
-from utils.evaluation import membership
-from utils.evaluation.experiment import TABLE_1, Row
 from utils.kernels.similarity import (
     detail_ncc,
     half_ncc,
@@ -24,6 +23,11 @@ from utils.kernels.similarity import (
     stretch,
 )
 
+# Table 1 of the first paper: ‖θ* − θ‖².
+TABLE_1 = {
+    "affine": {"random": 1.1214e-3, "ground_truth": 1.3888e-3, "partition": 2.9749e-3},
+    "one_hidden": {"random": 6.1157e-5, "ground_truth": 1.7055e-3, "partition": 6.3629e-3},
+}
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
 GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
 # Of n images: each one's most similar reference (n,), and the SSIM with it (n,).
@@ -37,15 +41,9 @@ def secret(trial):
     return trial.victim.seen(trial.data.secret.images)
 
 
-def leaked(candidates, data, mean=0.0):
-    """What candidates (n, d) give away of a Split's secret images less a guess of their mean: a membership.Leak."""
-    parts = (part.images - mean for part in (data.secret, data.held_out))  # never the mean of one
-    return membership.leak(candidates, *parts, data.shape)  # type: ignore[call-arg]
-
-
 def leak(trial, candidates=None):
-    """What a trial's reconstructions, or other candidates, give away of the training images: a membership.Leak."""
-    return leaked(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
+    """What a trial's reconstructions, or other candidates, give away of the training images: a measures.Leak."""
+    return measures.leaked(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
 
 
 def mean_pair_gains(candidates, data):
@@ -56,8 +54,8 @@ def mean_pair_gains(candidates, data):
 def best_pictures(candidates, data, some):
     """Of candidates (n, d) without a mean, those most like `some` of the secret images (k,), as pictures (k, d)."""
     mean = data.secret.images.mean(0)
-    likeness = detail_ncc(candidates, data.secret.images[some] - mean, data.shape)
-    return stretch(candidates[likeness.argmax(0)] + mean)
+    closest = measures.match(data.secret.images[some] - mean, candidates, data.shape).index
+    return stretch(candidates[closest] + mean)
 
 
 def likeness(trial):
@@ -86,9 +84,9 @@ def natural(images, shape):
 
 def detections(trial):
     """Each of the adversary's scores as a detector of reconstructions that show a training image: {name: Detection}."""
-    truth = likeness(trial).amax(1) > membership.ALIKE
+    truth = likeness(trial).amax(1) > measures.ALIKE
     named = scores(trial.victim.released, trial.start, trial.attack, trial.again, trial.data.shape)
-    return {name: membership.detection(score, truth) for name, score in named.items()}
+    return {name: null.detection(score, truth) for name, score in named.items()}
 
 
 def relative_distance(trial):
@@ -160,57 +158,51 @@ def best_baseline(trial, evaluated, measure):
     return max(measure(evaluated(trial, baseline(trial))) for baseline in BASELINES.values())
 
 
-def measures(trial):
-    """What Table 1 is about, {name: (after the attack, at its start, at θ = 0)}, for an attack that trains."""
-    square = networks.flatten(trial.victim.released.network).square().mean().item()  # ‖θ*‖² per weight
-    relative = [relative_distance(trial), trial.attack.history[0].item(), 1.0]
-    found, own, start = trial.attack.images, trial.data.secret.images, trial.start
-    to_training, before, to_start = (l2(*p).amin(1).mean().item() for p in ((found, own), (start, own), (found, start)))
-    return {
-        "relative_distance": relative,
-        "mean_square_distance": [value * square for value in relative],
-        "nearest_training_l2": [to_training, before, None],
-        "nearest_start_l2": [to_start, 0.0, None],
-    }
-
-
 def rows_of_weights(trial):
     """RESULTS of a bilevel attack; the baseline is the start as it is, before any attack."""
-    _, model, start, knowledge = trial.name
-    paper = {"mean_square_distance": TABLE_1[model][start]}
-    listed = [(name, ours, paper.get(name), base) for name, (ours, base, _) in measures(trial).items()]
-    listed += rows_of_leak(trial)
-    norm = ("inner_gradient_norm", trial.attack.details.gradient_norm.item())
-    return [*listed, norm, ("outer_converged", float(solved(trial)))] if knowledge else listed
+    _, model, place, knowledge = trial.name
+    square = networks.flatten(trial.victim.released.network).square().mean().item()  # ‖θ*‖² per weight
+    far, before = relative_distance(trial), trial.attack.history[0].item()
+    found, own, start = trial.attack.images, trial.data.secret.images, trial.start
+    to_training, at_first, to_start = (l2(*p).amin(1).mean() for p in ((found, own), (start, own), (found, start)))
+    listed = {
+        "relative_distance": (far, before),
+        "mean_square_distance": (far * square, before * square, TABLE_1[model][place]),
+        "nearest_training_l2": (to_training, at_first),
+        "nearest_start_l2": (to_start, 0.0),
+    } | rows_of_leak(trial)
+    if knowledge:
+        listed["inner_gradient_norm"] = trial.attack.details.gradient_norm, None
+        listed["outer_converged"] = solved(trial), None
+    return listed
 
 
 def rows_of_pictures(trial):
     """RESULTS of an attack on coefficients; the baseline is the best of BASELINES, or the loss of the start."""
 
     def beside(evaluated, measure):
-        return float(measure(evaluated(trial))), None, float(best_baseline(trial, evaluated, measure))
+        return measure(evaluated(trial)), best_baseline(trial, evaluated, measure)
 
-    return [
-        ("good_reconstructions", *beside(published, good)),
-        ("good_as_adversary", *beside(adversary, good)),
-        ("mean_ssim", *beside(published, lambda matches: matches.ssim.mean().item())),
-        ("attack_loss", trial.attack.loss.item(), None, trial.attack.history[0].item()),
-        ("seconds", trial.attack.seconds),
-        *rows_of_leak(trial),
-    ]
+    return {
+        "good_reconstructions": beside(published, good),
+        "good_as_adversary": beside(adversary, good),
+        "mean_ssim": beside(published, lambda matches: matches.ssim.mean().item()),
+        "attack_loss": (trial.attack.loss, trial.attack.history[0]),
+        "seconds": (trial.attack.seconds, None),
+    } | rows_of_leak(trial)
 
 
 def rows_of_leak(trial):
     """What leaked beside the untouched start, and how well recurrence tells it, where it was measured."""
     ours, start = leak(trial), leak(trial, trial.start)
-    told = detections(trial).get("recurrence") if trial.again else None
-    rows = [
-        ("leak_auc", ours.auc.value, None, start.auc.value),
-        ("leak_auc_low", ours.auc.low, None, start.auc.low),
-        ("above", float(ours.above), None, float(start.above)),
-        ("alike", float(ours.alike), None, float(ours.alike_held_out)),
-    ]
-    return rows + ([("detector_auc", told.auc.value)] if told else [])
+    recurrence = detections(trial).get("recurrence") if trial.again else None
+    found = {
+        "leak_auc": (ours.auc.value, start.auc.value),
+        "leak_auc_low": (ours.auc.low, start.auc.low),
+        "above": (ours.above, start.above),
+        "alike": (ours.alike, ours.alike_held_out),
+    }
+    return found | ({"detector_auc": (recurrence.auc.value, None)} if recurrence else {})
 
 
 ROWS = {"bilevel": rows_of_weights, "decoreco": rows_of_pictures}
@@ -218,5 +210,4 @@ ROWS = {"bilevel": rows_of_weights, "decoreco": rows_of_pictures}
 
 def rows(trial):
     """The trial's numbers for RESULTS, under its name."""
-    listed = ROWS[trial.name.attack](trial)
-    return [Row(f"{trial.name.prefix}/{quantity}", trial.seed, *numbers) for quantity, *numbers in listed]
+    return trials.rows(trial.name.prefix, trial.seed, ROWS[trial.name.attack](trial))

@@ -1,5 +1,7 @@
 """How similar images are, rows (n, d) in [0, 1]: all pairs at once, or place by place. `shape` is (H, W, C) of one."""
 
+from typing import NamedTuple
+
 import torch
 from torch.nn import AvgPool2d
 from torch.nn.functional import avg_pool2d, interpolate, normalize
@@ -8,6 +10,7 @@ from utils.kernels.step import room
 
 C1, C2 = 0.01**2, 0.03**2  # the constants of SSIM for pixels in [0, 1]
 POSITIONS = 64  # of the window, whose products are made at once
+SOME, STRONG = 0.7, 0.9  # |NCC| above which an image counts as given back, somewhat or strongly
 
 
 def l2(images, references):
@@ -69,10 +72,39 @@ def mean_pair_gain(candidates, x):
     return (pairs.amax(1) - (table / x.norm(dim=1)).amax(1)).mean().item()
 
 
-def best_match(images, references, shape, signed=True):
-    """Of each image the largest `alike` to a reference, or the largest |alike|: (n, d), (k, d) -> (n,)."""
-    table = detail_ncc(images, references.to(images), shape)
-    return (table if signed else table.abs()).amax(1)
+class Match(NamedTuple):
+    """Of each of m images the most similar one among others."""
+
+    index: torch.Tensor  # (m,), which one
+    signed: torch.Tensor  # (m,), its likeness
+    either: torch.Tensor  # (m,), the largest size of a likeness: a negative counts as well
+
+    def above(self, bar):
+        """How many images have a likeness, or a negative's, above a bar."""
+        return (self.either > bar).sum().item()
+
+    @property
+    def strong(self):
+        """How many images came back strongly."""
+        return self.above(STRONG)
+
+    @property
+    def some(self):
+        """How many images came back at least somewhat."""
+        return self.above(SOME)
+
+
+def match(images, others, shape=None):
+    """Match images (m, d) with others (n, d) by `ncc` of all pixels, or by `detail_ncc` for a `shape`: Match.
+
+    Others that are None, such as those of an attack that refused, are like nothing.
+    """
+    if others is None:
+        return Match(torch.zeros(len(images), dtype=torch.long), *torch.zeros(2, len(images)))
+    others = others.to(images)
+    table = ncc(images, others) if shape is None else detail_ncc(others, images, shape).mT  # (m, n)
+    signed, index = table.max(1)
+    return Match(index, signed, table.abs().amax(1))
 
 
 def is_constant(score, size=1):

@@ -17,9 +17,10 @@ from IPython.display import Markdown
 
 from utils import quantities
 from utils.errors import InputError
-from utils.evaluation.experiment import Row as Row  # notebooks make their numbers with report.Row
 from utils.files import write
 from utils.notebook.parameters import assignments, check_parameters
+from utils.trial import Row as Row  # notebooks make their numbers with report.Row and report.rows
+from utils.trial import rows as rows
 
 PROBE = 2**20  # bytes that must fit where a file is to be written; results are smaller
 

@@ -1,4 +1,4 @@
-"""What an experiment leaves behind: victim, start and attack beside each other, for the evaluator."""
+"""What an experiment leaves behind: victim, start and attack beside each other, and its numbers for RESULTS."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,7 @@ from utils.attacks.contract import Attack
 from utils.images import Split
 from utils.training.victim import Victim
 
-# Table 1 of the first paper: ‖θ* − θ‖².
-TABLE_1 = {
-    "affine": {"random": 1.1214e-3, "ground_truth": 1.3888e-3, "partition": 2.9749e-3},
-    "one_hidden": {"random": 6.1157e-5, "ground_truth": 1.7055e-3, "partition": 6.3629e-3},
-}
+DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESULTS
 
 
 class Name(NamedTuple):
@@ -50,3 +46,13 @@ class Row(NamedTuple):
     value: float
     paper: float | None = None  # the paper's value
     baseline: float | None = None  # the same number without an attack, or for held-out images
+
+
+def rows(prefix, seed, quantities):
+    """The Rows of {quantity: (value, baseline)} or (value, baseline, paper's value); what is None is missing."""
+
+    def numbers(value, baseline=None, paper=None):
+        return [None if number is None else float(number) for number in (value, paper, baseline)]
+
+    named = {name: numbers(*several) for name, several in quantities.items()}
+    return [Row(f"{prefix}/{name}", seed, *ours) for name, ours in named.items() if ours[0] is not None]
