@@ -16,7 +16,10 @@ from utils.training import stationary
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
 SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
-UTILS = "__init__", "errors", "choices", "files", "quantities", "notebook/__init__", "notebook/parameters"
+UTILS = (
+    "__init__", "errors", "choices", "files", "quantities", "attacks/__init__", "notebook/__init__",
+    "notebook/parameters",
+)  # fmt: skip
 
 
 def pytest_runtest_setup():
@@ -121,7 +124,8 @@ def write_notebook(path, *cells):
 def small_project(place):
     """A folder with `lab`, a lock, and a small `utils` that is loaded in no time."""
     shutil.copytree(ROOT / "lab", place / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    (place / "utils" / "notebook").mkdir(parents=True)
+    for folder in ("notebook", "attacks"):
+        (place / "utils" / folder).mkdir(parents=True)
     for name in UTILS:
         shutil.copy(ROOT / "utils" / f"{name}.py", place / "utils" / f"{name}.py")
     (place / "utils" / "sums.py").write_text(SUMS)

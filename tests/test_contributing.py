@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab import grid
-from utils.evaluation import evaluate
+from utils.attacks import ATTACKS
 from utils.kernels import coefficients
 
 ROOT = Path(__file__).parent.parent
@@ -30,7 +30,7 @@ def place(tmp_path, monkeypatch):
     shutil.copy(ROOT / "experiments" / "one-attack.ipynb", tmp_path / "experiments")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(grid, "ROOT", tmp_path)
-    for registry in (evaluate.ROWS, coefficients.RULES):
+    for registry in (ATTACKS, coefficients.RULES):
         for name in ("seen", "weighted"):  # are deleted in the end, for they are not there now
             monkeypatch.setitem(registry, name, None)
             monkeypatch.delitem(registry, name)

@@ -1,6 +1,7 @@
 """The words that stand for a choice: data sets, rules, starts and so on. Loads no torch, so that grids are fast."""
 
-RULES = ("signed", "margin", "multiclass", "tied")
+from utils.attacks import ATTACKS, RULES
+
 STARTS = ("random", "untuned", "ground_truth", "partition")  # of an attack
 BEGUN = ("torch", "pretrained", "elsewhere")  # of a training whose start is known
 DATASETS = ("photos", "cifar10", "cifar10-subset")  # beside the path of an .npz file
@@ -8,7 +9,7 @@ CHOICES = {
     "DEVICE": ("auto", "cpu", "cuda"),
     "THETA_START": ("uniform", "standard"),
     "RULE": RULES,
-    "ATTACK": ("affine", "one_hidden", *RULES),
+    "ATTACK": tuple(ATTACKS),
     "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
     "START": STARTS,
     "KNOWN": ("start", "half", "later"),  # what the attacker has of such a start

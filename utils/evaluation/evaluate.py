@@ -205,9 +205,7 @@ def rows_of_leak(trial):
     return found | ({"detector_auc": (recurrence.auc.value, None)} if recurrence else {})
 
 
-ROWS = {"bilevel": rows_of_weights, "decoreco": rows_of_pictures}
-
-
 def rows(trial):
-    """The trial's numbers for RESULTS, under its name."""
-    return trials.rows(trial.name.prefix, trial.seed, ROWS[trial.name.attack](trial))
+    """The trial's numbers for RESULTS, under its name; which ones, says whether the attack trains."""
+    found = rows_of_pictures(trial) if trial.attack.network is None else rows_of_weights(trial)
+    return trials.rows(trial.name.prefix, trial.seed, found)
