@@ -31,7 +31,7 @@ class Grid(NamedTuple):
     distance: torch.Tensor  # (S, 4)
 
 
-class Setting(NamedTuple):
+class Target(NamedTuple):
     """A victim, and where the attacks on it move."""
 
     released: Released
@@ -75,14 +75,14 @@ def random_axes(*rows, seed=0):
     return basis @ torch.linalg.qr(axes)[0].to(basis)
 
 
-def affine_setting(data, sets, weight_decay):
-    """The Setting of the affine model, whose trainer subtracts no mean."""
+def affine_target(data, sets, weight_decay):
+    """The Target of the affine model, whose trainer subtracts no mean."""
     released = stationary.train(data.secret, networks.affine(weight_decay)).released
-    return Setting(released, torch.zeros_like(sets[0][0]), random_axes(*sets[:3], released.network[0].weight))
+    return Target(released, torch.zeros_like(sets[0][0]), random_axes(*sets[:3], released.network[0].weight))
 
 
-def deep_setting(data, sets, neurons, seed, mean="training"):
-    """The Setting of a network with three layers, and how far it is from stationary: the largest ‖∇E‖/(μ‖θ‖).
+def deep_target(data, sets, neurons, seed, mean="training"):
+    """The Target of a network with three layers, and how far it is from stationary: the largest ‖∇E‖/(μ‖θ‖).
 
     It is polished longer if it is not stationary. `mean` says whose is subtracted, `training` or `partition`.
     """
@@ -95,22 +95,22 @@ def deep_setting(data, sets, neurons, seed, mean="training"):
     subtracted = victim.mean if mean == "training" else data.known.images.mean(0)
     rows = networks.span(victim.released.network).mT
     basis = random_axes(*(part - subtracted for part in sets[:3]), rows)
-    return Setting(victim.released, subtracted, basis), error
+    return Target(victim.released, subtracted, basis), error
 
 
-def bilevel_attack(setting):
+def bilevel_attack(target):
     """The bilevel attack for `explore`, of which the end alone is known."""
 
     def attack(start):
-        found = bilevel.attack(setting.released, start, progress=True)
+        found = bilevel.attack(target.released, start, progress=True)
         return found.images, found.images, found.history[0], found.loss
 
     return attack
 
 
-def adam_attack(setting, steps, rate, dtype=torch.float32):
+def adam_attack(target, steps, rate, dtype=torch.float32):
     """DecoReco by Adam, for `explore`; losses are R/‖θ*‖²."""
-    released, mean, basis = setting
+    released, mean, basis = target
     settings = {"basis": basis, "optimiser": "projection", "learning_rate": rate, "dtype": dtype}
     settings |= {"sharpness": 100.0, "range_weight": 0.0}
 

@@ -58,7 +58,7 @@ def victim(data):
 def explored(victim, data, sets, mixed):
     """`explore` with DecoReco on a small network."""
     basis = mixtures.random_axes(*(part - victim.mean for part in sets))
-    attack = mixtures.adam_attack(mixtures.Setting(victim.released, victim.mean, basis), 60, 0.003, torch.float64)
+    attack = mixtures.adam_attack(mixtures.Target(victim.released, victim.mean, basis), 60, 0.003, torch.float64)
     return lambda at_once: mixtures.explore(attack, sets, mixed, data.shape, at_once)
 
 
@@ -101,7 +101,7 @@ def test_random_axes_span_the_rows_and_no_more(sets):
 def test_both_optimisers_lower_the_loss_in_the_span(victim, sets, mixed):
     basis = mixtures.random_axes(*(part - victim.mean for part in sets))
     start = mixtures.mixture(*sets, *mixed)[[2, 0]]
-    setting = mixtures.Setting(victim.released, victim.mean, basis)
+    setting = mixtures.Target(victim.released, victim.mean, basis)
     for attack in (mixtures.adam_attack(setting, 200, 0.003), grids.lbfgs_attack(setting, 200)):
         early, found, first, last = attack(start)
         assert (last < first).all() and (early != found).any()

@@ -27,8 +27,8 @@ def check(network, start):
             raise InputError(f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own.")
     if len(network) != len(start):
         raise InputError(f"The start has {len(start)} layers and the network {len(network)}: give its own start.")
-    first, begun = network[0].weight, start[0].weight
-    if not (first.isfinite().all() and begun.isfinite().all()):
+    first, initial = network[0].weight, start[0].weight
+    if not (first.isfinite().all() and initial.isfinite().all()):
         raise InputError("The network or its start holds values that are NaN or infinite: give weights as they were.")
     if unchanged(network, start):
         raise InputError(UNCHANGED)
@@ -62,13 +62,13 @@ def trained_part(released, start, alpha=None):
     α is estimated unless it is given, such as 1 for a training without weight decay.
     """
     check(released.network, start)
-    (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
+    (first,), (initial,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
     if alpha is None:
         for some in NEURONS:
-            ours, theirs = (layer.weight[:some] for layer in (first, begun))
+            ours, theirs = (layer.weight[:some] for layer in (first, initial))
             alpha = shrinkage(ours, theirs, int((1 - SPARE) * min(ours.shape)), alpha)
-    bias = None if first.bias is None else first.bias - alpha * begun.bias
-    first = Layer(first.weight - alpha * begun.weight, bias)
+    bias = None if first.bias is None else first.bias - alpha * initial.bias
+    first = Layer(first.weight - alpha * initial.weight, bias)
     return released._replace(network=(first, *released.network[1:])), alpha
 
 
@@ -104,9 +104,9 @@ def exact(released, start, alpha, found, shape):
         return found._replace(details=details._replace(sure=torch.zeros(len(found.images), dtype=torch.bool)))
     changed, _ = trained_part(released, start, alpha)
     mixing = changed.network[0].weight @ details.basis
-    (first,), (begun,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
+    (first,), (initial,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
     on_cpu = (part.cpu() for part in (found.images, mixing, changed.network[0].bias, details.basis))
-    refined = sparse.refine(*on_cpu, change((begun, first), torch.Tensor.cpu), shape)  # type: ignore[call-arg]
+    refined = sparse.refine(*on_cpu, change((initial, first), torch.Tensor.cpu), shape)  # type: ignore[call-arg]
     images, sure, columns = (part.to(device) for part in refined)
     details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
     return found._replace(images=images, details=details)

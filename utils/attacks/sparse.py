@@ -91,8 +91,8 @@ def sparsest(rows, near, likely, size):
         def product(v, a=a, weights=weights):
             return ((v @ a.mT) * weights) @ a
 
-        begun = w / dot(w, product(w))
-        found = normalize(begun + cg(product, w - product(begun), iterations=SOLVED).x, dim=1)
+        initial = w / dot(w, product(w))
+        found = normalize(initial + cg(product, w - product(initial), iterations=SOLVED).x, dim=1)
     return found.to(near)
 
 
@@ -143,12 +143,12 @@ def completed(matrix, found, sure, basis, shape):
     columns are unsure, and the objective of unmixing chooses it.
     """
     certain, own = found[sure].mT, torch.eye(len(found), dtype=torch.bool)[:, sure]
-    begun = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
+    initial = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
     if sure.all():
-        return begun
+        return initial
     few = len(matrix) <= unmixing.FEW
     details, white = unmixing.whitened(basis, shape, few)
-    rows = torch.linalg.solve(white, begun, left=False)
+    rows = torch.linalg.solve(white, initial, left=False)
     stage = unmixing.STAGES[-1] if few else AGAIN
     better = picard.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
     return rows.norm(dim=1, keepdim=True) * better @ white
@@ -167,15 +167,15 @@ def refine(images, mixing, bias, basis, layers, shape):
     for _ in range(ROUNDS):
         likely = inactive(matrix @ basis.mT, layers)
         near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
-        begun = torch.where(sure[:, None], found, near)
-        found, before = begun.clone(), sure
+        initial = torch.where(sure[:, None], found, near)
+        found, before = initial.clone(), sure
         found[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[0])
         sure = judged(found, near, before, known.rows, USUAL[0])
         if (sure & ~before).sum() <= len(sure) // 100:
             found = again(found, near, likely, known.rows)
             sure = judged(found, near, before, known.rows, USUAL[1])
         found = torch.where(sure[:, None], found, near)
-        if (found - begun).abs().max() < 1e-9:
+        if (found - initial).abs().max() < 1e-9:
             break
         exact = sized(completed(matrix, torch.linalg.solve(known.upper, found.mT).mT, sure, basis, shape), known)
         if cosine_similarity(matrix, exact).abs().median() < LIKE:

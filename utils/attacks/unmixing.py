@@ -136,7 +136,7 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
     while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
     for more than FEW images. InputError as `read` says.
     """
-    begun, centred = time.perf_counter(), released.recipe.centred
+    clock, centred = time.perf_counter(), released.recipe.centred
     (first,) = change(released.network[:1], torch.Tensor.double)
     if first.weight.shape[1] != math.prod(shape):
         raise InputError(f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}.")
@@ -159,7 +159,7 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
     matrix = signs[:, None] * matrix
     own_count = count if given is None else None
     details = Unmixed(own_count, basis, matrix, uneven, agreement(known, signs)[1].item())
-    stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - begun
+    stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - clock
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
 
 
