@@ -44,14 +44,7 @@ def audit(
     begun = time.monotonic()
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
     check(level, limit, steps, seed)
-    known = {size for size in map(pictures.shape_of, (members, held_out)) if size}
-    if len(known | ({tuple(shape)} if shape else set())) > 1:
-        raise InputError(f"Pictures have the sizes {sorted(known)}: give one size, that of the network.")
-    shape = tuple(shape) if shape else next(iter(known), None)
-    if shape:
-        target = weights.read(network, shape, layout)
-    else:
-        target, shape = fitting(network, pictures.own_shapes((members, held_out)), layout)
+    target, shape = read(network, (members, held_out), shape, layout)
     sides = [pictures.load(one, shape, what, skip) for one, what in zip((members, held_out), SIDES)]
     warnings = pictures.compared(*sides)
     start = weights.read(before, shape, layout).layers if before is not None else ()
@@ -68,6 +61,17 @@ def audit(
     doubt = doubts(case, outcomes, sides, layout)
     seconds = time.monotonic() - begun
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
+
+
+def read(network, sources, shape, layout):
+    """The weights.Target and the one shape (H, W, C) of its pictures: given, that of arrays, or that of most files."""
+    sizes = {size for size in map(pictures.shape_of, sources) if size} | ({tuple(shape)} if shape else set())
+    if len(sizes) > 1:
+        raise InputError(f"Pictures have the sizes {sorted(sizes)}: give one size, that of the network.")
+    if not sizes:
+        return fitting(network, pictures.own_shapes(sources), layout)
+    (shape,) = sizes
+    return weights.read(network, shape, layout), shape
 
 
 def fitting(network, shapes, layout):
