@@ -59,7 +59,8 @@ class Plan(NamedTuple):
 
     def at(self, step):
         """The Plan of a step (1,), or of the last one behind it; a GPU looks it up by itself."""
-        return Plan(*(values.index_select(0, step.clamp_max(len(values) - 1))[0] for values in self))
+        k = step.clamp_max(len(self.rate) - 1)
+        return Plan(*(values.index_select(0, k)[0] for values in self))
 
 
 class Settings(NamedTuple):
