@@ -1,7 +1,6 @@
 """The stages of an audit, thin calls of what the book has: structure, unmixing, stationarity, membership by loss."""
 
 import functools
-import inspect
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -186,7 +185,7 @@ def stationary(case):
     wide = max(part.abs().max() for part in case.sides) > 1  # then the published range of pixels is not theirs
     settings = {"rule": "signed" if outputs == 1 else "multiclass", "range_weight": 0.0 if wide else 1.0}
     settings |= {"basis": networks.span(released.network), "seed": case.seed, "iterations": case.steps}
-    found = inspect.unwrap(decoreco.attack)(released, start, **settings)  # so it keeps nothing on disk
+    found = decoreco.attack(released, start, **settings)
     said = f"{len(start)} candidates moved for {case.steps} steps; the loss fell to {found.loss.item():.2g} of ‖θ‖²."
     return returned(case, "stationarity", found.images, said, {"loss": found.loss.item()})
 
