@@ -3,12 +3,13 @@
 import pytest
 import torch
 
+from experiments import variants
+from experiments.variants import Settings
 from utils import images
 from utils.errors import InputError
 from utils.kernels import coordinates
 from utils.kernels.layers import Layer
-from utils.training import torch_trainer, variants
-from utils.training.variants import Settings
+from utils.training import torch_trainer
 
 SETTINGS = Settings(layers=3, neurons=7, decay=1e-2, start=0.1, rate=0.05, steps=30)
 
