@@ -11,7 +11,6 @@ all of five seeds agree, the median is on their side with a confidence of 94 %.
 
 import ast
 import functools
-import operator
 import re
 from collections import Counter, namedtuple
 from collections.abc import Callable
@@ -34,11 +33,16 @@ RULES: dict[str, Callable] = {  # whether a sentence is true of one seed, by its
     "below": lambda value, most: value < most,
     "between": lambda value, ends: ends[0] <= value <= ends[1],
 }
-SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
-OPERATORS: dict[type, Callable] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+WITHOUT = {"proof": PROVED, "refutation": REFUTED, "open": OPEN}  # rules that need no record, and their verdicts
+CHOICES = {
+    "paper": (1, 2), "at": ("paper", "ours"), "stated": ("before", "after"), "otherwise": (FAILED, MISSED),
+    "needs_convergence": ("nothing", "victim", "attack"), "judged": WORDS[:-1], "rule": (*WITHOUT, *RULES),
 }  # fmt: skip
-FUNCTIONS: dict[str, Callable] = {"min": min, "max": max, "abs": abs}
+SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
+FUNCTIONS = {"min": min, "max": max, "abs": abs}  # of a formula
+ARITHMETIC = (
+    ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Call, ast.Name, ast.Load, ast.Constant,
+)  # fmt: skip
 record_of = functools.cache(recorded.load)  # a page judges many lines by the same few records
 Judged = namedtuple("Judged", "word reason values")  # of a line; values by seed, {} where it rests on no record
 
@@ -51,9 +55,6 @@ class Line:
     rule: str
     judged: str
     not_shown: str
-
-    def __post_init__(self):
-        choose("judged", self.judged, WORDS[:-1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,19 +92,10 @@ class Counted(Line):
     cost: str = ""
 
     def __post_init__(self):
-        super().__post_init__()
-        choose("at", self.at, ("paper", "ours"))
-        choose("stated", self.stated, ("before", "after"))
-        choose("needs_convergence", self.needs_convergence, ("nothing", "victim", "attack"))
-        choose("otherwise", self.otherwise, (FAILED, MISSED))
         if self.stated == "before" and not (self.experiment and self.cost):
             raise InputError("a rule that was stated before has an experiment and a cost; one of them is missing.")
         if (self.rule == "between") != isinstance(self.threshold, list):
             raise InputError("a threshold is a number, or for the rule between a list of two.")
-
-
-KINDS = {"proof": Proof, "refutation": Proof, "open": Untried} | dict.fromkeys(RULES, Counted)
-WITHOUT = {"proof": PROVED, "refutation": REFUTED, "open": OPEN}  # verdicts that need no record
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,7 +110,6 @@ class Sentence:
     lines: list
 
     def __post_init__(self):
-        choose("paper", self.paper, (1, 2))
         if not re.fullmatch("“[^“”]+”", self.sentence):
             raise InputError("give the paper's own words in “…”, and nothing else.")
 
@@ -143,25 +134,21 @@ def sentence(fields):
 def made(fields, at, kind=None):
     """A Sentence, or a Line of the kind that its rule says; InputError names the place of a mistake."""
     with located(f"{FILE.name}, {at}"):
-        return from_fields(kind or KINDS[choose("rule", fields.get("rule"), KINDS)], fields)
+        for name, words in CHOICES.items():
+            if name in fields or name == "rule" and not kind:
+                choose(name, fields.get(name), words)
+        without = {"proof": Proof, "refutation": Proof, "open": Untried}
+        return from_fields(kind or without.get(fields["rule"], Counted), fields)
 
 
 def calculated(formula, numbers):
     """The value of a formula of named numbers, with + − · /, min, max and abs; ValueError for anything else."""
-
-    def value(node):
-        match node:
-            case ast.Constant(float() | int() as constant):
-                return constant
-            case ast.Name(name) if name in numbers:
-                return numbers[name]
-            case ast.BinOp(left, sign, right) if type(sign) in OPERATORS:
-                return OPERATORS[type(sign)](value(left), value(right))
-            case ast.Call(ast.Name(name), arguments, []) if name in FUNCTIONS:
-                return FUNCTIONS[name](*map(value, arguments))
-        raise ValueError(f"{ast.unparse(node)} is no part of a formula")
-
-    return value(ast.parse(formula, mode="eval").body)
+    tree, known = ast.parse(formula, mode="eval"), FUNCTIONS | numbers
+    for node in ast.walk(tree):
+        sound = getattr(node, "id", "abs") in known and isinstance(getattr(node, "value", 0), int | float)
+        if not (sound and isinstance(node, ARITHMETIC)):
+            raise ValueError(f"{ast.unparse(node)} is no part of a formula")
+    return eval(compile(tree, "formula", "eval"), {"__builtins__": {}}, known)
 
 
 def of_seeds(line, formula):
@@ -230,15 +217,10 @@ def number(line):
         seeds = f"{len(judged.values)} seed{'s' * (len(judged.values) > 1)}"
         ends = line.threshold if isinstance(line.threshold, list) else [line.threshold]
         bound = " to ".join(report.typeset(f"{end:g}") for end in ends)
-        told.append(f"{line.measure}: {words(judged.values)}, {seeds}, true if {sign} {bound}")
+        told.append(f"{line.measure}: {verdicts.words(judged.values.values())}, {seeds}, true if {sign} {bound}")
     if judged.word == OPEN:
         told.append(f"to close it: {line.experiment} ({line.cost})")
     return "; ".join(told) or line.place
-
-
-def words(values):
-    """The mean of numbers by seed, with the smallest and the largest."""
-    return verdicts.words([*values.values()])
 
 
 def table(chapter):

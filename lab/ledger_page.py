@@ -1,11 +1,12 @@
 """What the conclusion says of the ledger: a count of verdicts, the sentences that fail, and the rest by section."""
 
+import functools
 import re
 from collections import Counter
 from itertools import groupby
 
 from lab import ledger
-from utils.notebook import report
+from utils.notebook import report, verdicts
 
 PAPERS = {1: "First paper", 2: "Second paper"}
 FAILED = ledger.FAILED, ledger.REFUTED, ledger.MISSED
@@ -26,44 +27,41 @@ SHORT = {  # settings, as the page says them once above its lists
 
 def counts():
     """How many sentences have each verdict, in one sentence."""
-    rows, settings = ledger.load(), sum(len(row.lines) for row in ledger.load())
-    listed = in_words(rows, ledger.WORDS)
-    return f"The ledger, `data/claims.yaml`, judges {len(rows)} sentences in {settings} settings: {listed}."
+    rows = ledger.load()
+    settings = sum(len(row.lines) for row in rows)
+    return f"The ledger, `data/claims.yaml`, judges {len(rows)} sentences in {settings} settings: {in_words(rows)}."
 
 
-def in_words(rows, words):
-    """How many of some sentences have each verdict, as in 2 held, 1 open."""
+def in_words(rows):
+    """How many of some sentences have each verdict that is among theirs, as in 2 held, 1 open."""
     found = Counter(map(ledger.verdict, rows))
-    return ", ".join(f"{found[word]} {word}" for word in words)
+    return ", ".join(f"{found[word]} {word}" for word in ledger.WORDS if word in found)
 
 
 def table():
     """The Markdown table of the verdicts on each paper, on both, and how many of these have an open setting."""
     rows = ledger.load()
-    groups = [[row for row in rows if row.paper == paper] for paper in PAPERS]
-    groups += [rows, [row for row in rows if any(ledger.judge(line).word == ledger.OPEN for line in row.lines)]]
-    columns = [Counter(map(ledger.verdict, group)) for group in groups]
-    header = ["verdict", "first paper", "second paper", "both", "of these with an open setting"]
+    groups = {name.lower(): [row for row in rows if row.paper == paper] for paper, name in PAPERS.items()}
+    groups["both"] = rows
+    groups["of these with an open setting"] = [
+        row for row in rows if any(ledger.judge(line).word == ledger.OPEN for line in row.lines)
+    ]
+    columns = [Counter(map(ledger.verdict, group)) for group in groups.values()]
     lines = [[word, *(column[word] for column in columns)] for word in ledger.WORDS]
-    return report.table(header, *lines, ["sentences", *map(len, groups)]).data
-
-
-def brief(text):
-    """A setting or a measure in few words."""
-    for long, short in SHORT.items():
-        text = text.replace(long, short)
-    return text
+    return report.table(["verdict", *groups], *lines, ["sentences", *map(len, groups.values())]).data
 
 
 def told(line, measure=""):
     """A line of the ledger: verdict, number and measure (unless it is that of the line before), or what it rests on."""
-    judged, setting = ledger.judge(line), brief(line.setting)
+    judged = ledger.judge(line)
     if judged.values:
-        what = "" if line.measure == measure else f" {brief(line.measure)}"
-        return f"**{judged.word}, {ledger.words(judged.values)}**{what} ({setting})"
-    if judged.word == ledger.OPEN:
-        return f"**{judged.word}**, {judged.reason or 'not tried'} ({setting})"
-    return f"**{judged.word}**, {setting}: {line.place}"
+        what = "" if line.measure == measure else f" {line.measure}"
+        text = f"**{judged.word}, {verdicts.words(judged.values.values())}**{what} ({line.setting})"
+    elif judged.word == ledger.OPEN:
+        text = f"**{judged.word}**, {judged.reason or 'not tried'} ({line.setting})"
+    else:
+        text = f"**{judged.word}**, {line.setting}: {line.place}"
+    return functools.reduce(lambda text, words: text.replace(*words), SHORT.items(), text)
 
 
 def entry(row, where=False):
@@ -72,31 +70,25 @@ def entry(row, where=False):
     if len(row.lines) == 1:
         return f"{head}: {told(row.lines[0])}"
     measures = ["", *(getattr(line, "measure", None) for line in row.lines)]
-    lines = "\n".join(f"  - {told(line, before)}" for line, before in zip(row.lines, measures))
-    return f"{head}: *{ledger.verdict(row)}*\n{lines}"
+    lines = [f"{head}: *{ledger.verdict(row)}*", *map(told, row.lines, measures)]
+    return "\n  - ".join(lines)
 
 
-def section(row, name):
-    """Where a sentence stands: the paper, and the name of a section, or what quotes it."""
+def section(row, name=None):
+    """Where a sentence stands: the paper, and a name; without one, its section above subsections and summaries."""
+    name = name or re.split(r" \(|,| of ", row.section)[0]
     return f"{PAPERS[row.paper]}, {'section ' * name[0].isdigit()}{name}"
 
 
-def group(row):
-    """The section without its subsection; summaries of the second paper are one."""
-    return section(row, re.split(r" \(|,| of ", row.section)[0])
-
-
-def folded(title, rows):
-    """A block of a section, closed, with how many of its sentences have which verdict."""
-    said = set(map(ledger.verdict, rows))
-    listed, entries = in_words(rows, [word for word in ledger.WORDS if word in said]), "\n".join(map(entry, rows))
-    return f"```{{admonition}} {title}: {listed}\n:class: dropdown\n\n{entries}\n```"
-
-
 def lists():
-    """The counts, the sentences that fail, and below them the others, folded by section: Markdown."""
+    """The counts, the sentences that fail, and below them the others, closed by section: Markdown."""
     rows = sorted(ledger.load(), key=lambda row: (row.paper, ledger.WORDS.index(ledger.verdict(row))))
-    failed = [entry(row, where=True) for row in rows if ledger.verdict(row) in FAILED]
-    rest = sorted((row for row in rows if ledger.verdict(row) not in FAILED), key=group)
-    blocks = [folded(title, [*some]) for title, some in groupby(rest, group)]
-    return "\n\n".join([table(), "### What did not hold", "\n".join(failed), "### The rest, by section", *blocks])
+    parts = [table(), "### What did not hold"]
+    parts.append("\n".join(entry(row, where=True) for row in rows if ledger.verdict(row) in FAILED))
+    parts.append("### The rest, by section")
+    rest = sorted((row for row in rows if ledger.verdict(row) not in FAILED), key=section)
+    for title, group in groupby(rest, section):
+        some = list(group)
+        lines = "\n".join(map(entry, some))
+        parts.append(f"```{{admonition}} {title}: {in_words(some)}\n:class: dropdown\n\n{lines}\n```")
+    return "\n\n".join(parts)
