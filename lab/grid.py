@@ -8,7 +8,6 @@ jobs, here or with a profile on a cluster. At the end come table.csv, means.html
 
 import argparse
 import contextlib
-import errno
 import fcntl
 import hashlib
 import itertools
@@ -16,7 +15,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -151,17 +149,13 @@ def plan_of(grid, given):
     texts = {value for listed in values.values() for value in listed if isinstance(value, str)}
     files = {text: hashlib.sha256(Path(text).read_bytes()).hexdigest() for text in texts if os.path.isfile(text)}
     runs = {}
-    for combined in itertools.product(*values.values()):
-        parameters = dict(zip(values, combined))
+    for parameters in (dict(zip(values, combined)) for combined in itertools.product(*values.values())):
         crossed = {name: parameters[name] for name in grid["cross"]}
-        about = {
-            "crossed": crossed,
-            "parameters": parameters,
-            "label": " ".join(f"{k}={v}" for k, v in crossed.items()),
-        }
-        given_files = [files.get(value) for value in combined if isinstance(value, str)]
-        text = json.dumps([shared["code"], parameters, given_files], sort_keys=True)
-        runs[hashlib.sha256(text.encode()).hexdigest()[:16]] = shared | about
+        label = " ".join(f"{name}={value}" for name, value in crossed.items())
+        data = [files.get(value) for value in parameters.values() if isinstance(value, str)]
+        text = json.dumps([shared["code"], parameters, data], sort_keys=True)
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        runs[key] = shared | {"crossed": crossed, "parameters": parameters, "label": label}
     return planned(runs, grid.get("retries", 0))
 
 
@@ -241,10 +235,6 @@ def drive(plan, folder, profile=None):
 def go_on(plan, folder, profile):
     """Run what is not finished; return the status to exit with."""
     done, status = drive(plan, folder, profile)
-    if status and shutil.disk_usage(folder).free < 1e6:
-        raise OSError(errno.ENOSPC, "")
-    if status and len(done) == len(plan["runs"]):
-        raise InputError(f"the table could not be made: see {folder / 'snakemake.log'}.")
     there = f"see {folder / 'snakemake.log'}" if status else f"{folder / 'table.csv'}, {folder / 'report.html'}"
     print(f"{len(done)} of {len(plan['runs'])} done: {there}")
     return int(status != 0)
@@ -278,8 +268,9 @@ def main(words):
     """Return the status to exit with: a number, or one sentence."""
     chosen = arguments_of(words)
     act = dry_run if chosen.dry_run else go_on
-    said = sentence_of(lambda: act(plan_of(read(chosen.grid), chosen.given), chosen.folder, chosen.profile))
-    return f"{chosen.grid}: {said}" if isinstance(said, str) else said
+    return sentence_of(
+        lambda: act(plan_of(read(chosen.grid), chosen.given), chosen.folder, chosen.profile), chosen.grid
+    )
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ CHOICES = {
     "paper": (1, 2), "at": ("paper", "ours"), "stated": ("before", "after"), "otherwise": (FAILED, MISSED),
     "needs_convergence": ("nothing", "victim", "attack"), "judged": WORDS[:-1], "rule": (*WITHOUT, *RULES),
 }  # fmt: skip
+COUNTED = "at", "measure", "record", "quantities", "threshold", "stated", "needs_convergence"
+NEEDED = {"proof": ["place"], "refutation": ["place"], "open": ["experiment", "cost"]} | dict.fromkeys(RULES, COUNTED)
 SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
 FUNCTIONS = {"min": min, "max": max, "abs": abs}  # of a formula
 ARITHMETIC = (
@@ -49,49 +51,31 @@ Judged = namedtuple("Judged", "word reason values")  # of a line; values by seed
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Line:
-    """A setting of a sentence, with the verdict as it was committed."""
+    """A setting of a sentence, with the verdict as it was committed, and what its rule needs."""
 
     setting: str
     rule: str
     judged: str
     not_shown: str
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Proof(Line):
-    """A line of a proof or a refutation, and where it stands."""
-
-    place: str
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Untried(Line):
-    """A line without a record, the experiment that would close it, and what this costs."""
-
-    experiment: str
-    cost: str
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Counted(Line):
-    """A line that a record decides."""
-
-    at: str
-    measure: str
-    record: str
-    quantities: dict
-    threshold: float | list
-    stated: str
-    needs_convergence: str
+    place: str = ""  # where a proof stands
+    experiment: str = ""  # that would close an open line
+    cost: str = ""
+    at: str = ""  # this and what follows is of a line that a record decides
+    measure: str = ""
+    record: str = ""
+    quantities: dict = field(default_factory=dict)
+    threshold: float | list | None = None
+    stated: str = ""
+    needs_convergence: str = ""
     where: dict = field(default_factory=dict)
     formula: str = ""  # without one it is the first of the quantities
     halfway: str = ""
     otherwise: str = FAILED
     all_adversaries: bool = False
-    experiment: str = ""
-    cost: str = ""
 
     def __post_init__(self):
+        if missing := [name for name in NEEDED[self.rule] if getattr(self, name) in (None, "", [], {})]:
+            raise InputError(f"{missing[0]} is missing.")
         if self.stated == "before" and not (self.experiment and self.cost):
             raise InputError("a rule that was stated before has an experiment and a cost; one of them is missing.")
         if (self.rule == "between") != isinstance(self.threshold, list):
@@ -127,18 +111,16 @@ def load(path=FILE):
 def sentence(fields):
     """The Sentence, with its lines, of the fields {name: value} of a file; InputError for a mistake."""
     at = fields.get("id", "a sentence without an id")
-    lines = [made(line, f"{at}, line {k}") for k, line in enumerate(fields.get("lines") or [], 1)]
+    lines = [made(line, f"{at}, line {k}", Line) for k, line in enumerate(fields.get("lines") or [], 1)]
     return made(fields | {"lines": lines}, at, Sentence)
 
 
-def made(fields, at, kind=None):
-    """A Sentence, or a Line of the kind that its rule says; InputError names the place of a mistake."""
+def made(fields, at, kind):
+    """A Line or a Sentence; InputError names the place of a mistake."""
     with located(f"{FILE.name}, {at}"):
-        for name, words in CHOICES.items():
-            if name in fields or name == "rule" and not kind:
-                choose(name, fields.get(name), words)
-        without = {"proof": Proof, "refutation": Proof, "open": Untried}
-        return from_fields(kind or without.get(fields["rule"], Counted), fields)
+        for name in CHOICES.keys() & fields.keys():
+            choose(name, fields[name], CHOICES[name])
+        return from_fields(kind, fields)
 
 
 def calculated(formula, numbers):

@@ -69,7 +69,7 @@ def entry(row, where=False):
     head = f"- {row.sentence}" + f" ({section(row, row.section)})" * where
     if len(row.lines) == 1:
         return f"{head}: {told(row.lines[0])}"
-    measures = ["", *(getattr(line, "measure", None) for line in row.lines)]
+    measures = ["", *(line.measure or None for line in row.lines)]
     lines = [f"{head}: *{ledger.verdict(row)}*", *map(told, row.lines, measures)]
     return "\n  - ".join(lines)
 

@@ -80,9 +80,12 @@ def record(path, given, folder, dirty=False):
     csv.writer(table := io.StringIO(), lineterminator="\n").writerows(table_of(plan, done))
     write(RESULTS / f"{path.stem}.csv", table.getvalue().encode())
     fixed = {name: run["parameters"][name] for name in given if name != "DATASET"}  # whose path is of this machine
-    about = {"command": f"make grid record GRID=experiments/{path.name}", "label": stated["label"]}
-    about |= {"full_size": stated.get("full_size", False)}
-    about |= {"grid": stated | {"parameters": stated.get("parameters", {}) | fixed}} | provenance(plan, done)
+    about = {
+        "command": f"make grid record GRID=experiments/{path.name}",
+        "label": stated["label"],
+        "full_size": stated.get("full_size", False),
+        "grid": stated | {"parameters": stated.get("parameters", {}) | fixed},
+    } | provenance(plan, done)
     write(RESULTS / f"{path.stem}.json", (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
     if arrays := pictures_of(plan, folder, stated.get("pictures", [])):
         np.savez_compressed(buffer := io.BytesIO(), **arrays)
@@ -94,8 +97,7 @@ def record(path, given, folder, dirty=False):
 def main(words):
     """Return the status to exit with: nothing, or one sentence."""
     chosen = arguments_of(words)
-    said = sentence_of(lambda: record(Path(chosen.grid), chosen.given, chosen.folder, chosen.dirty))
-    return said and f"{chosen.grid}: {said}"
+    return sentence_of(lambda: record(Path(chosen.grid), chosen.given, chosen.folder, chosen.dirty), chosen.grid)
 
 
 if __name__ == "__main__":

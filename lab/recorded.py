@@ -54,13 +54,9 @@ def load(name):
 
 def everything():
     """The Recorded of all grids, {name: Recorded}: those at a paper's size first, those on our own photographs last."""
-    found = {path.stem: load(path.stem) for path in sorted((DATA / "results").glob("*.json"))}
-
-    def order(one):
-        grid = one.about["grid"]
-        return not one.about["full_size"], grid.get("parameters", {}).get("DATASET", "photos") == "photos"
-
-    return dict(sorted(found.items(), key=lambda item: order(item[1])))
+    found = [load(path.stem) for path in sorted((DATA / "results").glob("*.json"))]
+    own = {one.name: one.about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos" for one in found}
+    return {one.name: one for one in sorted(found, key=lambda one: (not one.about["full_size"], own[one.name]))}
 
 
 def lines(text, crossed, runs):
@@ -96,8 +92,7 @@ def values(recorded, quantity, column="value", **where):
 
 def by_seed(recorded, quantity, column="value", **where):
     """The same as a list, in the order of seeds."""
-    found = values(recorded, quantity, column, **where)
-    return [found[seed] for seed in sorted(found)]
+    return [number for _, number in sorted(values(recorded, quantity, column, **where).items())]
 
 
 def stationary(recorded, prefix, **where):

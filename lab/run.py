@@ -1,7 +1,7 @@
 """Execute a notebook: `python -m lab.run NOTEBOOK OUTPUT.ipynb [NAME=VALUE …]`, and print how long it took.
 
-Snakemake calls it for a run of a grid: `python -m lab.run --grid PLAN.json KEY OUTPUT.json THREADS PARENT`. The run
-works in a folder of its own; when it has ended, its numbers come to OUTPUT.json in one step.
+Snakemake calls it for a run of a grid: `python -m lab.run --grid PLAN.json KEY OUTPUT.json PARENT`. The run works in
+a folder of its own; when it has ended, its numbers come to OUTPUT.json in one step.
 """
 
 import contextlib
@@ -28,18 +28,19 @@ MINUTES = 360  # that a cell may take
 OWN = {"RESULTS": "results.json", "PICTURES": "pictures.npz"}  # parameters that are set here, and the files they name
 
 
-def sentence_of(act):
-    """What an act returns, or one sentence on what stopped it."""
+def sentence_of(act, place):
+    """What an act returns, or one sentence on what stopped it, with its place."""
     try:
         return act()
     except InputError as error:
-        return str(error)
+        said = str(error)
     except KeyboardInterrupt:
-        return "stopped; run the same command again, and it goes on."
+        said = "stopped; run the same command again, and it goes on."
     except OSError as error:
+        said = f"{error.filename} cannot be written or read ({error.strerror})."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return "the disk is full: free some space, and run the same command again."
-        return f"{error.filename} cannot be written or read ({error.strerror})."
+            said = "the disk is full: free some space, and run the same command again."
+    return f"{place}: {said}"
 
 
 def until_interrupted(main):
@@ -82,8 +83,8 @@ def execute(notebook, output, parameters, minutes=MINUTES):
         with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:  # no two kernels can meet at one port
             settings["config"] = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"})
             # In a thread: in the main one nbclient takes Ctrl-C for itself, and says that the kernel died.
-            done = ThreadPoolExecutor(1).submit(papermill.execute_notebook, notebook, output, parameters, **settings)
-            found = done.result()
+            act = functools.partial(papermill.execute_notebook, notebook, output, parameters, **settings)
+            found = ThreadPoolExecutor(1).submit(act).result()
     except KeyboardInterrupt:
         logging.disable()  # papermill says that its kernel died
         end_children()
@@ -143,42 +144,41 @@ def results_of(path):
         return None
 
 
-def one_of_a_grid(plan, key, output, threads, parent):
-    """Compute a run in a folder of its own, then put its numbers in their place; return the status to exit with."""
-    end_with(int(parent))
-    begun, runs = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"]
-    run, folder = runs[key], Path(plan).parent / "runs" / key
+def one_of_a_grid(run, output):
+    """Compute a run in a folder of its own, then put its numbers in their place."""
+    folder = output.with_suffix("")
+    if code_of(run["notebook"]) != run["code"]:
+        raise InputError("the code has changed since this was begun: run the same command again.")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     own = {name: str(folder / OWN[name]) for name in run["own"]}
-    os.environ |= {"OMP_NUM_THREADS": threads, "TQDM_DISABLE": "1"}
+    execute(run["notebook"], folder / "notebook.ipynb", run["parameters"] | own, run["minutes"])
+    if not results_of(folder / OWN["RESULTS"]):
+        raise InputError(f"it ended without writing its numbers to RESULTS: see {folder / 'notebook.ipynb'}")
+    write(output, (folder / OWN["RESULTS"]).read_bytes())
 
-    def act():
-        if code_of(run["notebook"]) != run["code"]:
-            raise InputError("the code has changed since this was begun: run the same command again.")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        execute(run["notebook"], folder / "notebook.ipynb", run["parameters"] | own, run["minutes"])
-        if not results_of(folder / OWN["RESULTS"]):
-            raise InputError(f"it ended without writing its numbers to RESULTS: see {folder / 'notebook.ipynb'}")
-        write(Path(output), (folder / OWN["RESULTS"]).read_bytes())
 
-    if failed := sentence_of(act):
-        print(f"{run['label']} failed: {failed}", flush=True)
-        return 1
-    done = sum(Path(output).with_name(f"{each}.json").exists() for each in runs)
-    print(f"{done} of {len(runs)} done, last: {run['label']} ({time.monotonic() - begun:.0f} s)", flush=True)
+def job(plan, key, output, parent):
+    """Compute a run of a plan, and print how many are done, or why it failed; return the status to exit with."""
+    end_with(int(parent))
+    begun, runs, output = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"], Path(output)
+    said = sentence_of(lambda: one_of_a_grid(runs[key], output), f"{runs[key]['label']} failed")
+    done = sum(output.with_name(f"{each}.json").exists() for each in runs)
+    last = f"{done} of {len(runs)} done, last: {runs[key]['label']} ({time.monotonic() - begun:.0f} s)"
+    print(said or last, flush=True)
+    return int(bool(said))
 
 
 def main(words):
     """Return the status to exit with: nothing, a number or one sentence."""
     if words[:1] == ["--grid"]:
-        return one_of_a_grid(*words[1:])
+        return job(*words[1:])
     if len(words) < 2:
         return __doc__
     end_with(os.getppid())
     notebook, output = Path(words[0]), Path(words[1])
     parameters = {name: typed(text, 0) for name, text in (word.split("=", 1) for word in words[2:])}
-    said = sentence_of(lambda: chapter(notebook, output, parameters))
-    return said and f"{notebook.stem}: {said}"
+    return sentence_of(lambda: chapter(notebook, output, parameters), notebook.stem)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,10 @@ EQUAL, ROUNDING = 1e-9, 1e-12  # relative and absolute
 SHOWN = 5  # sentences on one run
 
 
+class Lacking(InputError):
+    """What this machine or this call lacks to compute a record again."""
+
+
 def numbers_of(rows):
     """{(quantity, seed): number} of some rows; a baseline is a quantity, too. Durations are the machine's: left out."""
     found = {}
@@ -35,18 +39,13 @@ def numbers_of(rows):
     return found
 
 
-def repeats(name):
-    """Whether a quantity repeats "exactly", as one does whose name is registered no more, or "within the spread"."""
+def spread_of(name, seeds):
+    """From where to where a quantity holds, given its numbers of all seeds; None if it repeats, or has no entry now."""
     try:
-        return quantities.find(name.removesuffix(" (baseline)")).repeats
+        if quantities.find(name.removesuffix(" (baseline)")).repeats == "exactly":
+            return None
     except InputError:
-        return "exactly"
-
-
-def range_of(name, seeds):
-    """From where to where a number holds that is not equal, given those of all its seeds; nowhere if it repeats."""
-    if repeats(name) == "exactly":
-        return math.inf, -math.inf
+        return None
     width = max(max(seeds) - min(seeds), max(map(abs, seeds)) / 10)
     return min(seeds) - width, max(seeds) + width
 
@@ -61,14 +60,15 @@ def compare(rows, crossed, again):
     everything, now, equal, why = numbers_of(alike), numbers_of(again), 0, []
     for (name, seed), value in recorded.items():
         found = now.get((name, seed))
+        spread = spread_of(name, [number for (other, _), number in everything.items() if other == name])
         if found is None:
             why.append(f"{name} is recorded, and not computed any more")
         elif math.isclose(value, found, rel_tol=EQUAL, abs_tol=ROUNDING):
             equal += 1
-        else:
-            low, high = range_of(name, [value for (other, _), value in everything.items() if other == name])
-            holds = f"; {low:g} to {high:g} holds" if low < high else ""
-            why += [] if low <= found <= high else [f"{name} is {found:g}, recorded {value:g}{holds}"]
+        elif not spread:
+            why.append(f"{name} is {found:g}, recorded {value:g}")
+        elif not spread[0] <= found <= spread[1]:
+            why.append(f"{name} is {found:g}, recorded {value:g}; {spread[0]:g} to {spread[1]:g} holds")
     return (equal, len(recorded) - equal - len(why), len(why), len(now.keys() - recorded.keys())), why
 
 
@@ -80,39 +80,26 @@ def code_of(commit, notebook):
     return f"{changed or 'no file changed'} since {commit[:8]}"
 
 
-def lacks(about, dataset, named):
-    """What is missing to compute a record's runs again, in words, or nothing; `named` ones need no GPU."""
-    if not embedded(about) and not dataset:
-        return "it needs CIFAR-10's images, as DATASET=FILE.npz."
-    if "cuda" in about.get("devices", ()) and not named:
+def runs_of(record, about, chosen):
+    """{key: what it needs} of the cheapest run of a record, or of all; InputError if they cannot be computed today."""
+    cross, fixed = about["grid"]["cross"], about["grid"].get("parameters", {})
+    if fixed.get("DATASET", "photos") != "photos":
+        fixed = fixed | {"DATASET": chosen.dataset}
+        if not chosen.dataset:
+            raise Lacking("it needs CIFAR-10's images, as DATASET=FILE.npz.")
+    if "cuda" in about.get("devices", ()) and not chosen.record:
         import torch  # which takes seconds
 
         if not torch.cuda.is_available():
-            return (
-                "it was recorded on a GPU, and there is none here; RECORD=, its name, takes the processor, for hours."
+            raise Lacking(
+                f"it was recorded on a GPU, and there is none here; RECORD={record} takes the CPU, for hours."
             )
-    return ""
-
-
-def embedded(about):
-    """Whether a record is of the embedded photographs, and needs no other images."""
-    return about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos"
-
-
-def runs_of(record, about, dataset, everything):
-    """{key: what it needs} of the cheapest run of a record, or of all; InputError if they cannot be computed today."""
-    cross, fixed = about["grid"]["cross"], about["grid"].get("parameters", {})
-    if not everything:
+    if not chosen.all:
         cheapest = about.get("cheapest") or {name: values[0] for name, values in cross.items()}
         cross = {name: [value] for name, value in cheapest.items()}
     today = grid.read(ROOT / "experiments" / f"{record}.yaml")["experiment"]  # may have had another name
-    asked = {
-        "experiment": today,
-        "parameters": fixed if embedded(about) else fixed | {"DATASET": dataset},
-        "cross": cross,
-    }
     runs = {}
-    for key, run in grid.plan_of(asked, {})["runs"].items():
+    for key, run in grid.plan_of({"experiment": today, "parameters": fixed, "cross": cross}, {})["runs"].items():
         alike = (part for part in about.get("code", ()) if part["runs"] == "all" or run["label"] in part["runs"])
         part = next(alike, {"commit": "", "threads": 1})  # the oldest records do not say
         names = {"record": record, "label": f"{record} {run['label']}", "recorded": part["commit"]}
@@ -134,26 +121,24 @@ def judge(run, about, content):
     return not why
 
 
-def verify(names, dataset, everything, named=False):
-    """Compute runs of records again, and print how they compare; return whether all hold that can be computed here."""
+def verify(chosen):
+    """Compute runs of records again, and print how they compare; return 0 if all hold that can be computed here."""
+    there = sorted(path.stem for path in RESULTS.glob("*.json"))
+    names = [choose("RECORD", chosen.record, there)] if chosen.record else there
     records = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
     runs, hold = {}, True
     for name, about in records.items():
         try:
-            if missing := lacks(about, dataset, named):
-                print(f"{name} was not computed: {missing}")
-                hold &= not named
-            else:
-                runs |= runs_of(name, about, dataset, everything)
+            runs |= runs_of(name, about, chosen)
         except InputError as error:
-            print(f"{name} cannot be computed: {error}")
-            hold = False
+            lacking = isinstance(error, Lacking)
+            print(f"{name} {'was not' if lacking else 'cannot be'} computed: {error}")
+            hold &= lacking and not chosen.record
     done = grid.drive(grid.planned(runs), FOLDER)[0] if runs else {}
-    for key, run in runs.items():
-        if key in done:
-            hold &= judge(run, records[run["record"]], done[key])
+    for key, content in done.items():
+        hold &= judge(runs[key], records[runs[key]["record"]], content)
     shutil.rmtree(FOLDER / "runs", ignore_errors=True)  # so that the next call computes them again
-    return hold and len(done) == len(runs)
+    return int(not hold or len(done) < len(runs))
 
 
 def main(words):
@@ -162,13 +147,7 @@ def main(words):
     parser.add_argument("record", nargs="?")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--dataset")
-    chosen, there = parser.parse_args(words), sorted(path.stem for path in RESULTS.glob("*.json"))
-
-    def act():
-        names = [choose("RECORD", chosen.record, there)] if chosen.record else there
-        return int(not verify(names, chosen.dataset, chosen.all, bool(chosen.record)))
-
-    return sentence_of(act)
+    return sentence_of(lambda: verify(parser.parse_args(words)), "verify")
 
 
 if __name__ == "__main__":

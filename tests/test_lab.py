@@ -418,7 +418,7 @@ def test_a_record_says_how_far_the_code_of_its_commit_is_from_todays(verified, c
 
 @pytest.mark.chapters
 def test_what_cannot_be_computed_is_said(verified, monkeypatch):
-    assert verified("h")[0] == "RECORD is 'h', but it must be one of 'g'."
+    assert verified("h")[0] == "verify: RECORD is 'h', but it must be one of 'g'."
     status, printed = verified(about=lambda about: about["grid"]["parameters"].update(RATTE=1))
     assert status == 1 and "g cannot be computed: There is no parameter RATTE;" in printed
     told = "g was not computed: it needs CIFAR-10's images, as DATASET=FILE.npz."
@@ -427,8 +427,10 @@ def test_what_cannot_be_computed_is_said(verified, monkeypatch):
     status, printed = verified("g")
     assert status == 1 and told in printed
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    there = {"grid": {}, "devices": ["cuda"]}
-    assert "recorded on a GPU" in verify.lacks(there, None, named=False) and not verify.lacks(there, None, named=True)
+    on_a_gpu = {"about": lambda about: about.update(devices=["cuda"], grid=yaml.safe_load(GOOD))}
+    status, printed = verified(**on_a_gpu)
+    assert status == 0 and "g was not computed: it was recorded on a GPU, and there is none here" in printed
+    assert ": holds; " in verified("g", **on_a_gpu)[1]
 
 
 @pytest.mark.chapters

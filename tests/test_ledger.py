@@ -22,7 +22,7 @@ ROW = {"id": "one", "paper": 1, "section": "1", "sentence": "“it leaks”", "c
 
 def judged(**change):
     """What is judged of LINE with other fields."""
-    return ledger.judge(ledger.made(LINE | change, "here"))
+    return ledger.judge(ledger.made(LINE | change, "here", ledger.Line))
 
 
 @pytest.fixture
@@ -117,12 +117,12 @@ def test_a_record_a_quantity_or_a_chapter_that_is_missing_ends_in_one_sentence(m
 
 def test_a_rule_that_was_stated_before_its_record_waits_for_it(made):
     before = LINE | {"stated": "before", "experiment": "five seeds", "cost": "minutes"}
-    assert ledger.number(ledger.made(before, "")) == "not recorded yet; to close it: five seeds (minutes)"
+    assert ledger.number(ledger.made(before, "", ledger.Line)) == "not recorded yet; to close it: five seeds (minutes)"
     made(alike=[3] * 5)
     assert judged(**before).word == "held"
 
 
-@pytest.mark.parametrize("sentence, k, line", [each for each in LINES if getattr(each[-1], "stated", "") == "before"])
+@pytest.mark.parametrize("sentence, k, line", [each for each in LINES if each[-1].stated == "before"])
 def test_a_rule_that_was_stated_before_its_runs_is_that_of_their_commit(sentence, k, line):
     if not recorded.exists(line.record):
         pytest.skip("not recorded yet")
@@ -199,7 +199,7 @@ def test_a_sentence_is_split_where_its_decided_lines_differ(made):
     made(alike=[3] * 5)
     rest = {"setting": "all", "judged": "open", "not_shown": "z"}
     held, failed, still, proof, refutation = (
-        ledger.made(fields, "")
+        ledger.made(fields, "", ledger.Line)
         for fields in (
             LINE, LINE | {"threshold": 9}, rest | {"rule": "open", "experiment": "x", "cost": "y"},
             rest | {"rule": "proof", "place": "x"}, rest | {"rule": "refutation", "place": "x"},
