@@ -31,11 +31,12 @@ SNAKEMAKE := --exclude-newer 2026-11-22 snakemake==9.27.1 pandas==3.1.1 pygments
 	snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-kubernetes==0.5.1
 PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
 CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
-# Chapters that take longest come first, so that no worker is left with one at the end.
+# The longest first, so that no worker is left with one at the end.
 LONG := $(filter $(CHAPTERS),energy-landscape decoreco-attack behind-a-known-start inside-the-solver rank-decides)
 ORDERED := $(LONG) $(filter-out $(LONG),$(CHAPTERS))
 # A text as one word of the shell, whatever its characters.
 quoted = '$(subst ','\'',$(1))'
+matches = $(shell printf '%s' $(call quoted,$(1)) | grep -xE '$(2)')
 # The folder of what is run on a file carries a number of the file's path and bytes: no two share one.
 plain = $(shell printf '%s' $(call quoted,$(basename $(notdir $(1)))) | LC_ALL=C tr -c 'A-Za-z0-9._-' _)
 number = $(firstword $(shell { printf '%s' $(quoted); test ! -f $(quoted) || cat < $(quoted); } | cksum))
@@ -43,16 +44,14 @@ KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(call plain,$(DATASE
 GIVEN := $(if $(filter photos,$(DATASET)),,$(call quoted,DATASET=$(DATASET)))
 EXECUTED := _build/runs/$(KEY)
 BIN := .venv/bin
-# What a download that failed may need, below what its program says.
 OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
 # Tests that call make do not take part in the jobs of this one.
 PYTEST := MAKEFLAGS= OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
-
 $(if $(filter 1,$(words $(DATASET))),,$(error DATASET is "$(DATASET)": give one name or one path without spaces))
-$(if $(shell printf '%s' $(call quoted,$(JOBS)) | grep -xE '[1-9][0-9]*'),,$(error JOBS is "$(JOBS)": it must be a whole number larger than 0))
+$(if $(call matches,$(JOBS),[1-9][0-9]*),,$(error JOBS is "$(JOBS)": it must be a whole number larger than 0))
 # Whatever is asked for, but to clean up, writes into _build and runs in an environment that is whole: its Python is
 # there, and if it was set up finds its packages; its programs are in the folder of their installation.
 ifeq ($(filter clean distclean,$(MAKECMDGOALS)),)
@@ -63,11 +62,10 @@ WHOLE = { test -e $(BIN)/python || test ! -L $(BIN)/python; } && { test ! -e .ve
 $(if $(shell { $(WHOLE); } 2> /dev/null),,$(error The Python of .venv is gone, or this folder was moved: make distclean, then the same again))
 endif
 
-.PHONY: book runs html pdf test lint check browser coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean setup
+.PHONY: book runs html pdf test lint check browser coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean
 
 book: runs
-	@$(MAKE) --no-print-directory html
-	@echo "The book is ready: open _build/html/index.html"
+	@$(MAKE) --no-print-directory html && echo "The book is ready: open _build/html/index.html"
 
 # Every chapter that is older than what it may depend on, on its share of the cores; one that fails stops no other.
 runs: .venv/ready
@@ -79,10 +77,9 @@ $(EXECUTED)/%.ipynb: book/%.ipynb $(shell find utils audit experiments lab -name
 	@exec $(BIN)/python -m lab.run $< $@ $(GIVEN)
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED).
-LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source/data/results $(TO)/_build/source/data/victims && \
-	cp -R _config.yml _toc.yml book utils audit experiments lab _vendor requirements.lock $(TO)/_build/source/ && \
-	cp data/quantities.yaml data/claims.yaml $(TO)/_build/source/data/ && cp data/results/*.csv $(TO)/_build/source/data/results/ && \
-	cp data/victims/entries.csv $(TO)/_build/source/data/victims/ && \
+SHOWN = _config.yml _toc.yml book utils audit experiments lab _vendor requirements.lock data/quantities.yaml data/claims.yaml \
+	data/victims/entries.csv $(wildcard data/results/*.csv)
+LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source && tar -cf - $(SHOWN) | tar -xf - -C $(TO)/_build/source && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
 
 # Pages into $(TO)/_build/html; warnings are errors. Again only if one has changed.
@@ -96,17 +93,15 @@ html: .venv/ready _vendor
 		|| { grep -E 'WARNING|ERROR' html.log; echo "The book has errors: see $(TO)/_build/html.log"; exit 1; }; \
 	echo "$$key" > html.key
 
-# The whole book on one page, and printed.
 pdf: TO := _build/pdf
 pdf: runs _vendor
-	@echo "Rendering the book on one page, and printing it: a few minutes …"
-	@$(LAY_OUT) && rm -rf $(TO)/_build/singlehtml
+	@echo "Rendering the book on one page, and printing it: a few minutes …"; $(LAY_OUT) && rm -rf $(TO)/_build/singlehtml
 	@cd $(TO)/_build && $(CURDIR)/$(BIN)/jupyter-book build -q --keep-going --builder singlehtml source --path-output .. \
 		> pdf.log 2>&1 || { grep -E 'ERROR' pdf.log; echo "The page has errors: see $(TO)/_build/pdf.log"; exit 1; }
 	@$(BIN)/python tools/print_book.py $(TO)/_build/singlehtml _build/book.pdf
 
 test: .venv/ready .snakemake-env/ready
-	@mkdir -p _build/test; failed=; \
+	@failed=; \
 	echo "1/4 the linter, the types, the tests that run no notebook; and the book with its committed outputs renders"; \
 	$(MAKE) --no-print-directory -k -j2 check html EXECUTED=book TO=_build/test || failed="$$failed 1"; \
 	echo "2/4 every chapter at toy size, with right and wrong parameters"; \
@@ -119,9 +114,8 @@ test: .venv/ready .snakemake-env/ready
 	[ -z "$$failed" ] || { echo "Tests failed in stage:$$failed (of 4)"; exit 1; }; \
 	echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
 
-# The rendered pages in Chromium; on a machine that has none it says that the pages were not opened, and passes.
-browser: .venv/ready
-	@mkdir -p _build/test && $(MAKE) --no-print-directory html EXECUTED=book TO=_build/test
+browser: .venv/ready  # without Chromium it says that the pages were not opened, and passes
+	@$(MAKE) --no-print-directory html EXECUTED=book TO=_build/test
 	@$(PYTEST) -rs tests/test_browser.py
 
 lint: .venv/ready
@@ -134,17 +128,14 @@ coverage: .venv/ready
 install-check: .venv/ready
 	@PYTHON=$(PYTHON) sh .ci/install.sh
 
-# ONLY is an expression of pytest's -k; RECORD the name of a file in data/speed/, which takes a whole run.
-WORD = $(shell printf '%s' $(call quoted,$(RECORD)) | grep -xE '[a-z0-9]+(-[a-z0-9]+)*')
-NAMED = $(if $(filter $(WORD),$(RECORD)),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as cpu))
+NAMED = $(if $(call matches,$(RECORD),[a-z0-9]+(-[a-z0-9]+)*),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as cpu))
 bench: .venv/ready
 	$(if $(and $(RECORD),$(ONLY)),$(error Only a whole run is recorded: leave ONLY away))$(if $(RECORD),$(NAMED))
 	@$(BIN)/pytest -q benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; status=$$?; \
 		if [ $$status = 5 ]; then echo "No benchmark has such a name: see $(BIN)/pytest benchmarks --collect-only -q"; fi; exit $$status
 	$(if $(RECORD),@cp _build/bench.json data/speed/$(RECORD).json)
 
-# All that a GPU can show, in ten minutes at most: that its kernels give the processor's numbers, then every benchmark,
-# for data/speed/$(RECORD).json. DEVICE=cpu rehearses it at toy size, and records nothing.
+# That the kernels of a GPU give the processor's numbers, then every benchmark; a rehearsal records nothing.
 REHEARSED := $(filter cpu,$(DEVICE))
 gpu: RECORD := $(or $(RECORD),gpu)
 gpu: .venv/ready
@@ -158,17 +149,13 @@ gpu: .venv/ready
 RUN_GRID = $(BIN)/python -m lab.grid $(1) $(GIVEN) $(2) $(PARAMETERS) $(PROFILE:%=--profile %)
 grid: .venv/ready .snakemake-env/ready
 	@$(call RUN_GRID,$(GRID))
-# The published attack alone takes hours on a CPU: it comes last.
-paper: .venv/ready .snakemake-env/ready
-	@$(call RUN_GRID,experiments/paper-bilevel.yaml) && $(call RUN_GRID,experiments/paper-ours.yaml) && \
-		$(call RUN_GRID,experiments/paper-published.yaml)
-# The grid of some seeds of one notebook.
+paper: .venv/ready .snakemake-env/ready  # the published attack alone takes hours on a CPU: it comes last
+	@$(foreach name,bilevel ours published,$(call RUN_GRID,experiments/paper-$(name).yaml) &&) true
 batch: .venv/ready .snakemake-env/ready
 	$(if $(strip $(SEEDS)),,$(error SEEDS is empty: give some, as in SEEDS="0 1 2"))
 	@{ printf 'experiment: $(CHAPTER)\ncross:\n  SEED:\n'; printf '  - %s\n' $(SEEDS); } > _build/batch-$(CHAPTER).yaml
 	@$(call RUN_GRID,_build/batch-$(CHAPTER).yaml,$(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1))
-# Keeps what a finished grid gave in data/results/, where the chapters read it; of code that is committed, or DIRTY=1.
-record: .venv/ready
+record: .venv/ready  # of code that is committed, or DIRTY=1
 	@$(BIN)/python -m lab.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty)
 verify: .venv/ready .snakemake-env/ready
 	@$(BIN)/python -m lab.verify $(RECORD) $(if $(filter all,$(RUNS)),--all) $(if $(GIVEN),--dataset $(call quoted,$(DATASET)))
@@ -180,24 +167,16 @@ verify: .venv/ready .snakemake-env/ready
 		--compile-bytecode --python $(@D)/bin/python $(SNAKEMAKE) && echo "$(SNAKEMAKE)" > $@ || $(OFFLINE)
 
 lab: .venv/ready
-	@$(BIN)/python tools/start_page.py _build/start.ipynb
-	@$(BIN)/jupyter lab --allow-root --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
+	@$(BIN)/python tools/start_page.py _build/start.ipynb && $(BIN)/jupyter lab --allow-root --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
 
-# With their times, so that the chapters are not older than themselves.
-outputs:
-	@$(MAKE) --no-print-directory runs DATASET=photos
-	@cp -p $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
+outputs:  # with their times, so that the chapters are not older than themselves
+	@$(MAKE) --no-print-directory runs DATASET=photos && cp -p $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
 
 # Set up again only if one of the files has other contents.
 SET_UP := requirements.lock pyproject.toml tools/set_up.sh tools/vendor.py tools/widgets.js
 .venv/ready: $(SET_UP)
-	@if [ "$$(cat $^ | cksum)" = "$$(cat $@ 2> /dev/null)" ]; then touch $@; else $(MAKE) --no-print-directory setup; fi
-
-setup:
-	@PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh tools/set_up.sh
-	@cat $(SET_UP) | cksum > .venv/ready
-
-# Set-up makes it; again if it was removed.
+	@key=$$(cat $^ | cksum); [ "$$key" = "$$(cat $@ 2> /dev/null)" ] || PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh tools/set_up.sh && \
+		echo "$$key" > $@
 _vendor: | .venv/ready
 	@$(BIN)/python tools/vendor.py $@
 
