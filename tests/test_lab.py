@@ -81,6 +81,18 @@ def drive(place, *words):
     return process.returncode, printed.splitlines(), said
 
 
+def well(place, *words):
+    """The lines that a command prints which ends well."""
+    status, lines, said = drive(place, *words)
+    assert (status, said) == (0, "")
+    return lines
+
+
+def to_run(lines):
+    """How many runs Snakemake says that it would compute."""
+    return next(int(line.split()[1]) for line in lines if line.startswith("run "))
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A repository with a grid that is finished, and recorded; for reading only."""
@@ -88,10 +100,9 @@ def made(tmp_path_factory):
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "A commit"]):
         git(place, *words)
     (place / "go").touch()
-    status, lines, said = drive(place, "grid", "g.yaml")
-    assert (status, said) == (0, "") and lines[0].startswith("0 of 2 done") and lines[-1].startswith("2 of 2 done")
-    status, lines, said = drive(place, "record", "g.yaml")
-    assert (status, said) == (0, "") and lines == ["g.yaml: 2 numbers of 2 runs, 1 arrays of pictures."]
+    lines = well(place, "grid", "g.yaml")
+    assert lines[0].startswith("0 of 2 done") and lines[-1].startswith("2 of 2 done")
+    assert well(place, "record", "g.yaml") == ["g.yaml: 2 numbers of 2 runs, 1 arrays of pictures."]
     return place
 
 
@@ -238,8 +249,7 @@ def test_a_grid_that_is_killed_goes_on_and_computes_nothing_twice(tmp_path):
     assert (second.returncode, said) == (1, "g.yaml: stopped; run the same command again, and it goes on.\n")
     wait_until(lambda: not processes(place))
     (place / "go").touch()
-    status, lines, said = drive(place, "grid", "g.yaml")
-    assert (status, said) == (0, "") and lines[0].startswith("1 of 2 done")
+    assert well(place, "grid", "g.yaml")[0].startswith("1 of 2 done")
     assert noted(place, "begin") == [0, 1, 1, 1] and noted(place, "end") == [0, 1]
     rows = [*csv.DictReader((folder / "table.csv").open())]
     assert sorted(row["value"][:5] for row in rows) == ["0.333", "2.333"]
@@ -262,11 +272,9 @@ def test_only_what_can_give_something_new_is_computed(copy):
     keys = [path.stem for path in (copy / "_build/grids/g/runs").glob("*.json")]
     (copy / "_build/grids/g/runs" / f"{keys[0]}.json").write_text("{")  # damaged
     (copy / "g.yaml").write_text(GOOD.replace("[0, 1]", "[0, 1, 2]"))
-    status, lines, said = drive(copy, "grid", "g.yaml")
-    assert (status, said) == (0, "") and lines[0].startswith("1 of 3 done") and len(noted(copy, "end")) == 4
+    assert well(copy, "grid", "g.yaml")[0].startswith("1 of 3 done") and len(noted(copy, "end")) == 4
     (copy / "utils/sums.py").write_text(SUMS.replace("2 * x", "3 * x"))
-    status, lines, _ = drive(copy, "grid", "g.yaml", "--dry-run")
-    assert status == 0 and any(line.split() == ["run", "3"] for line in lines)
+    assert to_run(drive(copy, "grid", "g.yaml", "--dry-run")[1]) == 3
 
 
 @pytest.mark.chapters
@@ -274,20 +282,12 @@ def test_only_what_can_give_something_new_is_computed(copy):
 def test_the_same_grid_is_planned_for_a_cluster(profile, tmp_path):
     place = repository(tmp_path / "place")
     status, lines, said = drive(place, "grid", "g.yaml", "--dry-run", "--profile", f"lab/profiles/{profile}")
-    assert status == 0 and any(line.split() == ["run", "2"] for line in lines), said
+    assert status == 0 and to_run(lines) == 2, said
     assert not (place / "_build").exists()
     (place / "wrong").mkdir()
     (place / "wrong" / "config.yaml").write_text(f"executor: {profile}\n{profile}-nonsense: 3\n")
     status, lines, said = drive(place, "grid", "g.yaml", "--dry-run", "--profile", "wrong")
     assert status == 2 and f"{profile}-nonsense" in said
-
-
-def test_each_value_is_checked_once_and_the_code_read_once(place, monkeypatch):
-    calls = []
-    monkeypatch.setattr(grid, "check", lambda declared, name, value: calls.append((name, value)))
-    monkeypatch.setattr(grid, "code_of", lambda notebook: calls.append(notebook))
-    text = f"experiment: tiny\nparameters: {{RATE: 1e-3}}\ncross: {{SEED: {[*range(100)]}, START: [random, untuned]}}\n"
-    assert len(planned(text)["runs"]) == 200 and len(calls) == 1 + 100 + 2 + 1
 
 
 @pytest.mark.chapters
@@ -300,7 +300,7 @@ def test_a_thousand_runs_are_planned_in_a_few_times_the_seconds_of_ten(tmp_path)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         status, lines, _ = drive(place, "grid", "g.yaml", "--dry-run")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert status == 0 and any(line.split() == ["run", str(runs)] for line in lines)
+        assert status == 0 and to_run(lines) == runs
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert planned(1000) < 6 * planned(10)  # about five seconds and two and a half; a hundred times the work
@@ -365,79 +365,57 @@ def test_recorded_names_must_stay_and_others_may_come():
     assert found == (0, 0, 1, 1) and why == ["a/b is recorded, and not computed any more"]
 
 
-@pytest.fixture
-def verified(copy, monkeypatch, capsys):
-    """A function that changes the tiny grid's record, and verifies it, with the finished run in place of a new one."""
+TINY = yaml.safe_load(GOOD)
+OLD = {name: value for name, value in TINY.items() if name != "experiment"} | {"chapter": "old-page"}
+CIFAR = {"grid": TINY | {"parameters": {"DATASET": "cifar10-subset"}}}
+RATTE = {"grid": TINY | {"parameters": {"RATTE": 1}}}
+LACKING = "g was not computed: it needs CIFAR-10's images, as DATASET=FILE.npz."
+GONE = {"code": [{"commit": "0" * 40, "threads": 1, "fingerprint": "of older records", "runs": "all"}]}
+FIRST = "0.3333333333333"
+VERIFIED = [  # what is asked for, what is changed of the record, the status, and what is printed
+    (["g"], {}, ("", ""), 0, "2 equal, 0 in the spread, 0 outside, 0 new: holds; no file changed since"),
+    ([], {"data_sha256_by_seed": {"0": "cd"}}, ("", ""), 1, "its images are others than those recorded"),
+    ([], {}, (FIRST, "2.4"), 1, "1 equal, 0 in the spread, 1 outside, 0 new: does not hold"),
+    ([], {}, (FIRST, "2.4"), 1, "a/random/b is 0.333333, recorded 2.4"),
+    ([], {}, (f"{FIRST},0.25", f"{FIRST},"), 0, "1 equal, 0 in the spread, 0 outside, 1 new: holds"),
+    (["g"], GONE, ("", ""), 0, "holds; its commit 00000000 is not in this repository"),
+    # The oldest name no commit, and a chapter that computes them no more: the experiment of today's grid does.
+    (["g"], {"code": [], "grid": OLD}, ("", ""), 0, "holds; no commit was recorded"),
+    ([], RATTE, ("", ""), 1, "g cannot be computed: There is no parameter RATTE"),
+    ([], CIFAR, ("", ""), 0, LACKING),
+    (["g"], CIFAR, ("", ""), 1, LACKING),
+    ([], {"devices": ["cuda"]}, ("", ""), 0, "g was not computed: it was recorded on a GPU, and there is none here"),
+    (["g"], {"devices": ["cuda"]}, ("", ""), 0, "0 new: holds; "),
+]  # fmt: skip
+
+
+@pytest.mark.chapters
+@pytest.mark.parametrize("words, change, rows, status, sentence", VERIFIED)
+def test_a_record_is_verified(words, change, rows, status, sentence, copy, monkeypatch, capsys):
+    """The finished run stands in the place of a new one."""
     for module in (grid, verify):
         monkeypatch.setattr(module, "ROOT", copy)
     monkeypatch.setattr(verify, "RESULTS", copy / "data/results")
     monkeypatch.setattr(verify, "FOLDER", copy / "_build/verify")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     done = [json.loads(path.read_text()) for path in (copy / "_build/grids/g/runs").glob("*.json")]
     content = next(each for each in done if each["parameters"]["SEED"] == 0)
     monkeypatch.setattr(grid, "drive", lambda plan, folder: (dict.fromkeys(plan["runs"], content), 0))
-
-    def call(*words, about=lambda about: None, rows=("", "")):
-        path = copy / "data/results/g.json"
-        changed = json.loads(path.read_text())
-        about(changed)
-        path.write_text(json.dumps(changed))
-        table = path.with_suffix(".csv").read_text()
-        assert rows[0] in table
-        path.with_suffix(".csv").write_text(table.replace(*rows))
-        return verify.main(list(words)), capsys.readouterr().out
-
-    return call
-
-
-@pytest.mark.chapters
-def test_a_record_that_holds_and_records_that_do_not(verified):
-    status, printed = verified("g")
-    assert status == 0 and "2 equal, 0 in the spread, 0 outside, 0 new: holds; no file changed since" in printed
-    status, printed = verified(about=lambda about: about["data_sha256_by_seed"].update({"0": "cd"}))
-    assert status == 1 and "its images are others than those recorded" in printed
-    undo = {"about": lambda about: about["data_sha256_by_seed"].update({"0": "ab"})}
-    status, printed = verified(rows=("0.3333333333333", "2.4"), **undo)
-    assert status == 1 and "1 outside, 0 new: does not hold" in printed
-    assert "a/random/b is 0.333333, recorded 2.4" in printed
-    status, printed = verified(rows=("2.4,0.25", "0.3333333333333,"))
-    assert status == 0 and "1 equal, 0 in the spread, 0 outside, 1 new: holds" in printed
-
-
-@pytest.mark.chapters
-def test_a_record_says_how_far_the_code_of_its_commit_is_from_todays(verified, copy):
-    (copy / "utils" / "sums.py").write_text(SUMS.replace("2 * x", "x + x"))
-    status, printed = verified("g", about=lambda about: about["code"][0].update(fingerprint="of older records"))
-    assert status == 0 and "holds; 1 file changed, 1 insertion(+), 1 deletion(-) since" in printed
-    status, printed = verified("g", about=lambda about: about["code"][0].update(commit="0" * 40))
-    assert status == 0 and "holds; its commit 00000000 is not in this repository" in printed
-    # The oldest name no commit, and a chapter that computes them no more: the experiment of today's grid does.
-    old = {key: value for key, value in yaml.safe_load(GOOD).items() if key != "experiment"} | {"chapter": "old-page"}
-    status, printed = verified("g", about=lambda about: about.pop("code") and about.update(grid=old))
-    assert status == 0 and "holds; no commit was recorded" in printed
-
-
-@pytest.mark.chapters
-def test_what_cannot_be_computed_is_said(verified, monkeypatch):
-    assert verified("h")[0] == "verify: RECORD is 'h', but it must be one of 'g'."
-    status, printed = verified(about=lambda about: about["grid"]["parameters"].update(RATTE=1))
-    assert status == 1 and "g cannot be computed: There is no parameter RATTE;" in printed
-    told = "g was not computed: it needs CIFAR-10's images, as DATASET=FILE.npz."
-    status, printed = verified(about=lambda about: about["grid"].update(parameters={"DATASET": "cifar10-subset"}))
-    assert status == 0 and told in printed
-    status, printed = verified("g")
-    assert status == 1 and told in printed
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    on_a_gpu = {"about": lambda about: about.update(devices=["cuda"], grid=yaml.safe_load(GOOD))}
-    status, printed = verified(**on_a_gpu)
-    assert status == 0 and "g was not computed: it was recorded on a GPU, and there is none here" in printed
-    assert ": holds; " in verified("g", **on_a_gpu)[1]
+    about, table = copy / "data/results/g.json", copy / "data/results/g.csv"
+    about.write_text(json.dumps(json.loads(about.read_text()) | change))
+    assert rows[0] in table.read_text()
+    table.write_text(table.read_text().replace(*rows))
+    assert verify.main(words) == status and sentence in capsys.readouterr().out
+    assert verify.main(["h"]) == "verify: RECORD is 'h', but it must be one of 'g'."
 
 
 @pytest.mark.chapters
 def test_verifying_computes_a_run_again_each_time(copy):
     for ended in ([0, 0, 1], [0, 0, 0, 1]):
-        status, lines, said = drive(copy, "verify", "g")
-        assert (status, said) == (0, "") and noted(copy, "end") == ended and ": holds; no file changed" in lines[-1]
+        lines = well(copy, "verify", "g")
+        assert noted(copy, "end") == ended and ": holds; no file changed" in lines[-1]
+    (copy / "utils" / "sums.py").write_text(SUMS.replace("2 * x", "x + x"))
+    assert ": holds; 1 file changed, 1 insertion(+), 1 deletion(-) since" in well(copy, "verify", "g")[-1]
 
 
 @pytest.mark.chapters
@@ -451,9 +429,9 @@ def test_a_hanging_cell_is_ended(tmp_path):
 def test_a_chapter_is_given_numbers_and_leaves_no_trace_of_time_or_place(tmp_path):
     small_project(tmp_path)
     write_notebook(tmp_path / "a.ipynb", "N = 3", "print(N)")
-    status, lines, said = drive(tmp_path, "run", "a.ipynb", "out/a.ipynb", "N=1e-3")
+    (line,) = well(tmp_path, "run", "a.ipynb", "out/a.ipynb", "N=1e-3")
     text = (tmp_path / "out/a.ipynb").read_text()
-    assert (status, said, len(lines)) == (0, "", 1) and lines[0].startswith("a: ")
+    assert line.startswith("a: ")
     assert "N = 0.001" in text and '"papermill"' not in text and 'execution"' not in text and str(tmp_path) not in text
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.ipynb"]
 

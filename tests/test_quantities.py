@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
+from lab import grid
 from utils import quantities
 from utils.errors import InputError
 
@@ -108,22 +108,14 @@ quantities:
     "old, new, sentence",
     [
         (", share:", ", area:", "<attack>/loss: it has 0 kinds, but it must have one of "),
-        (
-            ", share:",
-            ", share ≤ IMAGES: A loss., share:",
-            "<attack>/loss: it has 2 kinds, but it must have one of ",
-        ),
+        (", share:", ", share ≤ IMAGES: A loss., share:", "<attack>/loss: it has 2 kinds, but it must have one of "),
         ("<attack>/loss", "<attac>/loss", "<attac>/loss has <attac>, which is not defined: add it to the placeholders"),
         ("one|two/<k>", "one|<attack>", "<attack> has <attack>, which is not defined"),
         ("baseline: the start", "base: the start", "loss|rest/gain: there is no field base; use name, kind, meaning, "),
         ("share: A loss.", "share: ", "<attack>/loss: meaning is missing."),
         ("about: Of all.", "on: Of all.", "about is missing."),
         ("least: 0", "lowest: 0", "there is no field lowest; use name, meaning, least, "),
-        (
-            "baseline: the start",
-            "repeats: often",
-            "loss|rest/gain: repeats is 'often', but it must be one of 'exactly', ",
-        ),
+        ("baseline: the start", "repeats: often", "gain: repeats is 'often', but it must be one of 'exactly', "),
         ("quantities:", "entries:", "cannot be read ('quantities'): mend it."),
         ("{<number>: How many.}", "How many.", "cannot be read"),
         ("kinds:\n", "kinds: [\n", "cannot be read"),
@@ -164,12 +156,7 @@ def test_a_name_of_two_patterns_is_refused(monkeypatch):
 
 
 def test_nothing_is_defined_twice():
-    """YAML keeps the last one of two equal keys, and says nothing."""
-    loader = yaml.compose(quantities.FILE.read_text(encoding="utf-8"))
-    sections = {key.value: part for key, part in loader.value}
-    for name in ("kinds", "placeholders"):
-        keys = [key.value for key, _ in sections[name].value]
-        assert len(keys) == len(set(keys)), name
+    grid.read(quantities.FILE)  # which refuses two equal keys, where YAML keeps the last one, and says nothing
 
 
 def test_how_a_quantity_repeats_is_said_beforehand():
