@@ -4,7 +4,6 @@ import os
 import pickle
 import warnings
 import zipfile
-from itertools import count
 
 import numpy as np
 import pytest
@@ -31,7 +30,12 @@ FEW = settings(FUZZ, max_examples=DRAWN or 25)
 NUMBERS = st.sampled_from([0.0, -0.0, 0.5, 1.0, -1.0, 255.0, 1e-320, 1e300, -1e300, np.nan, np.inf, -np.inf])
 KINDS = st.sampled_from(["u1", "i1", "i8", "f2", "f4", "f8", "c16", "?", "U3", "M8[s]"])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=9)
-NUMBERED = count()
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory):
+    """A path without a suffix for files that every example writes anew."""
+    return tmp_path_factory.mktemp("fuzz") / "file"
 
 
 def array(shape, fill, kind):
@@ -53,29 +57,30 @@ def taken(function, *given, **named):
         return None
 
 
-def balanced(data, most=4):
-    return taken(images.split, data, most, most) if data is not None else None
+def loaded(path, pictures, labels):
+    """The images of an archive of these arrays, or None."""
+    np.savez(path.with_suffix(".npz"), images=pictures, labels=labels)
+    return taken(images.load, str(path.with_suffix(".npz")))
 
 
 @FUZZ
 @given(contents=st.binary(max_size=400), zipped=st.booleans())
-def test_random_bytes_are_no_images(contents, zipped, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.npz"
+def test_random_bytes_are_neither_images_nor_weights(contents, zipped, fuzzed):
+    path = fuzzed.with_suffix(".npz")
+    path.write_bytes(contents)
+    assert taken(weights.read, path.replace(fuzzed.with_suffix(".pth")), (8, 8, 3)) is None
+    path.write_bytes(contents)
     if zipped:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("images.npy", contents)
             archive.writestr("labels.npy", b"\x93NUMPY" + contents)
-    else:
-        path.write_bytes(contents)
     assert taken(images.load, str(path)) is None
 
 
 @FUZZ
 @given(pictures=ARRAYS, labels=ARRAYS)
-def test_arrays_of_any_shape_and_kind_are_images_or_refused(pictures, labels, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.npz"
-    np.savez(path, images=pictures, labels=labels)
-    found = taken(images.load, str(path))
+def test_arrays_of_any_shape_and_kind_are_images_or_refused(pictures, labels, fuzzed):
+    found = loaded(fuzzed, pictures, labels)
     if found is not None:
         assert found.images.ndim == 4 and len(found.images) == len(found.labels)
         assert found.images.min() >= 0 and found.images.max() <= 255
@@ -83,37 +88,22 @@ def test_arrays_of_any_shape_and_kind_are_images_or_refused(pictures, labels, tm
 
 @FEW
 @given(extreme=NUMBERS, place=st.integers(0, 16 * 8 * 8 - 1))
-def test_one_pixel_that_is_no_pixel(extreme, place, tmp_path_factory):
+def test_one_pixel_that_is_no_pixel(extreme, place, fuzzed):
     pictures = np.random.default_rng(place).random((16, 8, 8))
     pictures.flat[place] = extreme
-    path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.npz"
-    np.savez(path, images=pictures, labels=np.arange(16) % 2)
-    parts = balanced(taken(images.load, str(path)))
-    assert (parts is not None) == (0 <= extreme <= 1)
+    found = loaded(fuzzed, pictures, np.arange(16) % 2)
+    assert (found is not None and taken(images.split, found, 4, 4) is not None) == (0 <= extreme <= 1)
 
 
-def test_a_pickle_in_an_archive_is_not_loaded(tmp_path):
-    array = np.empty(4, dtype=object)
-    array[:] = [Bomb(tmp_path / "exploded")] * 4
-    np.savez(tmp_path / "bomb.npz", images=array, labels=np.arange(4) % 2)
-    assert taken(images.load, str(tmp_path / "bomb.npz")) is None
-    assert not (tmp_path / "exploded").exists()
-
-
-def test_a_pickle_in_place_of_weights_is_not_loaded(tmp_path):
-    (tmp_path / "bomb.pth").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
-    torch.save({"layers.0.weight": Bomb(tmp_path / "exploded")}, tmp_path / "saved.pth")
+def test_a_pickle_in_place_of_images_or_weights_is_not_loaded(tmp_path):
+    bomb, array = Bomb(tmp_path / "exploded"), np.empty(4, dtype=object)
+    array[:] = [bomb] * 4
+    assert loaded(tmp_path / "bomb", array, np.arange(4) % 2) is None
+    (tmp_path / "bomb.pth").write_bytes(pickle.dumps(bomb))
+    torch.save({"layers.0.weight": bomb}, tmp_path / "saved.pth")
     for name in ("bomb.pth", "saved.pth"):
         assert taken(weights.read, tmp_path / name, (8, 8, 3)) is None
     assert not (tmp_path / "exploded").exists()
-
-
-@FUZZ
-@given(contents=st.binary(max_size=400))
-def test_random_bytes_are_no_weights(contents, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / f"fuzz-{next(NUMBERED)}.pth"
-    path.write_bytes(contents)
-    assert taken(weights.read, path, (8, 8, 3)) is None
 
 
 NAMES = st.sampled_from([f"layers.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["x"])
