@@ -1,6 +1,7 @@
 """Docstrings here are plain text: keep Sphinx from reading marks of reStructuredText in them, and show fields."""
 
 import inspect
+import itertools
 import re
 import sys
 
@@ -13,15 +14,9 @@ def plain(line):
 
 def paragraphs(lines):
     """Text as it is, and blocks that are indented as they stand."""
-    shown, before = [], ""
-    for line in lines:
-        indented = line.startswith("    ")
-        if indented and not before.startswith("    "):
-            shown += [*([] if not before else [""]), "::", ""]
-        elif before.startswith("    ") and line and not indented:
-            shown.append("")
-        shown.append(line if indented else plain(line))
-        before = line or before * before.startswith("    ")
+    shown = []
+    for indented, block in itertools.groupby(lines, lambda line: line.startswith("    ")):
+        shown += ["", "::", "", *block, ""] if indented else map(plain, block)
     return shown
 
 
