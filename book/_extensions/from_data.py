@@ -4,13 +4,13 @@ from sphinx.util.docutils import SphinxDirective
 
 from lab import ledger, ledger_page
 from utils import quantities
+from utils.notebook import report
 
 
 def kinds():
     """A table with a line for each kind."""
-    yield from ("| kind | values | what it is |", "| --- | --- | --- |")
-    for kind in quantities.load().kinds.values():
-        yield f"| {kind.name} | {kind.bounds}{', whole' * kind.whole} | {kind.meaning} |"
+    rows = [[one.name, one.bounds + ", whole" * one.whole, one.meaning] for one in quantities.load().kinds.values()]
+    yield report.table(["kind", "values", "what it is"], *rows).data
 
 
 def placeholders():
@@ -53,8 +53,8 @@ class Part(SphinxDirective):
         """The nodes of the part."""
         for file in (quantities.FILE, ledger.FILE):
             self.env.note_dependency(str(file))
-        lines = PARTS[self.name][self.arguments[0]]()
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+        text = "\n".join(PARTS[self.name][self.arguments[0]]())
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
 def setup(app):

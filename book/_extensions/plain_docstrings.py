@@ -16,7 +16,8 @@ def paragraphs(lines):
     """Text as it is, and blocks that are indented as they stand."""
     shown = []
     for indented, block in itertools.groupby(lines, lambda line: line.startswith("    ")):
-        shown += ["", "::", "", *block, ""] if indented else map(plain, block)
+        said = [line if indented else plain(line) for line in block]
+        shown += ["", "::", "", *said, ""] if indented else said
     return shown
 
 
