@@ -201,15 +201,9 @@ def alone(folder):
 
 
 def finished(plan, folder):
-    """{key: what it wrote} of the runs that are finished; a damaged file is removed, so that its run is made again."""
-    found = {}
-    for key in plan["runs"]:
-        path = folder / "runs" / f"{key}.json"
-        if content := results_of(path):
-            found[key] = content
-        else:
-            path.unlink(missing_ok=True)
-    return found
+    """{key: what it wrote} of the runs that are finished."""
+    found = {key: results_of(folder / "runs" / f"{key}.json") for key in plan["runs"]}
+    return {key: content for key, content in found.items() if content}
 
 
 def drive(plan, folder, profile=None):

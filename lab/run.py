@@ -136,33 +136,33 @@ def code_of(notebook):
 
 
 def results_of(path):
-    """What a run wrote to RESULTS; None if that is not there, or not whole."""
-    try:
+    """What a run wrote to RESULTS; None if that is not there, or not whole: then it is removed, and made again."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         content = json.loads(path.read_bytes())
-        return content if {"parameters", "provenance", "rows"} <= content.keys() else None
-    except (OSError, ValueError, AttributeError):
-        return None
+        if {"parameters", "provenance", "rows"} <= content.keys():
+            return content
+    path.unlink(missing_ok=True)
+    return None
 
 
-def one_of_a_grid(run, output):
+def one_of_a_grid(run, folder, output):
     """Compute a run in a folder of its own, then put its numbers in their place."""
-    folder = output.with_suffix("")
     if code_of(run["notebook"]) != run["code"]:
         raise InputError("the code has changed since this was begun: run the same command again.")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     own = {name: str(folder / OWN[name]) for name in run["own"]}
     execute(run["notebook"], folder / "notebook.ipynb", run["parameters"] | own, run["minutes"])
-    if not results_of(folder / OWN["RESULTS"]):
+    if not results_of(results := folder / OWN["RESULTS"]):
         raise InputError(f"it ended without writing its numbers to RESULTS: see {folder / 'notebook.ipynb'}")
-    write(output, (folder / OWN["RESULTS"]).read_bytes())
+    write(output, results.read_bytes())
 
 
 def job(plan, key, output, parent):
     """Compute a run of a plan, and print how many are done, or why it failed; return the status to exit with."""
     end_with(int(parent))
     begun, runs, output = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"], Path(output)
-    said = sentence_of(lambda: one_of_a_grid(runs[key], output), f"{runs[key]['label']} failed")
+    said = sentence_of(lambda: one_of_a_grid(runs[key], output.with_suffix(""), output), f"{runs[key]['label']} failed")
     done = sum(output.with_name(f"{each}.json").exists() for each in runs)
     last = f"{done} of {len(runs)} done, last: {runs[key]['label']} ({time.monotonic() - begun:.0f} s)"
     print(said or last, flush=True)
