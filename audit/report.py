@@ -46,7 +46,7 @@ class Report(NamedTuple):
 
     @property
     def status(self):
-        """The exit status: 0 these attacks found nothing, 1 something leaks, 2 there is no answer."""
+        """The exit status: 0 nothing was found, 1 something leaks, 2 there is no answer."""
         return self.content["finding"]["status"]
 
     @property

@@ -1,4 +1,4 @@
-"""Membership tests for somebody who holds an image: one plain number for each, and no reconstruction.
+"""Membership tests for somebody who holds an image: one number for each, no reconstruction.
 
 Images x (n, d) are without the trainer's mean, with their labels y (n,). Larger scores say "a member". Used on training
 and held-out images alike, each is an attack that any attack on pixels has to beat.

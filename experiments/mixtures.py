@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from utils import images, measures, networks, trial
+from utils import evaluate, images, measures, networks, trial
 from utils.attacks import bilevel, decoreco, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.evaluation import evaluate
 from utils.training import stationary
 
 SETS = ("training", "partition", "noise", "held_out")

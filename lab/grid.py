@@ -1,4 +1,4 @@
-"""Run a notebook for every combination of some parameters, and again only what can give something new.
+"""Run a notebook for every combination of parameters, and again only what can give something new.
 
     python -m lab.grid GRID.yaml [NAME=VALUE …] [--profile FOLDER] [--dry-run]
 
@@ -108,7 +108,7 @@ def checked(declared, name, value):
 
 
 def values_of(grid, given, declared):
-    """The values {name: list} of all parameters that a grid sets, one or many, when all are right."""
+    """The values {name: list} of all parameters that a grid sets; InputError if one is wrong."""
     fixed, cross = grid.get("parameters", {}) | given, grid["cross"]
     if both := fixed.keys() & cross.keys():
         raise InputError(f"{min(both)} is crossed and has one value, too: take one of them out.")
@@ -170,7 +170,7 @@ def planned(runs, retries=0):
 
 
 def snakemake(plan, folder, place, profile, *options):
-    """Write the plan into a place, and return Snakemake's command for it in the folder of the grid."""
+    """Write the plan into a place; Snakemake's command for it in the folder of the grid."""
     if not SNAKEMAKE.exists():
         raise InputError("Snakemake is not set up: `make .snakemake-env/ready` does it.")
     if profile and not (Path(profile) / "config.yaml").is_file():
@@ -242,7 +242,7 @@ def dry_run(plan, folder, profile):
 
 
 def arguments_of(words):
-    """The parsed command line; .given is {parameter: text}, .folder where the grid's runs are kept."""
+    """The parsed command line; .given is {parameter: text}, .folder is where runs are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grid")
     parser.add_argument("given", nargs="*", metavar="NAME=VALUE")

@@ -147,7 +147,7 @@ def of_seeds(line, formula):
 
 
 def unconverged(line, seeds):
-    """How many of these runs, or of their victims, have not converged, where the sentence needs it."""
+    """How many of these runs or victims have not converged, where the sentence needs it."""
     if line.needs_convergence == "nothing":
         return 0
     prefix = next(iter(line.quantities.values())).rsplit("/", 1)[0]

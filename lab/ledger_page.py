@@ -81,7 +81,7 @@ def section(row, name=None):
 
 
 def lists():
-    """The counts, the sentences that fail, and below them the others, closed by section: Markdown."""
+    """Markdown: the counts, the sentences that fail, and the others, closed by section."""
     rows = sorted(ledger.load(), key=lambda row: (row.paper, ledger.WORDS.index(ledger.verdict(row))))
     parts = [table(), "### What did not hold"]
     parts.append("\n".join(entry(row, where=True) for row in rows if ledger.verdict(row) in FAILED))

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from utils import evaluate
 from utils.errors import InputError
-from utils.evaluation import evaluate
 from utils.images import DATA
 from utils.notebook import report, verdicts
 from utils.training.stationary import STATIONARY

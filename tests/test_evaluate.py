@@ -2,11 +2,10 @@ import pytest
 import torch
 from skimage.metrics import structural_similarity
 
-from utils import networks, quantities
+from utils import evaluate, networks, quantities
 from utils.attacks.bilevel import Inner
 from utils.attacks.contract import Attack, Released
 from utils.attacks.objective import Parts
-from utils.evaluation import evaluate
 from utils.images import Part, Split
 from utils.kernels import similarity
 from utils.training.victim import Victim

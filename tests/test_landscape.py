@@ -8,9 +8,8 @@ import torch
 
 from conftest import chapter_functions, drawn
 from experiments import landscape, mixtures
-from utils import images, networks
+from utils import evaluate, images, networks
 from utils.attacks import bilevel, starts
-from utils.evaluation import evaluate
 from utils.training import stationary
 
 NAMES = "landscape", "landscape-losses", "stalls"

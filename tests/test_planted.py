@@ -1,4 +1,4 @@
-"""evaluation/planted: training on planted images, from beside θ*, from θ⁰ and at 8 bits."""
+"""experiments/planted: training on planted images, from beside θ*, from θ⁰ and at 8 bits."""
 
 import pytest
 import torch

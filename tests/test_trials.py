@@ -1,4 +1,4 @@
-"""evaluation/trials: one attack on one victim; every start, seed and first weight is where it belongs."""
+"""experiments/trials: one attack on one victim; every start, seed and first weight is where it belongs."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""One null for every attack: what a number would be if nothing leaked; no attack calls anything here.
+"""One null for every attack: what a number would be if nothing leaked. No attack calls it.
 
 Training images and equally many held-out images of the same classes, which nobody used, are exchangeable within a class
 if nothing leaked, and so are their scores.

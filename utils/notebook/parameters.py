@@ -11,7 +11,7 @@ MOST = 2**63  # what a generator of random numbers takes as its seed
 
 
 def assignments(source):
-    """Return the names and literal values that a cell assigns; InputError if it does anything else."""
+    """The names and literal values that a cell assigns; InputError if it does anything else."""
     try:
         statements = ast.parse(source).body
     except SyntaxError as error:

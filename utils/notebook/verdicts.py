@@ -1,4 +1,4 @@
-"""The numbers that recorded seeds give, with their extent, and answers to the book's own questions."""
+"""Numbers of recorded seeds with their extent, and answers to the book's own questions."""
 
 import math
 
@@ -8,7 +8,7 @@ SEEDS = 5  # recorded runs that an answer needs
 
 
 def extent(values):
-    """The mean, and the smallest and the largest value: an interval that no kind of number leaves."""
+    """The mean, the smallest and the largest value: an interval that no kind of number leaves."""
     return sum(values) / len(values), min(values), max(values)
 
 
