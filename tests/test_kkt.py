@@ -1,4 +1,4 @@
-"""KKT sets: exact constructions, and merges and splits at random that must keep what the derivations say they keep."""
+"""KKT sets: exact constructions, and sets that must keep what the derivations say they keep."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -64,22 +64,6 @@ def members(kkt):
     return [(cell == k).nonzero()[:, 0].tolist() for k in cell.unique()]
 
 
-def slacks(kkt):
-    return kkt.multipliers * (kkt_sets.margins(kkt) - 1)
-
-
-def merge(kkt, which):
-    """Points of a cell become one (Lemma 2)."""
-    own = kkt.multipliers[which]
-    return kkt_sets.replaced(kkt, which, (own @ kkt.points[which] / own.sum())[None], own.sum()[None])
-
-
-def split(kkt, index, way, alpha, beta):
-    """A point becomes two, on both sides of it (Lemma 3)."""
-    moves, shares = torch.stack([alpha * way, -beta * way]), double(beta, alpha) / (alpha + beta)
-    return kkt_sets.replaced(kkt, [index], kkt.points[index] + moves, shares * kkt.multipliers[index])
-
-
 # ---- What a set says ----
 
 
@@ -125,40 +109,7 @@ def test_the_multipliers_are_found_again_at_any_scale():
     assert torch.allclose(flatten(again.network), flatten(kkt.network), rtol=1e-10)
 
 
-# ---- Merge and split ----
-
-
-@often
-@given(DRAWS, st.integers(0, 2))
-def test_merge_keeps_stationarity_margins_and_slack(seed, kind):
-    kkt = [exact(seed), exact(seed, 4, 2, False), rough(seed % 50)][kind]
-    cell = max(members(kkt), key=lambda cell: (kkt.multipliers[cell].sum() > 0, len(cell)))
-    assume(len(cell) > 1 and kkt.multipliers[cell].sum() > 0)
-    merged = merge(kkt, cell)
-    assert chapter.residual_change(merged, kkt) < 1e-10
-    assert torch.allclose(per_label(merged), per_label(kkt), rtol=1e-12)
-    assert len(merged.points) == len(kkt.points) - len(cell) + 1
-    assert kkt_sets.margins(merged)[-1] >= kkt_sets.margins(kkt)[cell].min() - 1e-12
-    assert torch.allclose(slacks(merged)[-1], slacks(kkt)[cell].sum(), atol=1e-12)
-
-
-@often
-@given(DRAWS, st.floats(0.05, 0.95), st.floats(0.05, 0.95), st.booleans())
-def test_split_keeps_stationarity_and_merge_undoes_it(seed, forward, backward, trained):
-    kkt = rough(seed % 50) if trained else exact(seed)
-    n, index = len(kkt.points), heaviest(kkt)
-    way = kkt_sets.tangent(kkt, index, drawn(9, seed=seed + 1))
-    reach = [kkt_sets.budget(kkt, side)[index].item() for side in (way, -way)]
-    alpha, beta = (share * min(5.0, part) for share, part in zip((forward, backward), reach))
-    assume(min(alpha, beta) > 1e-6)
-    made = split(kkt, index, way, alpha, beta)
-    assert chapter.residual_change(made, kkt) < 1e-10
-    assert torch.allclose(per_label(made), per_label(kkt), rtol=1e-12)
-    assert torch.allclose(kkt_sets.margins(made)[-2:], kkt_sets.margins(kkt)[index].expand(2), atol=1e-10)
-    assert (made.points[-2] - made.points[-1]).norm().item() == pytest.approx(alpha + beta, rel=1e-9)
-    back, order = merge(made, [n - 1, n]), [*(i for i in range(n) if i != index), index]
-    assert torch.allclose(back.points, kkt.points[order], atol=1e-10)
-    assert torch.allclose(back.multipliers, kkt.multipliers[order], atol=1e-12)
+# ---- How far a split can go ----
 
 
 @pytest.mark.parametrize("seed", range(5))
