@@ -194,13 +194,6 @@ def test_a_page_is_whole_and_can_be_read_by_everybody(page, name):
 
 
 @rendered
-@pytest.mark.parametrize("old, new", MOVED.items())
-def test_an_old_address_leads_to_the_page_of_today(page, old, new):
-    page.goto((HTML / "book" / f"{old}.html").as_uri())
-    page.wait_for_url(f"**/book/{new}.html")
-
-
-@rendered
 def test_a_slider_changes_its_picture(page):
     open_at(page, HTML / "book" / "energy-landscape.html")
     place = page.locator(".widget-subarea", has=page.locator(".noUi-handle")).first
@@ -346,14 +339,6 @@ def test_a_search_needs_no_network(page):
     page.locator("#search-results li a").first.click()
     page.wait_for_url("**/book/*.html*")
     assert "softplus" in page.locator("article").inner_text()
-
-
-@rendered
-def test_a_citation_leads_to_its_entry(page):
-    open_at(page, HTML / "book" / "intro.html")
-    page.locator("article a[href*='bibliography.html#']").first.click()
-    page.wait_for_url("**/bibliography.html#*")
-    page.locator(f"[id='{urlsplit(page.url).fragment}']").wait_for(state="visible")
 
 
 def test_the_report_of_an_audit_is_whole_and_asks_for_nothing(page, tmp_path):

@@ -17,7 +17,7 @@ from utils.attacks import shift, starts, tuning
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.kernels import margin
-from utils.kernels.layers import Layer, flatten, forward, joint, pullback, unflatten
+from utils.kernels.layers import Layer, flatten, forward, joint, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import mean_pair_gain
 from utils.training import stationary
@@ -144,23 +144,6 @@ def test_slackness_is_zero_for_equal_margins_alone():
     assert math.isfinite(found) and abs(found) > 1e-3
 
 
-# ---- Lengths ----
-
-
-@settings(deadline=None, max_examples=20, derandomize=True)
-@given(t=st.floats(0.1, 10), seed=st.integers(0, 100))
-def test_without_a_bias_the_residual_knows_no_length(t, seed):
-    layer, top = networks.initial(RECIPE._replace(start=0.3), 8, seed)
-    x, labels = spheres.labelled(10, 8, seed)
-    multipliers = starts.random(1, 10, seed)[0]
-    for network, blind in (((layer, top), False), ((layer._replace(bias=None), top), True)):
-        near, far = (chapter.residual(network, s * x, labels, multipliers / s) for s in (1.0, t))
-        assert math.isclose(near, far, rel_tol=1e-9) or not blind
-        plain = chapter.plain_residual(network, x, labels, multipliers)
-        assert math.isclose(near, plain, rel_tol=1e-9)
-        assert blind or abs(t - 1) < 0.1 or not math.isclose(near, far, rel_tol=1e-6)  # a bias tells a length
-
-
 # ---- Shifts ----
 
 
@@ -204,16 +187,10 @@ def test_growth_tells_a_mean_of_two_from_one():
     assert mean_pair_gain(points[:1] + points[3:4], points) > 0
 
 
-def test_images_that_activate_the_same_neurons_leave_one_mixture():
-    """Σ λ_iy_i∇Φ(x_i) has parallel rows then, and no others: merging costs nothing, and no image can be read."""
-    x, labels = spheres.labelled(8, 12, 3)
-    layer, top = networks.initial(RECIPE._replace(start=0.3), 12, 3)
-    weights = torch.linspace(0.5, 1.5, 8).double() * (2 * labels - 1)
-    for bias, alone in ((layer.bias + 5, True), (layer.bias, False)):
-        network = (layer._replace(bias=bias), top._replace(bias=None))
-        first = unflatten(pullback(network, x, lambda z: weights[:, None])[1], network)[0]
-        values = torch.linalg.svdvals(joint(first))
-        assert (values[1] < 1e-9 * values[0]) == alone == (margin.same_side(network, x) > 1 - 1e-12)
+def test_points_on_one_side_of_half_of_the_neurons_share_these():
+    eye = torch.eye(2).double()
+    network, x = (Layer(eye, None), Layer(eye[:1], None)), torch.tensor([[1.0, 1], [1, -1], [1, -2]]).double()
+    assert math.isclose(margin.same_side(network, x), (0.5 + 0.5 + 1) / 3)
 
 
 def test_an_attacker_takes_the_learning_rate_with_the_smallest_loss():
