@@ -10,6 +10,8 @@ from conftest import chapter_functions, drawn
 from experiments import landscape, mixtures
 from utils import evaluate, images, networks
 from utils.attacks import bilevel, starts
+from utils.kernels import smooth
+from utils.kernels.layers import unflatten
 from utils.training import stationary
 
 NAMES = "landscape", "landscape-losses", "stalls"
@@ -163,14 +165,12 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(data):
     known = stationary.train(images.Part(x, torch.tensor([0, 0, 1, 1]).double()), networks.one_hidden(3, 1e-2)).released
     assert landscape.free_loss(x, known) <= 1e-12  # its own training images explain it
     y = x.flip(1)
-    pixels, layers = y.clone(), [part.clone().requires_grad_() for layer in known.network for part in layer]
-    rows = []
-    for image in pixels:
-        hidden = torch.nn.functional.softplus(10 * (layers[0] @ image + layers[1])) / 10
-        grads = torch.autograd.grad((layers[2] @ hidden + layers[3]).sum(), layers)
-        rows.append(torch.cat([g.flatten() for g in grads]))
-    theta, rows = torch.cat([part.detach().flatten() for part in layers]), torch.stack(rows)
-    basis = torch.linalg.qr(rows.mT)[0]
+    theta = networks.flatten(known.network)
+
+    def outputs(theta):
+        return smooth.logits(y, unflatten(theta, known.network), 10.0)
+
+    basis = torch.linalg.qr(torch.func.jacrev(outputs)(theta).mT)[0]
     missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()
     assert torch.allclose(landscape.free_loss(y, known), missed)
     step = 1e-6 * drawn(4, 6)

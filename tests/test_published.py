@@ -16,29 +16,18 @@ from utils.training import stationary
 SHAPE = (5, 4, 3)  # (H, W, C)
 
 
-class Perceptron(torch.nn.Module):
+def perceptron(widths, biases):
     """The network of Haim et al. (2022) and Buzaglo et al. (2023), who say which layers have a bias."""
-
-    def __init__(self, widths, biases):
-        super().__init__()
-        sizes = zip(widths, widths[1:], biases)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(*size, bias=bias) for *size, bias in sizes)
-
-    def forward(self, pictures):
-        feats = pictures.flatten(1)
-        for layer in self.layers[:-1]:
-            feats = layer(feats).relu()
-        return self.layers[-1](feats)
-
-
-def perceptron(widths=(60, 7, 6, 1), biases=(True, False, False)):
-    torch.manual_seed(0)
-    return Perceptron(widths, biases)
+    parts = [torch.nn.Flatten()]
+    for inputs, outputs, bias in zip(widths, widths[1:], biases):
+        parts += [torch.nn.Linear(inputs, outputs, bias=bias), torch.nn.ReLU()]
+    return torch.nn.Sequential(*parts[:-1])
 
 
 def saved(path, model, wrapped=True, stem="layers"):
     """Write a network as the two repositories do: with the epoch, or the parameters alone, as older torches did."""
-    state = {name.replace("layers", stem): part for name, part in model.named_parameters()}
+    linear = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
+    state = {f"{stem}.{k}.{name}": part for k, layer in enumerate(linear) for name, part in layer.named_parameters()}
     content = {"batch": None, "epoch": 3, "state_dict": state} if wrapped else state
     torch.save(content, path, _use_new_zipfile_serialization=wrapped)
     return path
