@@ -131,7 +131,8 @@ def finding(near, comparisons, differences, level, missed=()):
     """The exit status, and the finding in some sentences: one rule for all attacks.
 
     Something leaks if a comparison says so after Holm's correction. There is no answer if the two sides differ by
-    themselves, unless more training pictures came back almost exactly, or if something was `missed`: not asked.
+    themselves, unless more training pictures came back almost exactly; if pictures came back, and the held-out ones are
+    too few to say that this is chance; or if something was `missed`: not asked.
     """
     count, others = (int(side.sum()) for side in near) if near else (0, 0)
     said, unlike = [], [one for one in differences if one.adjusted < judge.DIFFERENT]
@@ -152,11 +153,13 @@ def finding(near, comparisons, differences, level, missed=()):
         said.append(f"None of {len(comparisons)} comparisons tells training pictures from held-out ones.")
     else:
         said.append("No attack could be run.")
+    if few := count and not others and not told:
+        said.append("With so few pictures that may be chance: give more held-out ones.")
     if missed:
         said.append(f"Not all was asked. {' '.join(missed)}")
     if told:
         return LEAKS, " ".join(["Something leaks.", *said])
-    if unlike or missed or not comparisons:
+    if unlike or missed or few or not comparisons:
         return NO_ANSWER, " ".join(["There is no answer.", *said])
     return FOUND_NOTHING, " ".join(["These attacks found nothing.", *said])
 

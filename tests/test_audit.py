@@ -337,7 +337,9 @@ def test_pictures_that_came_back_leak_by_both_sizes_and_the_level(ours, theirs, 
     unlike = [judge.Comparison("brightness", 0.9, 0.5, 1e-4, 1e-4)] * differ
     status, said = report.finding(near, [test], unlike, level)
     assert (status == report.LEAKS) == (test.p < level)
-    assert "came back almost exactly" in said and (status == report.NO_ANSWER) == (differ and test.p >= level)
+    assert "came back almost exactly" in said
+    alone = not theirs[0]  # that none of so few came back does not say that nothing leaks
+    assert (status == report.NO_ANSWER) == (test.p >= level and (differ or alone))
 
 
 def test_sides_that_differ_by_themselves_give_no_answer():
