@@ -1,69 +1,53 @@
 """Exact images from the zeros of their coefficients, and none where there are no zeros."""
 
-import pytest
 import torch
 from torch.nn.functional import normalize
 
 from conftest import drawn
 from utils import images, measures
 from utils.attacks import known_start, sparse
+from utils.kernels.layers import Layer
 from utils.kernels.similarity import ncc
 from utils.training import torch_trainer
 
 M, H, D = 12, 120, 60
 
 
-@pytest.fixture
-def behind():
-    """A function of the share of zeros: images (M, D), what they added to a layer and its biases, and the two layers.
+def refined(share, dense=0):
+    """Images (M, D), what they added to a layer, images near them, and what `sparse.refine` makes of these.
 
-    A neuron that an image leaves far from active, by the weights of the start, has a zero; of the first `dense` none.
+    A neuron that an image leaves far from active, by the weights of the start, has a zero, and that is a `share` of
+    them; of the first `dense` images none.
     """
-
-    def make(share, dense=0):
-        x, weight = 0.2 * drawn(M, D), drawn(H, D, seed=1)
-        reached = x @ weight.mT
-        silent = reached < reached.quantile(share, dim=1, keepdim=True)
-        silent[:dense] = False
-        b = drawn(H, M, seed=2) * ~silent.mT
-        begun = weight, torch.zeros(H, dtype=torch.float64)
-        return x, b @ x, b.sum(1), (begun, (weight + b @ x / 100, b.sum(1) / 100))
-
-    return make
-
-
-def coordinates(added, seed=3):
-    """A basis (D, M) of the rows of what was added (H, D), turned at random, and the rows in it (H, M)."""
-    basis = torch.linalg.svd(added, full_matrices=False)[2][:M].mT @ torch.linalg.qr(drawn(M, M, seed=seed))[0]
-    return basis, added @ basis
-
-
-def test_near_images_become_exact_with_size_and_sign(behind):
-    x, added, bias, layers = behind(0.4)
-    basis, mixing = coordinates(added)
+    x, weight = 0.2 * drawn(M, D), drawn(H, D, seed=1)
+    reached = x @ weight.mT
+    silent = reached < reached.quantile(share, dim=1, keepdim=True)
+    silent[:dense] = False
+    b = drawn(H, M, seed=2) * ~silent.mT
+    added, bias, before = b @ x, b.sum(1), torch.zeros(H, dtype=torch.float64)
+    layers = Layer(weight, before), Layer(weight + added / 100, bias / 100)
+    basis = torch.linalg.svd(added, full_matrices=False)[2][:M].mT @ torch.linalg.qr(drawn(M, M, seed=3))[0]
     near = -normalize(x + 0.08 * drawn(M, M, seed=4) @ x)  # sizes and signs are lost
-    images_found, sure, columns = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
+    return x, added, near, sparse.refine(near, added @ basis, bias, basis, layers, (5, 4, 3))
+
+
+def test_near_images_become_exact_with_size_and_sign():
+    x, added, _, (found, sure, columns) = refined(0.4)
     assert sure.all()
     b = normalize(added @ torch.linalg.pinv(x), dim=0)
     assert (normalize(columns, dim=0) * b).sum(0).abs().min() > 1 - 1e-9
-    torch.testing.assert_close(images_found, x, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found, x, rtol=1e-6, atol=1e-6)
 
 
-def test_without_zeros_nothing_is_sure_and_images_stay(behind):
-    x, added, bias, layers = behind(0.0)
-    basis, mixing = coordinates(added)
-    near = x + 0.08 * drawn(M, M, seed=4) @ x
-    images_found, sure, columns = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
-    assert not sure.any() and ncc(near, images_found).diagonal().abs().min() > 0.999
+def test_without_zeros_nothing_is_sure_and_images_stay():
+    _, _, near, (found, sure, _) = refined(0.0)
+    assert not sure.any() and ncc(near, found).diagonal().abs().min() > 0.999
 
 
-def test_images_with_sure_columns_are_true_but_for_those_without(behind):
-    x, added, bias, layers = behind(0.4, dense=3)
-    basis, mixing = coordinates(added)
-    near = x + 0.08 * drawn(M, M, seed=4) @ x
-    images_found, sure, _ = sparse.refine(near, mixing, bias, basis, layers, (5, 4, 3))
+def test_images_with_sure_columns_are_true_but_for_those_without():
+    x, _, _, (found, sure, _) = refined(0.4, dense=3)
     assert sure.tolist() == [False] * 3 + [True] * (M - 3)
-    mixed = images_found @ torch.linalg.pinv(x)  # (M, M), what each image is a combination of
+    mixed = found @ torch.linalg.pinv(x)  # (M, M), what each image is a combination of
     assert mixed[:, 3:].masked_fill(torch.eye(M).bool()[:, 3:], 0.0).abs().max() < 1e-6 < mixed[:, :3].abs().max()
 
 
