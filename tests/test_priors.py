@@ -118,14 +118,6 @@ def test_slopes_at_kinks_explain_what_slopes_of_zero_and_one_do_not():
     assert free < 1e-3 and printed > 0.2
 
 
-def test_a_minimum_with_weight_decay_is_nearer_to_a_kkt_point_than_a_descent():
-    part = spheres.labelled(10, 20, 0)
-    recipe = RECIPE._replace(start=1e-4, momentum=0.9, epochs=400)
-    near = recipe._replace(weight_decay=1e-4, stages=4)
-    far, close = (at_kinks(stationary.train(part, r).released.network, *part) for r in (recipe, near))
-    assert close < 0.1 < far
-
-
 def test_the_smallest_residual_is_that_of_its_multipliers_and_the_square_of_the_distance():
     x, labels = spheres.labelled(10, 8, 2)
     network = networks.first_weights(RECIPE._replace(start=0.3), 8, 2)
