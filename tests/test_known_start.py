@@ -58,15 +58,6 @@ def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
     assert unmixing.attempt(victim.released, data.shape, M).details.count is None  # without the start
 
 
-def test_squares_are_cut_row_by_row_and_hold_all_pixels():
-    x, shape = torch.arange(2 * 4 * 6 * 3).double().view(2, -1), (4, 6, 3)
-    squares = torch_trainer.cut(x, shape, 2)
-    assert squares.shape == (2, 6, 12)
-    torch.testing.assert_close(squares[1, 4], x.view(2, *shape)[1, 2:4, 2:4].flatten())
-    with pytest.raises(InputError, match="not cut into squares of 4: take a divisor"):
-        torch_trainer.cut(x, shape, 4)
-
-
 def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it(data):
     """Torch's own convolution gives what the cut gives, and what SGD adds lies in the span of the squares."""
     x, side = (data.secret.images - 0.4).float(), 16
@@ -139,7 +130,9 @@ def test_a_start_that_is_not_the_start_leaves_no_gap(trained, data):
     assert found.details.count is None and found.images is None and "no gap" in found.refusals[0]
 
 
-def test_an_unknown_trainer_and_a_training_that_diverges_are_told(data):
+def test_trainings_that_cannot_be_and_one_that_diverges_are_told(data):
+    with pytest.raises(InputError, match="not cut into squares of 5: take a divisor"):
+        torch_trainer.cut(data.secret.images, data.shape, 5)
     with pytest.raises(InputError, match="TRAINER is 'lion'"):
         torch_trainer.train(data.secret, None, data.shape, "lion", (8,), 1)
     far = data.secret._replace(images=data.secret.images * 1e30)
