@@ -77,13 +77,14 @@ def make_trial(name, centred=True, x=None):
     recipe = networks.perceptron("signed", 4)._replace(centred=centred)
     network = networks.initial(recipe, 192, 0)
     mean = secret.images.mean(0) * centred
-    victim = Victim(Released(network, secret.labels, recipe), mean, 0.0, 1e-9, 1.0)
+    victim = Victim(Released(network, secret.labels, recipe), mean, 0.0, len(secret.labels))
     details = Inner(torch.ones(2, dtype=torch.bool), torch.tensor(1e-9), 3)
     if name.attack == "decoreco":
         details = Parts(torch.ones(2), torch.ones(()), torch.zeros(()), torch.arange(6.0))
     x = secret.images - mean if x is None else x
     history = torch.tensor([1.0, 0.5])
-    attack = Attack(x, torch.ones(len(x)), network, history[-1], history, "converged", details, 1.5)
+    trained = network if name.attack == "bilevel" else None
+    attack = Attack(x, torch.ones(len(x)), trained, history[-1], history, "converged", details, 1.5)
     start = torch.rand(len(x), 192, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) - 0.5
     again = attack._replace(images=torch.cat([x[:3], start])) if name.attack == "decoreco" else None
     return Trial(name, 0, Split(secret, known, held_out, SHAPE, ""), victim, start, attack, again=again)
