@@ -1,7 +1,5 @@
 import ast
 import os
-import shutil
-import time
 from pathlib import Path
 
 import nbformat
@@ -10,16 +8,11 @@ import pytest
 import torch
 
 from utils import images, networks
-from utils.attacks import decoreco, starts
+from utils.attacks import starts
 from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
-SUMS = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
-UTILS = (
-    "__init__", "errors", "choices", "files", "quantities", "attacks/__init__", "notebook/__init__",
-    "notebook/parameters",
-)  # fmt: skip
 
 
 def pytest_runtest_setup():
@@ -82,19 +75,6 @@ def noisy_classes(seed):
     return images.Part(x, (torch.arange(30) >= 15).double())
 
 
-def relu_released(rule="signed"):
-    """What a small ReLU network of twelve photographs gives away, of four classes if the rule is for several."""
-    data = images.split(images.load("photos", binary=rule != "multiclass"), 12, 12)
-    recipe = networks.perceptron(rule, 20, 16)._replace(epochs=60, stages=0)
-    return stationary.train(data.secret, recipe).released
-
-
-def attacked(released, **settings):
-    """What twenty steps of the stationarity attack make of noise."""
-    start = starts.normal(10, 3072, 0.0197, 0)
-    return decoreco.attack(released, start, iterations=20, **settings)
-
-
 @pytest.fixture(scope="session")
 def photos():
     """One hundred secret and one hundred known views, and the victim's network at μ = 0.01."""
@@ -110,43 +90,3 @@ def toy_npz(tmp_path_factory):
     pictures = generator.random((80, 8, 8, 3)) * 0.5 + 0.3 * (labels == 4)[:, None, None, None]
     np.savez(path, images=pictures, labels=labels)
     return path
-
-
-def write_notebook(path, *cells):
-    """Write a notebook with these cells of code; the first of several is that of the parameters."""
-    cells = [nbformat.v4.new_code_cell(text, id=f"cell-{number}") for number, text in enumerate(cells)]
-    if len(cells) > 1:
-        cells[0].metadata["tags"] = ["parameters"]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
-
-
-def small_project(place):
-    """A folder with `lab`, a lock, and a small `utils` that is loaded in no time."""
-    shutil.copytree(ROOT / "lab", place / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in ("notebook", "attacks"):
-        (place / "utils" / folder).mkdir(parents=True)
-    for name in UTILS:
-        shutil.copy(ROOT / "utils" / f"{name}.py", place / "utils" / f"{name}.py")
-    (place / "utils" / "sums.py").write_text(SUMS)
-    (place / "requirements.lock").write_text("x==1 \\\n    --hash=sha256:0\n")
-    return place
-
-
-def processes(place):
-    """The command lines of all processes that name a folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode())
-        except OSError:  # it has just ended
-            continue
-    return [line for line in found if str(place) in line]
-
-
-def wait_until(condition):
-    for _ in range(12_000):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("this took more than twenty minutes")

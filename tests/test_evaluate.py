@@ -20,6 +20,8 @@ def test_ssim_is_that_of_scikit_image(shape, window):
     n = shape[0] * shape[1] * shape[2]
     x, y = (torch.rand(k, n, dtype=torch.float64, generator=generator) for k in (3, 4))
     y[0] = x[0] + 0.05 * y[0]
+    x[1] = y[1] = 0.5  # flat, and equal
+    y[2] /= 1000
     table = similarity.ssim(x, y, shape, window)
     for i in range(3):
         for j in range(4):
@@ -27,17 +29,6 @@ def test_ssim_is_that_of_scikit_image(shape, window):
             expected = structural_similarity(a, b, win_size=window, data_range=1.0, channel_axis=2)
             assert abs(table[i, j] - expected) < 1e-5
             assert abs(similarity.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0] - expected) < 1e-10
-
-
-@pytest.mark.parametrize("window", [3, 7])
-def test_both_forms_of_ssim_agree_on_flat_dark_and_equal_images(photos, window):
-    x = photos[0].secret.images[:6].clone()
-    x[0], x[1], x[2] = 0.0, 1.0, 0.5
-    x[3] /= 1000
-    table = similarity.ssim(x, x, (32, 32, 3), window)
-    for shift in range(6):
-        pairs = similarity.pairwise_ssim(x, x.roll(-shift, 0), (32, 32, 3), window)
-        assert torch.allclose(table[torch.arange(6), (torch.arange(6) + shift) % 6], pairs, atol=1e-5, rtol=0)
 
 
 def test_an_image_is_its_own_nearest_neighbour(photos):

@@ -1,7 +1,6 @@
 """Whatever a user hands in is taken, or refused in one sentence; nothing else happens, and no code of a file is run."""
 
 import os
-import pickle
 import warnings
 import zipfile
 
@@ -95,14 +94,9 @@ def test_one_pixel_that_is_no_pixel(extreme, place, fuzzed):
     assert (found is not None and taken(images.split, found, 4, 4) is not None) == (0 <= extreme <= 1)
 
 
-def test_a_pickle_in_place_of_images_or_weights_is_not_loaded(tmp_path):
-    bomb, array = Bomb(tmp_path / "exploded"), np.empty(4, dtype=object)
-    array[:] = [bomb] * 4
-    assert loaded(tmp_path / "bomb", array, np.arange(4) % 2) is None
-    (tmp_path / "bomb.pth").write_bytes(pickle.dumps(bomb))
-    torch.save({"layers.0.weight": bomb}, tmp_path / "saved.pth")
-    for name in ("bomb.pth", "saved.pth"):
-        assert taken(weights.read, tmp_path / name, (8, 8, 3)) is None
+def test_a_pickle_in_place_of_images_is_not_loaded(tmp_path):
+    bombs = np.array([Bomb(tmp_path / "exploded")] * 4)
+    assert loaded(tmp_path / "bombs", bombs, np.arange(4) % 2) is None
     assert not (tmp_path / "exploded").exists()
 
 

@@ -1,6 +1,7 @@
 import errno
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -29,57 +30,57 @@ def test_numbers_are_printed_to_what_is_known_of_them():
     assert plain(report.mean_sd([1e-7], 1e-6)) == "< 10⁻⁶" and report.joined([3, 12.0]) == "3, 12"
 
 
-def test_an_interrupted_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "results.json"
-    run, name = report.Run({"RESULTS": str(path)}, torch.device("cpu"), 0.0), "collapse/decay/gradient_norm"
-    report.save(run, [report.Row(name, 0, 1.0)], "")
-    with pytest.raises(ValueError):
-        report.save(run, [report.Row(name, 0, float("nan"))], "")
-    assert json.loads(path.read_text())["rows"] == [{"name": name, "seed": 0, "value": 1.0}]
-    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
+@pytest.fixture
+def results(tmp_path):
+    """The path of results that are there already."""
+    (tmp_path / "results.json").write_text("{}")
+    return tmp_path / "results.json"
+
+
+def save(results, value):
+    """Save one number, a norm."""
+    run = report.Run({"RESULTS": str(results)}, torch.device("cpu"), 0.0)
+    report.save(run, [report.Row("collapse/decay/gradient_norm", 0, value)], "")
+
+
+@pytest.mark.parametrize(
+    "value, sentence", [(1 / 3, "No space left on device"), (-1.0, "its kind, norm, is in "), (math.nan, "nan")]
+)
+def test_numbers_that_cannot_be_written_are_printed_and_the_old_file_stays(
+    value, sentence, results, monkeypatch, capsys
+):
+    """The disk is full when all is computed, or the registry refuses the number."""
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(report.InputError, match=f"{sentence}.*The numbers are printed above"):
+        save(results, value)
+    assert json.loads(capsys.readouterr().out)["rows"][0]["value"] == pytest.approx(value, nan_ok=True)
+    assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [("results.json", "{}")]
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_bar_in_a_cell_does_not_end_it():
     assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"
 
 
-def test_whole_numbers_are_numbers_and_zero_is_a_seed():
-    parameters.check_parameters({"SEED": 1, "RATE": 0.5}, {"SEED": 0, "RATE": 2})
-    parameters.check_parameters(DECLARED, {"SEED": 7, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
-
-
-NOWHERE = {
-    "under a file": "/dev/null/results.json",
-    "a folder": ".",
-    "a device": "/dev/null",
-    "where no file can be": "/proc/results.json",
-    "a NUL byte": "results\0.json",
-    "too long a name": f"{'x' * 300}.json",
-}
-
-
-@pytest.mark.parametrize("path", NOWHERE.values(), ids=NOWHERE)
+@pytest.mark.parametrize("path", ["/dev/null/results.json", ".", "/dev/null", "results\0.json"])
 def test_where_nothing_can_be_written_is_known_at_the_start(path):
     with pytest.raises(report.InputError, match="^RESULTS cannot be written to .*: give the path of a file in"):
         report.check_writable("RESULTS", path)
 
 
-def test_where_something_can_be_written_the_check_leaves_no_trace(tmp_path):
-    report.check_writable("RESULTS", "")
-    (tmp_path / "old.json").write_text("[]")
-    for name in ("old.json", "new.json"):
-        report.check_writable("RESULTS", str(tmp_path / name))
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old.json", "[]")]
+def test_where_something_can_be_written_the_check_leaves_no_trace(results):
+    for path in ("", results, results.with_name("new.json")):
+        report.check_writable("RESULTS", str(path))
+    assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [("results.json", "{}")]
 
 
 def test_what_other_parameters_make_false_ends_in_a_sentence():
     report.need(True, "Training does not converge.")
     with pytest.raises(report.InputError, match="^Training does not converge. .*: take others, or the defaults.$"):
         report.need(False, "Training does not converge.")
-
-
-def full_disk(*_):
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_full_disk_is_known_at_the_start(tmp_path):
@@ -90,23 +91,6 @@ def test_a_full_disk_is_known_at_the_start(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_numbers_are_printed_if_the_disk_is_full_at_the_end(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "write", full_disk)
-    run = report.Run({"RESULTS": str(tmp_path / "results.json")}, torch.device("cpu"), 0.0)
-    with pytest.raises(report.InputError, match="No space left on device.*The numbers are printed above"):
-        report.save(run, [report.Row("collapse/decay/gradient_norm", 0, 1 / 3)], "")
-    assert json.loads(capsys.readouterr().out)["rows"][0]["value"] == 1 / 3
-    with pytest.raises(report.InputError, match="^PICTURES cannot be written to 'p.npz' .No space left on device"):
-        report.save_file("PICTURES", "p.npz", b"")
-
-
-def test_numbers_that_the_registry_refuses_are_printed_and_not_written(tmp_path, capsys):
-    run = report.Run({"RESULTS": str(tmp_path / "results.json")}, torch.device("cpu"), 0.0)
-    with pytest.raises(report.InputError, match="its kind, norm, is in .*The numbers are printed above"):
-        report.save(run, [report.Row("collapse/decay/gradient_norm", 0, -1.0)], "")
-    assert json.loads(capsys.readouterr().out)["rows"][0]["value"] == -1 and not list(tmp_path.iterdir())
-
-
 DECLARED = {"DATASET": "photos", "SEED": 0, "IMAGES": 100, "WEIGHT_DECAY": 1e-2, "SHARPNESS": 10.0, "RULE": "signed"}
 DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
 
@@ -115,36 +99,31 @@ DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
     "given, sentence",
     [
         ({"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED, IMAGES"),
-        ({"seed": 1}, "There is no parameter seed; this chapter has"),
-        ({"SEED": "one"}, "SEED is 'one'; it must be a whole number, like its default 0."),
         ({"SEED": True}, "SEED is True; it must be a whole number, like its default 0."),
         ({"SEED": -1}, "SEED is -1; it must be 0 or larger."),
         ({"IMAGES": 0}, "IMAGES is 0; it must be larger than 0."),
         ({"IMAGES": 2.5}, "IMAGES is 2.5; it must be a whole number"),
-        ({"SHARPNESS": -1.0}, "SHARPNESS is -1.0; it must be larger than 0."),
         ({"SHARPNESS": float("inf")}, "SHARPNESS is inf; it must be larger than 0"),
         ({"WEIGHT_DECAY": float("nan")}, "WEIGHT_DECAY is nan; it must be larger than 0"),
         ({"SEED": 2**63}, f"SEED is {2**63}; it must be 0 or larger, and less than 2⁶³."),
         ({"THETA_START": "zeros"}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
         ({"RULE": "best"}, "RULE is 'best', but it must be one of 'signed', 'margin', 'multiclass', 'tied'."),
         ({"DATASET": 7}, "DATASET is 7; it must be text"),
-        ({"DEVICE": "tpu"}, "DEVICE is 'tpu', but it must be one of 'auto', 'cpu', 'cuda'."),
     ],
 )
 def test_wrong_parameters_end_in_a_sentence(given, sentence):
     with pytest.raises(report.InputError, match=re.escape(sentence.rstrip("."))):
         parameters.check_parameters(DECLARED, given)
+    parameters.check_parameters(DECLARED, {"SEED": 0, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
 
 
 @pytest.mark.parametrize(
     "cell, shown",
     [
         ("A = 2**10", "line A = 2 ** 10"),
-        ("A = 1\nA += 1", "line A += 1"),
         ("import os", "line import os"),
         ("A = B = 1", "line A = B = 1"),
         ("A, B = 1, 2", "line A, B = (1, 2)"),
-        ("A: int = 1", "line A: int = 1"),
         ("A = float('one')", "line A = float('one')"),
         ("A = {[]: 1}", "line A = {[]: 1}"),
         ("%matplotlib inline", "not Python (invalid syntax, line 1)"),
