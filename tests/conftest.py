@@ -34,13 +34,9 @@ def chapter_functions(stem):
 
 
 def only_defines(statement):
-    """Whether a statement is an import, a function, a class, or the assignment of a literal."""
+    """Whether a statement is an import, a function, a class, or the assignment of a value that calls nothing."""
     if isinstance(statement, ast.Assign):
-        try:
-            ast.literal_eval(statement.value)
-        except ValueError:
-            return False
-        return True
+        return not any(isinstance(node, (ast.Call, ast.Name)) for node in ast.walk(statement.value))
     return isinstance(statement, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
 
 

@@ -37,8 +37,6 @@ def test_an_image_is_its_own_nearest_neighbour(photos):
     found = evaluate.nearest(x, x[order], (32, 32, 3))
     assert torch.equal(order[found.index], torch.arange(20))
     assert torch.allclose(found.similarity, torch.tensor(1.0).double(), atol=1e-6)
-    for measure, best in (similarity.l2, torch.argmin), (similarity.ncc, torch.argmax):
-        assert torch.equal(order[best(measure(x, x[order]), 1)], torch.arange(20))
 
 
 def test_the_distance_knows_its_baseline_and_the_order_of_the_neurons():
@@ -74,8 +72,8 @@ def make_trial(name, centred=True, x=None):
         details = Parts(torch.ones(2), torch.ones(()), torch.zeros(()), torch.arange(6.0))
     x = secret.images - mean if x is None else x
     history = torch.tensor([1.0, 0.5])
-    trained = network if name.attack == "bilevel" else None
-    attack = Attack(x, torch.ones(len(x)), trained, history[-1], history, "converged", details, 1.5)
+    weights = network if name.attack == "bilevel" else None
+    attack = Attack(x, torch.ones(len(x)), weights, history[-1], history, "converged", details, 1.5)
     start = torch.rand(len(x), 192, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) - 0.5
     again = attack._replace(images=torch.cat([x[:3], start])) if name.attack == "decoreco" else None
     return Trial(name, 0, Split(secret, known, held_out, SHAPE, ""), victim, start, attack, again=again)

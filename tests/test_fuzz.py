@@ -85,15 +85,6 @@ def test_arrays_of_any_shape_and_kind_are_images_or_refused(pictures, labels, fu
         assert found.images.min() >= 0 and found.images.max() <= 255
 
 
-@FEW
-@given(extreme=NUMBERS, place=st.integers(0, 16 * 8 * 8 - 1))
-def test_one_pixel_that_is_no_pixel(extreme, place, fuzzed):
-    pictures = np.random.default_rng(place).random((16, 8, 8))
-    pictures.flat[place] = extreme
-    found = loaded(fuzzed, pictures, np.arange(16) % 2)
-    assert (found is not None and taken(images.split, found, 4, 4) is not None) == (0 <= extreme <= 1)
-
-
 def test_a_pickle_in_place_of_images_is_not_loaded(tmp_path):
     bombs = np.array([Bomb(tmp_path / "exploded")] * 4)
     assert loaded(tmp_path / "bombs", bombs, np.arange(4) % 2) is None

@@ -58,10 +58,9 @@ def git(place, *words):
 
 
 def write_notebook(path, *cells):
-    """Write a notebook with these cells of code; the first of several is that of the parameters."""
-    cells = [nbformat.v4.new_code_cell(text, id=f"cell-{number}") for number, text in enumerate(cells)]
-    if len(cells) > 1:
-        cells[0].metadata["tags"] = ["parameters"]
+    """Write a notebook with these cells of code; the first is that of the parameters."""
+    cells = [nbformat.v4.new_code_cell(text) for text in cells]
+    cells[0].metadata["tags"] = ["parameters"]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
 

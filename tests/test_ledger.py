@@ -137,9 +137,8 @@ CASES = [
     ([1, 3, 3, 3, 3], {}, "open", "true in 4 of 5 seeds"),
     ([3, 3, 3, 3], {}, "open", "4 of 5 seeds"),
     ([0, 0, 1, 1, 1], {"rule": "below"}, "held", ""),
-    ([3, 3, 3, 3, 3], {"rule": "below"}, "did not hold", ""),
+    ([2, 3, 3, 3, 3], {"rule": "below"}, "did not hold", ""),
     ([2, 3, 3, 3, 4], WHOLE, "held", ""),
-    ([5, 5, 5, 5, 5], WHOLE, "did not hold", ""),
     ([1, 3, 3, 3, 3], WHOLE, "open", "true in 4 of 5 seeds"),
     ([3, 3, 3, 3, 3], {"all_adversaries": True}, "open", "one adversary"),
     ([0, 0, 0, 0, 0], {"all_adversaries": True}, "did not hold", ""),
@@ -190,23 +189,27 @@ def test_a_drift_matters_where_it_could_turn_the_verdict(made, early, word):
     assert judged(quantities={"now": f"{AT}/alike", "soon": f"{AT}/early"}, halfway="soon").word == word
 
 
-def test_a_sentence_is_split_where_its_decided_lines_differ(made):
+REST = {"setting": "all", "judged": "open", "not_shown": "z", "place": "x", "experiment": "x", "cost": "y"}
+KINDS = {"held": LINE, "failed": LINE | {"threshold": 9}}
+KINDS |= {rule: REST | {"rule": rule} for rule in ("open", "proof", "refutation")}
+
+
+@pytest.mark.parametrize(
+    "lines, word",
+    [
+        ("held", "held"),
+        ("held open", "held"),
+        ("held failed", "split"),
+        ("refutation failed held", "split"),
+        ("open held", "open"),
+        ("proof", "proved"),
+        ("proof held", "proved"),
+        ("refutation failed", "refuted"),
+    ],
+)
+def test_a_sentence_is_split_where_its_decided_lines_differ(made, lines, word):
     made(alike=[3] * 5)
-    rest = {"setting": "all", "judged": "open", "not_shown": "z"}
-    held, failed, still, proof, refutation = (
-        ledger.made(fields, "", ledger.Line)
-        for fields in (
-            LINE, LINE | {"threshold": 9}, rest | {"rule": "open", "experiment": "x", "cost": "y"},
-            rest | {"rule": "proof", "place": "x"}, rest | {"rule": "refutation", "place": "x"},
-        )
-    )  # fmt: skip
-    cases = {
-        "held": ([held], [held, still]), "split": ([held, failed], [refutation, failed, held]),
-        "open": ([still, held],), "proved": ([proof],), "refuted": ([refutation], [refutation, failed]),
-    }  # fmt: skip
-    for word, cases_of in cases.items():
-        for lines in cases_of:
-            assert ledger.verdict(ledger.made(ROW | {"lines": lines}, "", ledger.Sentence)) == word
+    assert ledger.verdict(ledger.sentence(ROW | {"lines": [KINDS[kind] for kind in lines.split()]})) == word
 
 
 @pytest.mark.parametrize(

@@ -21,22 +21,6 @@ def code_of(path):
     return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    """A copy of the packages and of the contract on their imports, to plant mistakes in."""
-    copy = tmp_path_factory.mktemp("house")
-    shutil.copy(ROOT / "pyproject.toml", copy)
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
-    return copy
-
-
-def linted(folder):
-    """What import-linter says of the packages in a folder."""
-    command, here = Path(sys.executable).with_name("lint-imports"), os.environ | {"PYTHONPATH": str(folder)}
-    return subprocess.run([command, "--no-cache"], cwd=folder, env=here, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize(
     "file, line, word",
     [
@@ -46,14 +30,15 @@ def linted(folder):
         ("utils/unplaced.py", "", "unplaced"),
     ],
 )
-def test_the_wall_refuses_what_an_attacker_may_not_see(house, file, line, word):
-    path = house / file
-    before = path.read_text() if path.exists() else None
-    try:
-        path.write_text(f"{line}\n{before or ''}")
-        ended = linted(house)
-    finally:
-        path.unlink() if before is None else path.write_text(before)
+def test_the_wall_refuses_what_an_attacker_may_not_see(tmp_path, file, line, word):
+    """The mistake is planted in a copy of the packages and of the contract on their imports."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
+    with open(tmp_path / file, "a") as code:
+        code.write(line)
+    command, here = Path(sys.executable).with_name("lint-imports"), os.environ | {"PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run([command, "--no-cache"], cwd=tmp_path, env=here, capture_output=True, text=True)
     assert ended.returncode == 1 and word in ended.stdout
 
 
