@@ -41,8 +41,10 @@ def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
         versions = torch.cat([data.secret.images, *seen]) - trained[name].mean
         basis = torch.linalg.qr(versions.mT)[0]
         assert trained[name].versions == len(versions)
-        added = changed.network[0].weight
+        added, bias = changed.network[0]
         assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm(), name
+        ones = (added @ torch.linalg.pinv(versions)).sum(1)  # b₁ = B1 for W₁ = BX
+        assert (bias - ones).norm() < 1e-3 * bias.norm(), name
     assert 0.5 < alpha < 1
     assert known_start.trained_part(trained["sgd"].released, trained["sgd"].start)[1] == pytest.approx(1, abs=1e-6)
 
