@@ -26,10 +26,8 @@ def fields(found):
     source = inspect.getsource(sys.modules[found.__module__]).splitlines()
     for k, line in enumerate(source):
         if line.startswith(f"{found.__name__} = namedtuple("):
-            first = k
-            while source[first - 1].startswith("#"):
-                first -= 1
-            return [" ".join(plain(part.partition("# ")[2]) for part in source[first : k + 1])]
+            above = [*itertools.takewhile(lambda text: text.startswith("#"), reversed(source[:k]))]
+            return [" ".join(plain(part.partition("# ")[2]) for part in [*reversed(above), line])]
         if line.startswith(f"class {found.__name__}("):
             parts = re.findall(r"^    (\w+): .*?(?:  # (.*))?$", inspect.getsource(found), re.M)
             return [f"- ``{name}``: {plain(said)}" if said else f"- ``{name}``" for name, said in parts]
