@@ -258,6 +258,6 @@ FULL = "^The memory is full: .* choose at most 5 CANDIDATES or IMAGES.$"
     ],
 )
 def test_a_memory_that_fills_on_the_way_is_told_in_one_sentence(released, monkeypatch, error, said):
-    monkeypatch.setattr(Stationarity, "__call__", Mock(side_effect=error))
+    monkeypatch.setattr(Stationarity, "evaluate", Mock(side_effect=error))
     with pytest.raises((InputError, RuntimeError), match=said):
         attacked(released)
