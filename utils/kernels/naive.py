@@ -61,18 +61,20 @@ def signed(z, coefficients):
 
 
 def residual(module, x, coefficients, sharpness=math.inf, combined=signed, target=None):
-    """R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖² for a module Φ, and its gradients in x (n, d) and λ (n,).
+    """R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖² for a module Φ; its gradients in x, λ.
 
-    `combined` is Σ_i c_iΦ(x_i), a function of the outputs (n, K) and λ; a `target`, a module, has other weights for θ*.
+    Candidates x are (n, d), λ (n,). `combined` is Σ_i c_iΦ(x_i), a function of outputs
+    (n, K) and λ; a `target`, a module, has other weights for θ*.
     """
     x, coefficients = (part.detach().requires_grad_() for part in (x, coefficients))
     theta = tuple(module.parameters())
     with Smoothed(sharpness):
-        z = module(x.view_as(x))  # (n, d) -> (n, K); torch's counter of products wants no leaf
+        z = module(x.view_as(x))  # (n, d) -> (n, K); a view, for torch's counter
     gradients = torch.autograd.grad(combined(z, coefficients), theta, create_graph=True)
     wanted = theta if target is None else target.parameters()
     value = sum((p.detach() - g).square().sum() for p, g in zip(wanted, gradients))
-    slopes = torch.autograd.grad(value, (x, coefficients), allow_unused=True, materialize_grads=True)
+    inputs, unused = (x, coefficients), {"allow_unused": True, "materialize_grads": True}
+    slopes = torch.autograd.grad(value, inputs, **unused)
     return value.detach(), *slopes
 
 
