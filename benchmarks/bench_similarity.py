@@ -17,10 +17,10 @@ K2 = 0.03 * (1 - 1 / WINDOW**2) ** 0.5
 
 def pictures():
     """Photographs with noise, so that no two are equal, (n, d) and (k, d) in [0, 1]."""
-    generator, rows = torch.Generator().manual_seed(0), torch.as_tensor(PHOTOS.images).flatten(1) / 255.0
-    rows = rows[torch.arange(N + K) % len(rows)]
+    generator, rows = torch.Generator().manual_seed(0), torch.as_tensor(PHOTOS.images) / 255.0  # (N, 32, 32, 3)
+    rows = rows.repeat((N + K) // len(rows) + 1, 1, 1, 1)[: N + K]
     rows = (rows + 0.1 * torch.rand(rows.shape, generator=generator)).clamp(0, 1)
-    return rows.to(DEVICE).split([N, K])
+    return [part.flatten(1).to(DEVICE) for part in rows.split([N, K])]
 
 
 def library_ssim(x, y):

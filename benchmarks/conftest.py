@@ -21,7 +21,8 @@ def pytest_runtest_setup():
 def finished(function):
     """Call a function, and wait until the device has done what it was given."""
     result = function()
-    torch.get_device_module(DEVICE).synchronize()
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
     return result
 
 
@@ -31,7 +32,7 @@ def measure(benchmark):
 
     Versions of a kernel with the same `size` {name: number}, and the same precision if that is `apart`, are a group.
     `flops` and `bytes` are of the whole work. Where only a part is run, times count `scale` times, and are marked ~.
-    What takes minutes is run `once`. In `tf32`, a GPU rounds the factors of products in single precision.
+    What takes minutes is run `once`.
     """
 
     def run(function, kernel, version, size, dtype, apart=False, scale=1, note="", flops=None, bytes=None, once=False):
@@ -39,14 +40,21 @@ def measure(benchmark):
         benchmark.extra_info |= about | {"flops": flops, "bytes": bytes, "note": note}
         benchmark.group = ", ".join([kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart])
         benchmark.name += " ~" * (scale != 1)
-        torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
         found = benchmark.pedantic(finished, (function,)) if once else benchmark(finished, function)
         if benchmark.enabled:
-            benchmark.stats.stats.data[:] = [scale * seconds for seconds in benchmark.stats.stats.data]
+            times = benchmark.stats.stats.data
+            times[:] = [scale * seconds for seconds in times]
         return found
 
-    yield run
-    torch.set_float32_matmul_precision("highest")
+    return run
+
+
+@pytest.fixture
+def rounding():
+    """A function that has a GPU round the factors of single-precision products to TF32, or not, until the test ends."""
+    before = torch.get_float32_matmul_precision()
+    yield lambda kind: torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
+    torch.set_float32_matmul_precision(before)
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
