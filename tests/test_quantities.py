@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from test_toy_runs import RELATIONS
 
 from lab import grid
 from utils import quantities
@@ -140,12 +141,23 @@ def expanded(text, values):
         yield from map("".join, itertools.product(*(values[p] if k % 2 else [p] for k, p in enumerate(parts))))
 
 
-def test_no_name_is_registered_twice():
-    registry, values = quantities.load(), {"number": ["0.5"]}
+def registered(*numbers):
+    """Every registered name with its entry, with each of these numbers for <number>."""
+    registry, values = quantities.load(), {"number": numbers}
     for name, (text, _) in registry.placeholders.items():
         values[name] = [*expanded(text, values)]
-    names = [(name, one) for one in registry.entries for name in expanded(getattr(one, "name", ""), values) if name]
+    return [(name, one) for one in registry.entries for name in expanded(getattr(one, "name", ""), values) if name]
+
+
+def test_no_name_is_registered_twice():
+    names = registered("0.5")
     assert len(names) > 1800 and all(quantities.find(name) is one for name, one in names)
+
+
+def test_every_relation_of_toy_runs_is_about_a_registered_name():
+    names = [name for name, _ in registered("0.001", "1", "12")]
+    for pattern in RELATIONS:
+        assert any(re.fullmatch(pattern, name) for name in names), pattern
 
 
 def test_a_name_of_two_patterns_is_refused(monkeypatch):
