@@ -16,7 +16,7 @@ import audit.pictures as pictures
 import audit.report as report
 import audit.stages as stages
 import audit.weights as weights
-from utils import networks, photographs
+from utils import images, networks
 from utils.attacks import known_start
 from utils.errors import InputError, choose
 from utils.kernels.similarity import detail_ncc, ncc
@@ -135,7 +135,7 @@ def outputs_of(logits, x):
 
 def strangers(sides, shape):
     """How like every picture is to the best of some photographs of nobody's: (m,) and (n,)."""
-    views = torch.from_numpy(photographs.views()[0]).double().permute(0, 3, 1, 2) / 255
+    views = torch.from_numpy(images.views()[0]).double().permute(0, 3, 1, 2) / 255
     views = views if shape[2] == 3 else views.mean(1, keepdim=True)
     views = torch.nn.functional.interpolate(views, size=shape[:2], mode="area").permute(0, 2, 3, 1).flatten(1)
     own = torch.cat([ncc(views, side.images).amax(1)[:, None] for side in sides], 1).amax(1) > OWN

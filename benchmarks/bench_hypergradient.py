@@ -8,7 +8,7 @@ from problems import DEVICE, agree, released
 
 from utils import networks
 from utils.attacks import bilevel, starts
-from utils.kernels import affine, layers, smooth, solvers
+from utils.kernels import affine, layers, naive, solvers
 
 M, WEIGHT_DECAY, SHARPNESS = 100, 1e-2, 10.0  # images; of the victims
 
@@ -21,7 +21,7 @@ class Plain:
 
     def energy(self, theta):
         network = layers.unflatten(theta, self.released.network)
-        return smooth.energy(self.x, self.released.labels, network, WEIGHT_DECAY, SHARPNESS)
+        return naive.energy(self.x, self.released.labels, network, WEIGHT_DECAY, SHARPNESS)
 
     def gradient(self, theta):
         """E, ∇E with a graph, and products with the Hessian."""

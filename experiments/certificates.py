@@ -1,6 +1,6 @@
 """Deniability certificates: how far a trained network's training images can be split, and sets in their place.
 
-The evaluator has the training images: everything here is about what a KKT set of them (`kernels.kkt_sets`) allows.
+The evaluator has the training images: everything here is about what a KKT set of them (`kkt_sets`) allows.
 """
 
 from typing import NamedTuple
@@ -9,12 +9,7 @@ import torch
 from scipy.optimize import nnls
 from torch.nn.functional import normalize
 
-from utils import images, measures, networks
-from utils.attacks import contract, decoreco
-from utils.errors import InputError
-from utils.kernels import losses
-from utils.kernels.kkt import kkt_distance
-from utils.kernels.kkt_sets import (
+from experiments.kkt_sets import (
     KKTSet,
     best_multipliers,
     input_gradients,
@@ -24,6 +19,11 @@ from utils.kernels.kkt_sets import (
     to_hyperplanes,
     unseen,
 )
+from experiments.margin import distance_with_slopes
+from utils import images, measures, networks
+from utils.attacks import contract, decoreco
+from utils.errors import InputError
+from utils.kernels import losses
 from utils.kernels.layers import change, forward, joint
 from utils.kernels.similarity import detail_ncc
 from utils.networks import within
@@ -79,7 +79,7 @@ def explained(network, part):
 def at_kinks(kkt, near=NEAR):
     """ε/‖θ‖ with λ ≥ 0 and slopes in [0, 1] at kinks nearer than `near`, made small in turns."""
     bends = to_hyperplanes(kkt.network, kkt.points) < near
-    return kkt_distance(kkt.network, kkt.points, kkt.signs, bends)
+    return distance_with_slopes(kkt.network, kkt.points, kkt.signs, bends)
 
 
 # ---- Splits towards photographs ----

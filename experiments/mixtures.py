@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from utils import evaluate, images, measures, networks, trial
+from experiments import evaluate
+from utils import images, measures, networks, trial
 from utils.attacks import bilevel, decoreco, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError

@@ -11,7 +11,6 @@ from utils.attacks.contract import Released
 from utils.errors import choose
 from utils.kernels import one_hidden
 from utils.kernels.similarity import pairwise_ssim
-from utils.kernels.truncated import train
 from utils.training import stationary
 
 STARTS = ("random", "ground_truth", "partition")
@@ -116,7 +115,7 @@ def trained(reading, secret, theta0):
         theta = one_hidden.weights(stationary.train(secret, recipe, start=theta0).released.network, reading.sharpness)
     else:
         begun, steps = one_hidden.weights(theta0, reading.sharpness), (reading.trained, reading.victim, reading.rate)
-        theta = train(x, y, reading.decay, begun, *steps)
+        theta = truncated.trained(x, y, reading.decay, begun, *steps)
     return Released(one_hidden.network(theta), y, recipe)
 
 

@@ -3,12 +3,45 @@
 A victim of the bilevel attack sees its images as they are; one of the stationarity attack sees them without their mean.
 """
 
+from typing import NamedTuple
+
+import torch
+
 from utils import networks
 from utils.attacks import bilevel, decoreco, planting, starts
-from utils.training import stationary
-from utils.trial import Name, Trial
+from utils.attacks.contract import Attack
+from utils.images import Split
+from utils.training import Victim, stationary
 
 SCALE = decoreco.SETTINGS["sgd"].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
+DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESULTS
+
+
+class Name(NamedTuple):
+    """What was attacked, how, and from where."""
+
+    attack: str  # bilevel or decoreco
+    model: str  # affine or one_hidden; for decoreco the rule of its coefficients
+    start: str  # random, ground_truth or partition
+    knowledge: str = ""  # known_theta0 or unknown_theta0, where it matters
+
+    @property
+    def prefix(self):
+        """The name in RESULTS, before the quantity."""
+        return "/".join(part for part in self if part)
+
+
+class Trial(NamedTuple):
+    """One attack on one victim, with all that the evaluation needs; no attack ever sees it."""
+
+    name: Name
+    seed: int
+    data: Split
+    victim: Victim
+    start: torch.Tensor  # x₀ (n, d) as it was drawn: for decoreco without a mean, and not yet within any basis
+    attack: Attack
+    basis: torch.Tensor | None = None  # (d, r), if the attack searched the span of the first layer
+    again: Attack | None = None  # an independent attack from a random start, which any adversary can make
 
 
 def begin(place, data, victim, seed, n):

@@ -17,9 +17,8 @@ from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
 from utils.kernels import coordinates, losses
-from utils.training import stationary
+from utils.training import Victim, stationary
 from utils.training.torch_trainer import layers_of, mirrored, module_of
-from utils.training.victim import Victim
 
 LOSSES = {
     "square": lambda z, y: mse_loss(z[:, 0], 2 * y - 1) / 2,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from utils import evaluate
+from experiments import evaluate
 from utils.errors import InputError
 from utils.images import DATA
 from utils.notebook import report, verdicts

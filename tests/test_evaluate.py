@@ -2,14 +2,15 @@ import pytest
 import torch
 from skimage.metrics import structural_similarity
 
-from utils import evaluate, networks, quantities
+from experiments import evaluate
+from experiments.trials import Name, Trial
+from utils import networks, quantities
 from utils.attacks.bilevel import Inner
 from utils.attacks.contract import Attack, Released
 from utils.attacks.objective import Parts
 from utils.images import Part, Split
 from utils.kernels import similarity
-from utils.training.victim import Victim
-from utils.trial import Name, Trial
+from utils.training import Victim
 
 SHAPE = (8, 8, 3)
 

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import chapter_functions, drawn
-from experiments import certificates
+from experiments import certificates, kkt_sets
 from utils import images, networks
 from utils.errors import InputError
-from utils.kernels import kkt_sets
 from utils.kernels.similarity import l2
 from utils.networks import change, flatten, forward
 from utils.training import stationary

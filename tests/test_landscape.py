@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from conftest import chapter_functions, drawn
-from experiments import landscape, mixtures
-from utils import evaluate, images, networks
+from experiments import evaluate, landscape, mixtures
+from utils import images, networks
 from utils.attacks import bilevel, starts
-from utils.kernels import smooth
+from utils.kernels import naive
 from utils.kernels.layers import unflatten
 from utils.training import stationary
 
@@ -168,7 +168,7 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(data):
     theta = networks.flatten(known.network)
 
     def outputs(theta):
-        return smooth.logits(y, unflatten(theta, known.network), 10.0)
+        return naive.logits(y, unflatten(theta, known.network), 10.0)
 
     basis = torch.linalg.qr(torch.func.jacrev(outputs)(theta).mT)[0]
     missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()

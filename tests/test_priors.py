@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import chapter_functions
+from experiments import margin, spheres
 from experiments import points as evaluation
-from experiments import spheres
 from utils import images, networks
-from utils.attacks import shift, starts, tuning
+from utils.attacks import decoreco, shift, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.kernels import margin
 from utils.kernels.layers import Layer, flatten, forward, joint, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import mean_pair_gain
@@ -189,8 +188,8 @@ def test_an_attacker_takes_the_learning_rate_with_the_smallest_loss():
     x, labels = spheres.labelled(8, 12, 3)
     released = Released(networks.first_weights(RECIPE._replace(start=0.3), 12, 3), labels, RECIPE)
     settings = {"rule": "margin", "iterations": 5}
-    found = tuning.by_rate(released, x, (1e-4, 1e-2), **settings)
-    alone = [tuning.by_rate(released, x, (rate,), **settings) for rate in (1e-4, 1e-2)]
+    found = decoreco.by_rate(released, x, (1e-4, 1e-2), **settings)
+    alone = [decoreco.by_rate(released, x, (rate,), **settings) for rate in (1e-4, 1e-2)]
     best = min(alone, key=lambda one: one.attack.loss)
     assert alone[0].attack.loss != alone[1].attack.loss
     assert found.rate == best.rate and torch.equal(found.attack.loss, best.attack.loss)

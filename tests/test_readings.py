@@ -11,7 +11,6 @@ from utils.attacks import starts, truncated
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.kernels import one_hidden
-from utils.kernels.truncated import train
 
 Y = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], dtype=torch.float64)
 X = starts.random(6, 20, 1)
@@ -28,12 +27,12 @@ def test_steps_in_the_span_are_steps_of_the_whole_network(sharpness):
     v = one_hidden.pack(start)
     for _ in range(4):
         v = v - 0.3 * one_hidden.energy(v, X, Y, 0.01, sharpness)[1]
-    found = train(X, Y, 0.01, start, 4, "descent", 0.3)
+    found = truncated.trained(X, Y, 0.01, start, 4, "descent", 0.3)
     assert torch.allclose(one_hidden.pack(found), v, rtol=1e-10, atol=1e-12)
 
 
 def test_quasi_newton_gets_further_than_descent():
-    ends = (train(X, Y, 0.01, weights(0), 10, method) for method in ("quasi-Newton", "descent"))
+    ends = (truncated.trained(X, Y, 0.01, weights(0), 10, method) for method in ("quasi-Newton", "descent"))
     energies = [one_hidden.energy(one_hidden.pack(end), X, Y, 0.01, 10.0)[0] for end in ends]
     assert energies[0] < energies[1]
 
@@ -51,12 +50,14 @@ def test_the_hypergradient_agrees_with_differences(method):
 @pytest.mark.parametrize("fixed", [True, False])
 def test_the_attack_lowers_every_distance_and_tells_it(fixed):
     recipe, theta0 = networks.one_hidden(5, 0.01), one_hidden.network(weights(0))
-    target, inner = train(X, Y, 0.01, weights(0), 10), truncated.Inner(10, "descent", 1e-2)
+    target, inner = truncated.trained(X, Y, 0.01, weights(0), 10), truncated.Inner(10, "descent", 1e-2)
     released, start = Released(one_hidden.network(target), Y, recipe), torch.stack([X, starts.random(6, 20, 4)])
     found, before, after = truncated.attack(released, start, theta0, inner, iterations=5, fixed=fixed)
     assert before[0] < 1e-20 and after[1] < before[1]
     for x, told in zip(found, after):
-        assert torch.isclose(one_hidden.square_distance(train(x, Y, 0.01, weights(0), 10), target), told, atol=1e-15)
+        assert torch.isclose(
+            one_hidden.square_distance(truncated.trained(x, Y, 0.01, weights(0), 10), target), told, atol=1e-15
+        )
 
 
 def test_training_that_diverges_is_told():

@@ -5,10 +5,10 @@ import torch
 
 from conftest import chapter_functions
 from experiments import trials
+from experiments.trials import Name
 from utils import images, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.training import stationary
-from utils.trial import Name
 
 decoreco_trial = chapter_functions("three-starts-decoreco")["decoreco_trial"]
 AFFINE, LAYERS = networks.affine(0.1), networks.perceptron("signed", 12, 12)._replace(epochs=40, stages=0)

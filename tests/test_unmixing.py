@@ -9,7 +9,7 @@ from utils import images, networks
 from utils.attacks import unmixing
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.kernels import contrast, picard
+from utils.kernels import contrast
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import ncc, planes
 
@@ -120,10 +120,10 @@ def test_the_slopes_of_a_step_are_those_of_the_objective(views, rows, free):
 
 def test_the_preconditioner_solves_its_blocks():
     curvature, slope = 2 + drawn(5, 5).square(), drawn(5, 5).fill_diagonal_(0)
-    found = picard.precondition(slope, curvature)
+    found = contrast.precondition(slope, curvature)
     torch.testing.assert_close(curvature * found + found.mT, slope)
     some = torch.tensor([1, 3])
-    found = picard.precondition(slope[:, some], curvature[:, some], some)
+    found = contrast.precondition(slope[:, some], curvature[:, some], some)
     others = [0, 2, 4]
     torch.testing.assert_close((curvature[:, some] * found)[others], slope[:, some][others])
 
@@ -131,7 +131,7 @@ def test_the_preconditioner_solves_its_blocks():
 def test_rows_that_are_not_free_are_added_to_none(views):
     found = contrast.whiten(contrast.details(views, SHAPE))[0]
     begun, free = normalize(drawn(12, 12)), torch.tensor([2, 5, 6])
-    matrix, history = picard.minimise(begun, found, 0.1, 3, 10, free)
+    matrix, history = contrast.minimise(begun, found, 0.1, 3, 10, free)
     assert history == sorted(history, reverse=True) and history[-1] < history[0] - 0.1
     added = matrix @ torch.linalg.inv(begun)
     added = added / added.diagonal()[:, None]

@@ -6,8 +6,8 @@ import torch
 from utils import images, networks
 from utils.errors import InputError
 from utils.kernels import layers
+from utils.kernels.kinks import relative_gradients
 from utils.kernels.losses import LOSSES
-from utils.kernels.stationarity import relative_gradients
 from utils.training import stationary
 
 MU = 1e-2

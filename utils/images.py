@@ -1,15 +1,17 @@
 """Load a data set by name, and split it into what is secret and what the attacker knows."""
 
 import hashlib
+import json
 import math
 from collections import namedtuple
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.lib import format as npy
+from PIL import Image
 
-from utils import photographs
 from utils.choices import DATASETS
 from utils.errors import InputError
 from utils.kernels import step
@@ -38,10 +40,36 @@ def load(dataset, binary=True):
     if dataset not in DATASETS:
         raise InputError(f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file.")
     if dataset == "photos":
-        views, kinds = photographs.views()
-        return Labelled(views, kinds // 2 if binary else kinds)
+        squares, kinds = views()
+        return Labelled(squares, kinds // 2 if binary else kinds)
     found = cifar10(binary=binary)
     return Labelled(*(part[SUBSET] for part in found)) if dataset == "cifar10-subset" else found
+
+
+def views():
+    """Squares of eleven free photographs in installed packages, (N, 32, 32, 3) bytes, and their classes (N,), shuffled.
+
+    data/README.md names authors and licences, and says how the squares were chosen.
+    """
+    found, labels = [], []
+    for file, (label, squares) in json.loads((DATA / "photographs.json").read_text(encoding="utf-8")).items():
+        photograph = read(file)
+        found += [view(photograph, *square) for square in squares]
+        labels += [label] * len(squares)
+    order = np.random.default_rng(0).permutation(len(found))
+    return np.array(found)[order], np.array(labels)[order]
+
+
+def read(file):
+    """A photograph in colour from an installed package, without importing the package."""
+    package, name = file.split("/", 1)
+    return Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore[arg-type, union-attr]
+
+
+def view(photograph, top, left, side):
+    """A square of a photograph, resized to (32, 32, 3) bytes."""
+    square = photograph.crop((left, top, left + side, top + side))  # else resizing would look beyond it
+    return np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS))
 
 
 def cifar10(root=DATA, binary=True):

@@ -28,7 +28,7 @@ class Recipe(NamedTuple):
     momentum: float = 0.0
     growth: float = 1.05  # factor of the learning rate, each epoch in which the energy falls
     epochs: int = 2500
-    stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see kernels.polish
+    stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see kernels.kinks
     dtype: torch.dtype = torch.float64
 
 

@@ -130,6 +130,19 @@ def attack(
     return result(objective, state, plan, tolerance, until, start, begun)
 
 
+class Tuned(NamedTuple):
+    """The attack with the smallest loss."""
+
+    attack: Attack
+    rate: float  # its learning rate
+
+
+def by_rate(released, start, rates, **settings):
+    """Attack at each of these learning rates, with these settings: an attacker tunes by its own loss, not the truth."""
+    tried = [Tuned(attack(released, start, learning_rate=rate, **settings), rate) for rate in rates]
+    return min(tried, key=lambda one: one.attack.loss)
+
+
 def begin(x, coefficients, iterations):
     """The State of an attack that begins at candidates x (…, n, d) and λ (…, n)."""
     coefficients, least = coefficients.to(x).expand(x.shape[:-1]), x.new_full(x.shape[:-2], math.inf)

@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import cosine_similarity, normalize
 
 from utils.attacks import unmixing
-from utils.kernels import picard
+from utils.kernels import contrast
 from utils.kernels.layers import forward
 from utils.kernels.solvers import cg, dot
 
@@ -150,7 +150,7 @@ def completed(matrix, found, sure, basis, shape):
     details, white = unmixing.whitened(basis, shape, few)
     rows = torch.linalg.solve(white, initial, left=False)
     stage = unmixing.STAGES[-1] if few else AGAIN
-    better = picard.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
+    better = contrast.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
     return rows.norm(dim=1, keepdim=True) * better @ white
 
 

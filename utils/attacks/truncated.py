@@ -1,6 +1,7 @@
 """The bilevel attack on a network with one hidden layer whose inner training may end before it converges.
 
-Independent attacks from k starts (k, m, d) are made in one batch.
+Training that ends after a few steps returns a function θ(x) of the images, and autograd goes through it. Independent
+attacks from k starts (k, m, d) are made in one batch.
 """
 
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import torch
 from utils import networks
 from utils.attacks import bilevel, planting
 from utils.errors import InputError
-from utils.kernels import one_hidden, solvers, truncated
+from utils.kernels import one_hidden, solvers
 
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
 
@@ -23,6 +24,34 @@ class Inner(NamedTuple):
     rate: float  # of descent
 
 
+def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
+    """θ(x), the Weights after so many steps on E from Weights θ⁰, for images x (…, m, d): differentiable in x.
+
+    `descent` takes steps of gradient descent at a `rate`, `quasi-Newton` those of L-BFGS. With Xᵀ = QLᵀ the network
+    sees the rows of L alone, and outside of Q the weights W₁ only decay, so that all of that part is one number, its
+    norm.
+    """
+    first, q = start.first[..., :-1], torch.linalg.qr(x.mT)[0]  # (h, d), (…, d, m)
+    outside = first - first @ q @ q.mT
+    size = outside.norm(dim=(-2, -1))[..., None]
+    bias = start.first[..., -1:].expand(*q.shape[:-2], -1, 1)
+    inside = start._replace(first=torch.cat([first @ q, bias], -1))
+    v = torch.cat([one_hidden.pack(inside), size], -1)
+
+    def energy(v):
+        value, slope = one_hidden.energy(v[..., :-1], x @ q, y, weight_decay, start.sharpness)
+        value = value + weight_decay / 2 * v[..., -1] ** 2
+        return value, torch.cat([slope, weight_decay * v[..., -1:]], -1)
+
+    if method == "quasi-Newton":
+        v = solvers.lbfgs(energy, v, iterations=steps).x
+    for _ in range(steps if method == "descent" else 0):
+        v = v - rate * energy(v)[1]
+    theta = one_hidden.unpack(v[..., :-1], x.shape[-2], start.sharpness)
+    rows = theta.first[..., :-1] @ q.mT + (v[..., -1:] / size)[..., None] * outside
+    return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
+
+
 def objective_of(released, shape, begun, inner):
     """l(x) = ½‖θ(x) − θ*‖² (…) and its gradient, functions of x flattened to (…, md), training from Weights θ⁰.
 
@@ -32,7 +61,7 @@ def objective_of(released, shape, begun, inner):
 
     def explicit(flat):
         x = flat.reshape(shape).requires_grad_()
-        theta = truncated.train(x, released.labels, released.recipe.weight_decay, begun, *inner)
+        theta = trained(x, released.labels, released.recipe.weight_decay, begun, *inner)
         loss = one_hidden.square_distance(theta, target) / 2
         (slope,) = torch.autograd.grad(loss.sum(), x)
         return loss.detach(), slope.flatten(-2)

@@ -11,7 +11,7 @@ import torch
 
 from utils.attacks.contract import Attack, check_layers
 from utils.errors import InputError
-from utils.kernels import contrast, picard
+from utils.kernels import contrast
 from utils.networks import change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs are those of the relation
@@ -83,7 +83,7 @@ def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER):
     found, white = whitened(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
     for floor, window, steps in STAGES if few else later:
-        rows, values = picard.minimise(rows, found, floor, window, steps, each=each)
+        rows, values = contrast.minimise(rows, found, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)
 

@@ -1,14 +1,18 @@
-"""The residual of stationarity in its plainest form, by autograd, for any torch.nn.Module that takes rows (n, d).
+"""The plainest forms, by autograd, with which closed forms and the chapters' fast kernels are compared.
 
-What the closed form of `residual`, its fast twin for a stack of layers, is compared with.
+The residual of stationarity is for any torch.nn.Module that takes rows (n, d). The energy is for networks of any depth
+with softplus, σ(s) = softplus(βs)/β, and may be differentiated twice: images are x (m, d) with labels y (m,) in {0, 1},
+a network is a tuple of Layers with biases and one output, and β is the sharpness.
 """
 
 import math
 
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from torch.nn.utils import parameters_to_vector as vector_of
 from torch.overrides import TorchFunctionMode
 
+from utils.kernels.layers import flatten, square_norm
 from utils.kernels.residual import Residual
 
 RELUS = torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, torch.nn.functional.relu
@@ -106,3 +110,27 @@ class Stationarity:
         rows = [vector_of(torch.autograd.grad(z, theta, signal, retain_graph=True)) for signal in alone]
         rows = torch.stack(rows)  # ∇_θ⟨D_i, Φ(x_i)⟩ of every candidate (n, p)
         return rows @ rows.mT, rows @ self.theta
+
+
+def logits(x, network, sharpness):
+    """Φ(x; θ) for every image: (m,)."""
+    for layer in network[:-1]:
+        s = x @ layer.weight.T + layer.bias  # (m, n) @ (n, h) -> (m, h)
+        x = softplus(s, beta=sharpness, threshold=40)
+    return (x @ network[-1].weight.T + network[-1].bias)[:, 0]
+
+
+def energy(x, y, network, weight_decay, sharpness):
+    """The training energy E = (1/m) Σ ℓ + (μ/2)‖θ‖² with the logistic loss."""
+    losses = binary_cross_entropy_with_logits(logits(x, network, sharpness), y)
+    return losses + weight_decay / 2 * square_norm(network)
+
+
+def gradient(x, y, network, weight_decay, sharpness):
+    """∇_θE as one vector: (p,)."""
+    return flatten(torch.func.grad(energy, argnums=2)(x, y, network, weight_decay, sharpness))
+
+
+def error_probability(x, y, network, sharpness):
+    """|sigmoid(z) − y|, the probability of the other class, one minus the confidence in the label: (m,)."""
+    return torch.sigmoid((1 - 2 * y) * logits(x, network, sharpness))

@@ -13,12 +13,11 @@ from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
 from utils.kernels import affine, coordinates, layers, one_hidden, solvers
+from utils.kernels.kinks import Stationary, polish, relative_gradients
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
-from utils.kernels.polish import polish
-from utils.kernels.stationarity import Stationary, relative_gradients
 from utils.kernels.step import run, tuned
-from utils.training.victim import Victim
+from utils.training import Victim
 
 STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
 CALM = 60  # steps at a tenth of the rate behind a loss that was to be reached, in which oscillations die out

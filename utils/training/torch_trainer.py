@@ -13,7 +13,7 @@ from utils.attacks.contract import Released
 from utils.errors import InputError, choose
 from utils.images import Part
 from utils.kernels import coordinates
-from utils.training.victim import Victim
+from utils.training import Victim
 
 BATCHES = 5  # in an epoch, whatever the number of images
 OPTIMISERS = {

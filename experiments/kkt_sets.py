@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from experiments.margin import smallest_residual
 from utils.kernels.layers import flatten, forward, pullback
-from utils.kernels.margin import smallest_residual
 
 
 class KKTSet(NamedTuple):
