@@ -2,15 +2,13 @@
 # make test     set up, run all tests                                make check    the tests that run no notebook
 # make browser  a reader opens every rendered page, in Chromium, without a network
 # make lint     the linter and the type checker, which `make check` runs first
-# make coverage which lines of utils/ the tests that run no notebook reach, file by file
 # make pdf      the whole book on one page, and as a PDF, where there is a Chromium
 # make lab      open the chapters in JupyterLab
 # make bench    the kernels beside plain versions       ONLY=step  some of them     RECORD=cpu  keep all in data/speed/
 # make gpu      what a GPU can show, in ten minutes     RECORD=h100  the record's name     DEVICE=cpu  a rehearsal at toy size
 # make grid     GRID=experiments/example.yaml   every run of a grid, a table and a page; run again to resume
 # make record   GRID=experiments/affine.yaml    what a finished grid gave, into data/results/, for the chapters
-# make verify   RECORD=small              compute a run of a record again (without RECORD: of each), and compare;
-#               RUNS=all for all its runs, DATASET=FILE.npz for CIFAR-10's images
+# make verify   RECORD=small   compute a run of a record again (or of each), and compare     RUNS=all   DATASET=FILE.npz
 # make paper    the attacks at the papers' sizes, hours on two cores; run again to resume
 # make batch    CHAPTER=three-starts-bilevel SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
@@ -26,21 +24,16 @@ GRID ?= experiments/example.yaml
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 JOBS ?= $(shell echo $$(($(CORES) < 2 ? 1 : $(CORES) < 8 ? 2 : $(CORES) / 4)))
 
-# Snakemake with its plugins for clusters; what these depend on is as it was on that day.
-SNAKEMAKE := --exclude-newer 2026-11-22 snakemake==9.27.1 pandas==3.1.1 pygments==2.21.0 snakemake-storage-plugin-fs==1.1.3 \
-	snakemake-executor-plugin-slurm==2.8.0 snakemake-executor-plugin-kubernetes==0.5.1
 PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
 CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
 # The longest first, so that no worker is left with one at the end.
 LONG := $(filter $(CHAPTERS),energy-landscape decoreco-attack behind-a-known-start inside-the-solver rank-decides)
 ORDERED := $(LONG) $(filter-out $(LONG),$(CHAPTERS))
-# A text as one word of the shell, whatever its characters.
 quoted = '$(subst ','\'',$(1))'
 matches = $(shell printf '%s' $(call quoted,$(1)) | grep -xE '$(2)')
-# The folder of what is run on a file carries a number of the file's path and bytes: no two share one.
-plain = $(shell printf '%s' $(call quoted,$(basename $(notdir $(1)))) | LC_ALL=C tr -c 'A-Za-z0-9._-' _)
+# The folder of what is run on a file is a number of the file's path and bytes: no two share one.
 number = $(firstword $(shell { printf '%s' $(quoted); test ! -f $(quoted) || cat < $(quoted); } | cksum))
-KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(call plain,$(DATASET))-$(call number,$(DATASET)))
+KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(call number,$(DATASET)))
 GIVEN := $(if $(filter photos,$(DATASET)),,$(call quoted,DATASET=$(DATASET)))
 EXECUTED := _build/runs/$(KEY)
 BIN := .venv/bin
@@ -62,7 +55,7 @@ WHOLE = { test -e $(BIN)/python || test ! -L $(BIN)/python; } && { test ! -e .ve
 $(if $(shell { $(WHOLE); } 2> /dev/null),,$(error The Python of .venv is gone, or this folder was moved: make distclean, then the same again))
 endif
 
-.PHONY: book runs html pdf test lint check browser coverage install-check bench gpu batch grid paper record verify lab outputs lock clean distclean
+.PHONY: book runs html pdf test lint check browser install-check bench gpu batch grid paper record verify lab outputs lock clean distclean
 
 book: runs
 	@$(MAKE) --no-print-directory html && echo "The book is ready: open _build/html/index.html"
@@ -76,41 +69,38 @@ runs: .venv/ready
 $(EXECUTED)/%.ipynb: book/%.ipynb $(shell find utils audit experiments lab -name '*.py' 2> /dev/null) requirements.lock $(wildcard data/*.* data/*/*.*)
 	@exec $(BIN)/python -m lab.run $< $@ $(GIVEN)
 
-# What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED).
+# What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED). Warnings are errors.
 SHOWN = _config.yml _toc.yml book utils audit experiments lab _vendor requirements.lock data/quantities.yaml data/claims.yaml \
 	data/victims/entries.csv $(wildcard data/results/*.csv)
 LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source && tar -cf - $(SHOWN) | tar -xf - -C $(TO)/_build/source && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
+render = $(CURDIR)/$(BIN)/jupyter-book build -q --keep-going $(1) source --path-output .. > book.log 2>&1 || \
+	{ grep -E '$(2)' book.log; echo "The book has errors: see $(TO)/_build/book.log"; exit 1; }
 
-# Pages into $(TO)/_build/html; warnings are errors. Again only if one has changed.
+# Pages into $(TO)/_build/html, again only if one has changed.
 html: TO := .
 html: .venv/ready _vendor
 	@$(LAY_OUT)
 	@key=$$(cd $(TO)/_build/source && find . -type f ! -name '*.pyc' | LC_ALL=C sort | xargs cksum | cksum); cd $(TO)/_build; \
 	if [ "$$key" = "$$(cat html.key 2> /dev/null)" ] && [ -e html/index.html ]; then echo "The pages: unchanged"; exit; fi; \
-	echo "Rendering the book …"; rm -rf html.key html .doctrees; \
-	$(CURDIR)/$(BIN)/jupyter-book build -q -W -n --keep-going source --path-output .. > html.log 2>&1 \
-		|| { grep -E 'WARNING|ERROR' html.log; echo "The book has errors: see $(TO)/_build/html.log"; exit 1; }; \
-	echo "$$key" > html.key
+	echo "Rendering the book …"; rm -rf html.key html .doctrees; $(call render,-W -n,WARNING|ERROR); echo "$$key" > html.key
 
 pdf: TO := _build/pdf
 pdf: runs _vendor
 	@echo "Rendering the book on one page, and printing it: a few minutes …"; $(LAY_OUT) && rm -rf $(TO)/_build/singlehtml
-	@cd $(TO)/_build && $(CURDIR)/$(BIN)/jupyter-book build -q --keep-going --builder singlehtml source --path-output .. \
-		> pdf.log 2>&1 || { grep -E 'ERROR' pdf.log; echo "The page has errors: see $(TO)/_build/pdf.log"; exit 1; }
+	@cd $(TO)/_build; $(call render,--builder singlehtml,ERROR)
 	@$(BIN)/python tools/print_book.py $(TO)/_build/singlehtml _build/book.pdf
 
+stage = echo "$(1)/4 $(2)"; $(3) || failed="$$failed $(1)";
 test: .venv/ready .snakemake-env/ready
-	@failed=; \
-	echo "1/4 the linter, the types, the tests that run no notebook; and the book with its committed outputs renders"; \
-	$(MAKE) --no-print-directory -k -j2 check html EXECUTED=book TO=_build/test || failed="$$failed 1"; \
-	echo "2/4 every chapter at toy size, with right and wrong parameters"; \
-	$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters || failed="$$failed 2"; \
-	echo "3/4 every chapter gives its committed outputs"; \
-	$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 1800 \
-		--nbval-kernel-startup-timeout 600 $(ORDERED:%=book/%.ipynb) || failed="$$failed 3"; \
-	echo "4/4 a reader opens every page, on a screen and on a phone"; \
-	$(PYTEST) -rs tests/test_browser.py || failed="$$failed 4"; \
+	@failed=; $(call stage,1,the linter and the types and the tests that run no notebook; and the book with its committed outputs renders,\
+		$(MAKE) --no-print-directory -k -j2 check html EXECUTED=book TO=_build/test) \
+	$(call stage,2,every chapter at toy size with right and wrong parameters,\
+		$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters) \
+	$(call stage,3,every chapter gives its committed outputs,\
+		$(PYTEST) --dist loadfile --nbval --nbval-current-env --nbval-cell-timeout 1800 \
+		--nbval-kernel-startup-timeout 600 $(ORDERED:%=book/%.ipynb)) \
+	$(call stage,4,a reader opens every page on a screen and on a phone,$(PYTEST) -rs tests/test_browser.py) \
 	[ -z "$$failed" ] || { echo "Tests failed in stage:$$failed (of 4)"; exit 1; }; \
 	echo "All tests passed. The book with its committed outputs: _build/test/_build/html/index.html"
 
@@ -123,48 +113,41 @@ lint: .venv/ready
 		$(BIN)/lint-imports --no-logo --cache-dir _build/imports > _build/imports.log || { cat _build/imports.log; exit 1; }
 check: lint
 	@$(PYTEST) tests -m "not chapters and not browser"
-coverage: .venv/ready
-	@COVERAGE_FILE=_build/coverage $(PYTEST) tests -m "not chapters and not browser" --cov=utils --cov-report=term
 install-check: .venv/ready
 	@PYTHON=$(PYTHON) sh .ci/install.sh
 
 NAMED = $(if $(call matches,$(RECORD),[a-z0-9]+(-[a-z0-9]+)*),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as cpu))
-bench: .venv/ready
+bench: .venv/ready  # a record keeps what was measured, whatever fails
 	$(if $(and $(RECORD),$(ONLY)),$(error Only a whole run is recorded: leave ONLY away))$(if $(RECORD),$(NAMED))
-	@$(BIN)/pytest -q benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; status=$$?; \
-		if [ $$status = 5 ]; then echo "No benchmark has such a name: see $(BIN)/pytest benchmarks --collect-only -q"; fi; exit $$status
-	$(if $(RECORD),@cp _build/bench.json data/speed/$(RECORD).json)
+	@rm -f _build/bench.json; $(BIN)/pytest -q benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; \
+		status=$$?; [ $$status != 5 ] || echo "No benchmark has such a name: see $(BIN)/pytest benchmarks --collect-only -q"; \
+		$(if $(RECORD),[ ! -e _build/bench.json ] || cp _build/bench.json data/speed/$(RECORD).json;) exit $$status
 
 # That the kernels of a GPU give the processor's numbers, then every benchmark; a rehearsal records nothing.
-REHEARSED := $(filter cpu,$(DEVICE))
-gpu: RECORD := $(or $(RECORD),gpu)
 gpu: .venv/ready
-	$(NAMED)@$(BIN)/python -c 'import sys, torch; sys.exit("$(DEVICE)" != "cpu" and not torch.cuda.is_available())' || \
+	@$(BIN)/python -c 'import sys, torch; sys.exit("$(DEVICE)" != "cpu" and not torch.cuda.is_available())' || \
 		{ echo "There is no GPU here: make gpu DEVICE=cpu rehearses it at toy size"; exit 1; }
-	@rm -f _build/gpu-bench.json; $(BIN)/pytest -q -p no:xdist tests/test_kernels_on_a_gpu.py
-	@MINUTES=9 $(if $(REHEARSED),DEVICE=cpu REHEARSE=yes) $(BIN)/pytest -q benchmarks --benchmark-json=_build/gpu-bench.json \
-		$(if $(REHEARSED),-k "paper or limits" --benchmark-max-time=0.01); status=$$?; \
-		cp _build/gpu-bench.json $(if $(REHEARSED),_build,data/speed)/$(RECORD).json && exit $$status
+	@$(BIN)/pytest -q -p no:xdist tests/test_kernels_on_a_gpu.py && $(MAKE) --no-print-directory bench $(if $(filter cpu,$(DEVICE)),\
+		RECORD= ONLY="paper or limits" REHEARSE=yes PYTEST_ADDOPTS=--benchmark-max-time=0.01,RECORD=$(or $(RECORD),gpu) MINUTES=9)
 
-RUN_GRID = $(BIN)/python -m lab.grid $(1) $(GIVEN) $(2) $(PARAMETERS) $(PROFILE:%=--profile %)
+run_grid = $(BIN)/python -m lab.grid $(1) $(GIVEN) $(2) $(PARAMETERS) $(PROFILE:%=--profile %)
 grid: .venv/ready .snakemake-env/ready
-	@$(call RUN_GRID,$(GRID))
+	@$(call run_grid,$(GRID))
 paper: .venv/ready .snakemake-env/ready  # the published attack alone takes hours on a CPU: it comes last
-	@$(foreach name,bilevel ours published,$(call RUN_GRID,experiments/paper-$(name).yaml) &&) true
+	@$(foreach name,bilevel ours published,$(call run_grid,experiments/paper-$(name).yaml) &&) true
 batch: .venv/ready .snakemake-env/ready
 	$(if $(strip $(SEEDS)),,$(error SEEDS is empty: give some, as in SEEDS="0 1 2"))
 	@{ printf 'experiment: $(CHAPTER)\ncross:\n  SEED:\n'; printf '  - %s\n' $(SEEDS); } > _build/batch-$(CHAPTER).yaml
-	@$(call RUN_GRID,_build/batch-$(CHAPTER).yaml,$(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1))
+	@$(call run_grid,_build/batch-$(CHAPTER).yaml,$(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1))
 record: .venv/ready  # of code that is committed, or DIRTY=1
 	@$(BIN)/python -m lab.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty)
 verify: .venv/ready .snakemake-env/ready
 	@$(BIN)/python -m lab.verify $(RECORD) $(if $(filter all,$(RUNS)),--all) $(if $(GIVEN),--dataset $(call quoted,$(DATASET)))
 
-# Snakemake has an environment of its own, beside the book's; made anew if other versions are named here.
-.snakemake-env/ready: .venv/ready Makefile
-	@if [ "$$(cat $@ 2> /dev/null)" = "$(SNAKEMAKE)" ]; then touch $@; exit; fi; \
-	echo "Setting up Snakemake in $(@D) …"; $(BIN)/uv venv -q --clear --python $(BIN)/python $(@D) && $(BIN)/uv pip install -q \
-		--compile-bytecode --python $(@D)/bin/python $(SNAKEMAKE) && echo "$(SNAKEMAKE)" > $@ || $(OFFLINE)
+# Snakemake has an environment of its own, beside the book's.
+.snakemake-env/ready: tools/snakemake.txt | .venv/ready
+	@echo "Setting up Snakemake in $(@D) …"; $(BIN)/uv venv -q --clear --python $(BIN)/python $(@D) && $(BIN)/uv pip install -q \
+		--compile-bytecode --exclude-newer 2026-11-22 --python $(@D)/bin/python -r $< && touch $@ || $(OFFLINE)
 
 lab: .venv/ready
 	@$(BIN)/python tools/start_page.py _build/start.ipynb && $(BIN)/jupyter lab --allow-root --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
@@ -179,7 +162,6 @@ SET_UP := requirements.lock pyproject.toml tools/set_up.sh tools/vendor.py tools
 		echo "$$key" > $@
 _vendor: | .venv/ready
 	@$(BIN)/python tools/vendor.py $@
-
 lock:
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group test pyproject.toml -o requirements.lock || $(OFFLINE)
 clean:
