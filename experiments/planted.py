@@ -35,8 +35,8 @@ def from_perturbed(released, images, seed, basis=None):
         images, network = images @ basis, networks.in_span(network, basis)
     noise = networks.flatten(networks.initial(recipe, images.shape[1], seed, device=images.device))
     theta = networks.flatten(network)
-    begun = unflatten(theta + 1e-3 * theta.norm() * noise / noise.norm(), network)
-    solved = one_hidden.solve(images, labels, recipe.weight_decay, one_hidden.weights(begun, recipe.sharpness))
+    perturbed = unflatten(theta + 1e-3 * theta.norm() * noise / noise.norm(), network)
+    solved = one_hidden.solve(images, labels, recipe.weight_decay, one_hidden.weights(perturbed, recipe.sharpness))
     return networks.distance(one_hidden.network(solved.weights), network)
 
 

@@ -49,7 +49,7 @@ def measured(victim, data, noise):
 
 def planted(released, data, noise):
     """Plant `noise` (m, d) behind a network with one hidden layer: the pictures (m, d), and what they have become."""
-    begun = planting.distance(bilevel.condensed(released), noise)
+    before = planting.distance(bilevel.condensed(released), noise)
     found = planting.attack(released, noise, iterations=100)
     best = [measures.match(part.images, found.images, data.shape).signed for part in (data.secret, data.held_out)]
     share, null = ((b > measures.ALIKE).double().mean().item() for b in best)
@@ -58,6 +58,6 @@ def planted(released, data, noise):
     rest, wished = (part - networks.within(part, seen) for part in (found.images, noise - noise.mean()))
     stays = (rest * wished).sum().item() / wished.square().sum().item()
     return found.images, {
-        "planted_distance": (found.loss.item(), begun), "planted_kept": (likeness, None),
+        "planted_distance": (found.loss.item(), before), "planted_kept": (likeness, None),
         "planted_stays": (stays, None), "planted_returned": (share, null),
     }  # fmt: skip

@@ -114,8 +114,8 @@ def trained(reading, secret, theta0):
     if reading.victim == "stationary":
         theta = one_hidden.weights(stationary.train(secret, recipe, start=theta0).released.network, reading.sharpness)
     else:
-        begun, steps = one_hidden.weights(theta0, reading.sharpness), (reading.trained, reading.victim, reading.rate)
-        theta = truncated.trained(x, y, reading.decay, begun, *steps)
+        steps, first = (reading.trained, reading.victim, reading.rate), one_hidden.weights(theta0, reading.sharpness)
+        theta = truncated.trained(x, y, reading.decay, first, *steps)
     return Released(one_hidden.network(theta), y, recipe)
 
 
@@ -151,12 +151,12 @@ def rows_of(reading, labelled, seed, device="cpu"):
     theta0 = initial(reading, d, 2 * seed, device)
     released = trained(reading, secret, theta0)
     target = one_hidden.weights(released.network, reading.sharpness)
-    begun = {"known": theta0, "unknown": initial(reading, d, 2 * seed + 1, device), "weights": None}
+    starts_of = {"known": theta0, "unknown": initial(reading, d, 2 * seed + 1, device), "weights": None}
     start = [starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)]
     inner = truncated.Inner(reading.inner_steps, reading.inner, reading.rate)
     settings = {"iterations": reading.steps, "fixed": reading.outer == "fixed", "prepared": reading.prepared}
     start = torch.stack(start)
-    found, before, after = truncated.attack(released, start, begun[reading.knowledge], inner, **settings)
+    found, before, after = truncated.attack(released, start, starts_of[reading.knowledge], inner, **settings)
     attacked, listed = of_attack(found, start, before, after, target, data.shape), []
     of_all = {name: (number, None) for name, number in of_victim(reading, target, theta0, secret).items()}
     for k, place in enumerate(STARTS):

@@ -25,7 +25,7 @@ def trained():
 
 
 def merged_wish(secret, released):
-    return planting.wish(released, secret.images)
+    return planting.problem_of(released, secret.images)
 
 
 def test_the_equations_are_the_gradient_of_the_energy(trained):
@@ -142,6 +142,6 @@ def test_two_images_behind_three_kinds_of_neurons_come_back():
     secret = images.Part(noisy_classes(2).images[[0, 29]], torch.tensor([0.0, 1.0]).double())
     released = stationary.train(secret, networks.one_hidden(8, 0.01)).released
     assert len(planting.bilevel.condensed(released).network[0].weight) == 3
-    assert planting.wish(released, secret.images).axes.shape == (100, 2)
+    assert planting.problem_of(released, secret.images).axes.shape == (100, 2)
     found = planting.attack(released, starts.random(2, 100, 3), iterations=100)
     assert found.loss <= 1e-6 and (found.images - secret.images).abs().max() <= 1e-2

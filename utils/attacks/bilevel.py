@@ -17,7 +17,7 @@ from utils.attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
 from utils.kernels import affine, one_hidden, solvers
 
-BUDGET = 50_000  # steps that the inner solver of a network may take in all, unless told otherwise
+BUDGET = 50_000  # steps that the inner solver of a network may take in all, unless another budget is given
 
 
 class Lower(NamedTuple):
@@ -141,7 +141,7 @@ def attack(
     `budget` after `inner_budget` inner steps in all, or as `left` where images moved by more than 1 (root mean square).
     `watch(x, loss)` sees every iterate. All happens in the span of start and weights.
     """
-    begun, model = time.perf_counter(), model_of(released)
+    clock, model = time.perf_counter(), model_of(released)
     budget = (math.inf if model is affine else BUDGET) if inner_budget is None else inner_budget
     check(released, start, theta_start, iterations, budget, inner_start)
     small = condensed(released)
@@ -156,7 +156,7 @@ def attack(
     settings = {"value_tolerance": tolerance * scale, "iterations": iterations, "each": upper.accept}
     with tuned(upper.start, seen.network), bar(iterations, "bilevel attack", progress) as upper.bar:  # type: ignore
         found = solvers.lbfgs(upper, upper.start.flatten(-2), **settings)
-    return result(upper, found, start, basis, scale, begun)
+    return result(upper, found, start, basis, scale, clock)
 
 
 def check(released, start, theta_start, iterations, budget, inner_start):
@@ -178,7 +178,7 @@ def basis_of(start, rows):
     return basis if inside else networks.span_of(start, rows)
 
 
-def result(upper, found, start, basis, scale, begun):
+def result(upper, found, start, basis, scale, clock):
     """The Attack of a solvers.Minimum; what no step of the inner solver is left for has not stalled."""
     x, stopped = found.x.reshape(upper.start.shape), found.stopped
     solved = evaluate(upper.lower, x, upper.theta).solved
@@ -188,5 +188,5 @@ def result(upper, found, start, basis, scale, begun):
         stopped = stopped.replace(*names) if isinstance(stopped, str) else [word.replace(*names) for word in stopped]
     inner, history = Inner(torch.stack(upper.sound), solved.gradient_norm, upper.iterations), torch.stack(upper.history)
     images = start + (x - upper.start) @ basis.mT
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - clock
     return Attack(images, None, network, found.value / scale, history / scale, stopped, inner, seconds)

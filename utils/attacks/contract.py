@@ -97,9 +97,9 @@ def scores(released, start, found, again, shape):
     order would be that of rounding errors. So an attack within the span has no share in the span, which is 1 for all.
     """
     x, basis = found.images, span(released.network)
-    seen, begun = within(x, basis), within(start, basis)
+    seen, before = within(x, basis), within(start, basis)
     named = {
-        "drift from the start": (seen - begun).norm(dim=1) / begun.norm(dim=1).clamp_min(1e-12),
+        "drift from the start": (seen - before).norm(dim=1) / before.norm(dim=1).clamp_min(1e-12),
         "share in the span": seen.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
     }
     if again is not None:

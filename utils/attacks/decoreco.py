@@ -111,7 +111,7 @@ def attack(
 
     The released network may be any torch.nn.Module that takes rows (n, d): then autograd differentiates it, slowly.
     """
-    begun, x = time.perf_counter(), start.to(dtype)
+    clock, x = time.perf_counter(), start.to(dtype)
     settings = settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness)
     if labels is None:
         labels = balanced(start.shape[-2], max(outputs_of(released.network), 2), start.device)
@@ -127,7 +127,7 @@ def attack(
     state = state or begin(x, draw(rule, x, seed) if coefficients is None else coefficients, iterations)
     with tuned(x, objective.stationarity.network, rounded=True):
         state = descend(objective, state, plan, optimiser, tolerance, until, progress)
-    return result(objective, state, plan, tolerance, until, start, begun)
+    return result(objective, state, plan, tolerance, until, start, clock)
 
 
 class Tuned(NamedTuple):
@@ -175,7 +175,7 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress):
     return state
 
 
-def result(objective, state, plan, tolerance, until, start, begun):
+def result(objective, state, plan, tolerance, until, start, clock):
     """The Attack that ends in a State; InputError if all has diverged."""
     history = state.history[: int(state.step)]
     stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
@@ -185,7 +185,7 @@ def result(objective, state, plan, tolerance, until, start, begun):
     x, found = (state.best_x, state.best_coefficients) if best else (state.x, state.coefficients)
     objective.stationarity.sharpness.copy_(plan.at(state.step).sharpness)
     parts = objective(x, found)[0]._replace(share=objective.share(x, found), state=state if until else None)
-    seconds, x, found = time.perf_counter() - begun, objective.pixels(x).to(start), found.to(start)
+    seconds, x, found = time.perf_counter() - clock, objective.pixels(x).to(start), found.to(start)
     return Attack(x, found, None, parts.total, history, stopped, parts, seconds)
 
 

@@ -67,7 +67,7 @@ def attack(first, change, count, *, rounds=ROUNDS, steps=STEPS, seed=0):
 
     A descent may end with an image that explains nothing, mostly a second copy of another one: it is drawn anew.
     """
-    begun, chance = time.perf_counter(), torch.Generator().manual_seed(seed)
+    clock, chance = time.perf_counter(), torch.Generator().manual_seed(seed)
     if change.shape[1] != len(first.weight) or not change.isfinite().all() or not change.any():
         given = f"values of shape {tuple(change.shape)} for {len(first.weight)} neurons"
         raise InputError(f"Nothing was added to the last layer, or {given}: give its change, one row for an output.")
@@ -81,5 +81,5 @@ def attack(first, change, count, *, rounds=ROUNDS, steps=STEPS, seed=0):
         idle = (left.absence < IDLE * left.share).cpu()
         if left.share < FOUND:
             break
-    stopped, seconds = "found" if left.share < FOUND else "missed", time.perf_counter() - begun
+    stopped, seconds = "found" if left.share < FOUND else "missed", time.perf_counter() - clock
     return Attack(x, left.coefficients.mT, None, left.share, torch.tensor(history), stopped, left, seconds)

@@ -28,11 +28,11 @@ LOWEST = 1e-4  # over μ, the least eigenvalue of ∇²E at which a stationary p
 # A start in the coordinates of the merged network, m images, K neurons that differ, r directions: Weights with W̄₁U (K,
 # r+1), the bias last; labels (m,) and μ; TU (m, r) and T(1 − UUᵀ) (m, d); U (d, r), a basis of the rows of W₁, r = K
 # unless these are dependent; ‖x̄‖² (m,); and which neurons stand for several that are equal (K,).
-Wish = namedtuple("Wish", "theta labels weight_decay seen others axes sizes copied")
+Problem = namedtuple("Problem", "theta labels weight_decay seen others axes sizes copied")
 
 
-def wish(released, start):
-    """The Wish for images T (m, d) behind a whole network with one hidden layer."""
+def problem_of(released, start):
+    """The Problem for images T (m, d) behind a whole network with one hidden layer."""
     if bilevel.model_of(released) is not one_hidden or isinstance(released.recipe.sharpness, torch.Tensor):
         raise InputError("Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack.")
     first, *rest = one_hidden.merged(one_hidden.weights(released.network, released.recipe.sharpness))
@@ -41,39 +41,39 @@ def wish(released, start):
     theta = one_hidden.Weights(torch.cat([first[:, :-1] @ axes, first[:, -1:]], 1), *rest)
     seen, copied = start @ axes, theta.sharpness < 0.9 * released.recipe.sharpness
     others, sizes = start - seen @ axes.T, 1 + start.square().sum(1)
-    return Wish(theta, released.labels, released.recipe.weight_decay, seen, others, axes, sizes, copied)
+    return Problem(theta, released.labels, released.recipe.weight_decay, seen, others, axes, sizes, copied)
 
 
-def nearest(z, wish):
-    """The images nearest to the wish with these coordinates: (m, d)."""
-    state, r = minimum.forward(z, wish.labels, wish.theta)
+def nearest(z, problem):
+    """The images nearest to the start with these coordinates: (m, d)."""
+    state, r = minimum.forward(z, problem.labels, problem.theta)
     columns = torch.linalg.qr(torch.nn.functional.normalize(r[:, None] * state.slope, dim=0))[0]  # of C
-    return z @ wish.axes.T + wish.others - columns @ (columns.T @ wish.others)
+    return z @ problem.axes.T + problem.others - columns @ (columns.T @ problem.others)
 
 
-def settle(z, wish):
+def settle(z, problem):
     """Move Z to where the conditions hold, for kinks that become sharper.
 
     Far from its kink a softplus has no slope: β grows from an eighth (or 1.25); then weight and margin fall. A Z each.
     """
-    own, softer = wish.theta.sharpness, (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)
+    own, softer = problem.theta.sharpness, (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)
     for factor, *terms, steps in [*((factor, 1, 3e-3, 40) for factor in softer), *((1, *terms) for terms in SHARP)]:
-        theta = wish.theta._replace(sharpness=torch.maximum(factor * own, own.clamp_max(1.25)))
-        z = least(z, wish, theta, terms, steps)
+        theta = problem.theta._replace(sharpness=torch.maximum(factor * own, own.clamp_max(1.25)))
+        z = least(z, problem, theta, terms, steps)
         if steps >= 300:
             yield z
 
 
-def least(z, wish, theta, terms, steps):
+def least(z, problem, theta, terms, steps):
     """Move Z to least squares of the conditions, in a trust region."""
-    unit = 0.02 * math.sqrt(len(z) * len(wish.axes))  # its radius, at first
+    unit = 0.02 * math.sqrt(len(z) * len(problem.axes))  # its radius, at first
 
     def given(u):
         return z + unit * torch.from_numpy(u).to(z).view_as(z)
 
     @functools.lru_cache(1)
     def conditions(point):  # values and slopes, which are asked for one after the other
-        values, slopes = minimum.conditions(given(np.frombuffer(point).copy()), wish, theta, *terms)
+        values, slopes = minimum.conditions(given(np.frombuffer(point).copy()), problem, theta, *terms)
         return values.cpu().numpy(), unit * slopes.flatten(1).cpu().numpy()
 
     def values(u):
@@ -93,12 +93,12 @@ def prepare(released, start, tries=8, seed=0) -> torch.Tensor:
     Z. The last is the first whose images train from θ* to a minimum of the whole network, 3·10⁻⁴ or less from it
     (relative squared distance); the nearest of these are returned, or of all.
     """
-    begun, halves, small = wish(released, start), halved(released), bilevel.condensed(released)
+    problem, halves, small = problem_of(released, start), halved(released), bilevel.condensed(released)
     best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)
     for k in range(tries):
-        change = torch.randn(begun.seen.shape, dtype=torch.float64, generator=generator).to(begun.seen)
-        for z in settle(begun.seen + (0.5 * (1 + k % 3) if k + seed else 0) * change, begun):
-            images = nearest(z, begun)
+        change = torch.randn(problem.seen.shape, dtype=torch.float64, generator=generator).to(problem.seen)
+        for z in settle(problem.seen + (0.5 * (1 + k % 3) if k + seed else 0) * change, problem):
+            images = nearest(z, problem)
             far = distance(small, images)
             key = far > 3e-4 or lowest(halves, images) < LOWEST, far
             best = (key, images) if key < best[0] else best
@@ -135,8 +135,8 @@ def distance(released, images):
 
 def leverages(released, images):
     """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
-    begun = wish(released, images)
-    state, r = minimum.forward(images @ begun.axes, begun.labels, begun.theta)
+    problem = problem_of(released, images)
+    state, r = minimum.forward(images @ problem.axes, problem.labels, problem.theta)
     columns = torch.nn.functional.normalize(r[:, None] * state.slope, dim=0)  # β_j may make them tiny
     return torch.linalg.svd(columns, full_matrices=False)[0].square().sum(1)
 
@@ -151,9 +151,9 @@ def lowest(released, images):
 
 def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
     """Prepare a start (m, d), where the history begins, and attack it. InputError if θ* is stationary for no images."""
-    begun = time.perf_counter()
+    clock = time.perf_counter()
     check_start(released, start, released.labels)
-    wish(released, start)  # says so if it cannot be done
+    problem_of(released, start)  # says so if it cannot be done
     check_stationary(released)
     before, tried = distance(bilevel.condensed(released), start), []
     settings = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
@@ -165,7 +165,7 @@ def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
             break
     best = min(tried, key=lambda one: one[:2])[2]
     history = best.history if before <= tolerance else torch.cat([best.history.new_tensor([before]), best.history])
-    return best._replace(history=history, seconds=time.perf_counter() - begun)
+    return best._replace(history=history, seconds=time.perf_counter() - clock)
 
 
 def check_stationary(released):

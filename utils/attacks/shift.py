@@ -51,16 +51,16 @@ def attack(released, noise, belief, basis, coefficients, iterations, lengths=(1,
     """
     constant = torch.full((1, len(basis)), belief).to(basis)
 
-    def begun(k, steps):
+    def scaled(k, steps):
         found = decoreco.attack(
             released, noise + constant, rule="margin", lambda_min=0.0, range_weight=0.0, learning_rate=0.03 * k,
             coefficient_rate=0.1 / k, sharpness=100.0, iterations=steps, basis=basis, coefficients=coefficients / k,
         )  # fmt: skip
         return found._replace(images=found.images - within(constant, basis))
 
-    tried = {k: begun(k, max(1, iterations // 2)) for k in lengths}
+    tried = {k: scaled(k, max(1, iterations // 2)) for k in lengths}
     k = min(tried, key=lambda k: tried[k].loss)
-    return tried[k], begun(k, iterations)
+    return tried[k], scaled(k, iterations)
 
 
 def subtracted(released, shift):

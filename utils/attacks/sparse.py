@@ -64,8 +64,8 @@ def sized(matrix, known):
     factors = 1 / torch.linalg.lstsq(found, known.bias[:, None]).solution[:, 0]
     spread = (matrix @ known.basis.mT).std(1)
     low, high = RANGE
-    told = (factors.abs() * spread > low) & (factors.abs() * spread < high)
-    return matrix * torch.where(told, factors, factors.sign() * SPREAD / spread)[:, None]
+    believed = (factors.abs() * spread > low) & (factors.abs() * spread < high)
+    return matrix * torch.where(believed, factors, factors.sign() * SPREAD / spread)[:, None]
 
 
 def inactive(x, layers):

@@ -52,7 +52,7 @@ def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
     return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
 
 
-def objective_of(released, shape, begun, inner):
+def objective_of(released, shape, theta0, inner):
     """l(x) = ½‖θ(x) − θ*‖² (…) and its gradient, functions of x flattened to (…, md), training from Weights θ⁰.
 
     The gradient goes through all steps, or, where training ends at a stationary point, is that of eq. (7).
@@ -61,13 +61,13 @@ def objective_of(released, shape, begun, inner):
 
     def explicit(flat):
         x = flat.reshape(shape).requires_grad_()
-        theta = trained(x, released.labels, released.recipe.weight_decay, begun, *inner)
+        theta = trained(x, released.labels, released.recipe.weight_decay, theta0, *inner)
         loss = one_hidden.square_distance(theta, target) / 2
         (slope,) = torch.autograd.grad(loss.sum(), x)
         return loss.detach(), slope.flatten(-2)
 
     def implicit(flat):
-        found = bilevel.hypergradient(released, flat.reshape(shape), start=begun)
+        found = bilevel.hypergradient(released, flat.reshape(shape), start=theta0)
         return found.loss, found.gradient.flatten(-2)
 
     return implicit if inner.method == "stationary" else explicit
@@ -100,17 +100,17 @@ def search(objective, flat, pixels, goal, iterations):
     return solvers.lbfgs(objective, flat, iterations=iterations, **settings).x
 
 
-def coordinates(released, start, begun):
+def coordinates(released, start, theta0):
     """Released, start and θ⁰ in the span of all rows, where that is small, and its axes (d, r), else None."""
-    (k, m, d), both = start.shape, (released.network, begun)
-    if k * m + 2 * len(begun[0].weight) >= d:
-        return released, start, begun, None
+    (k, m, d), both = start.shape, (released.network, theta0)
+    if k * m + 2 * len(theta0[0].weight) >= d:
+        return released, start, theta0, None
     axes = networks.span_of(start.flatten(0, 1), *(net[0].weight for net in both))
-    target, begun = (networks.in_span(net, axes) for net in both)
-    return released._replace(network=target), start @ axes, begun, axes
+    target, theta0 = (networks.in_span(net, axes) for net in both)
+    return released._replace(network=target), start @ axes, theta0, axes
 
 
-def attack(released, start, begun, inner, *, iterations=10, fixed=False, prepared=False):
+def attack(released, start, theta0, inner, *, iterations=10, fixed=False, prepared=False):
     """Move images from starts (k, m, d): the images, and ‖θ(x) − θ*‖² before and after (k,).
 
     Training begins at a network θ⁰, or at θ* for None. With `fixed` the steps are those of eq. (7) with one η, else of
@@ -119,11 +119,11 @@ def attack(released, start, begun, inner, *, iterations=10, fixed=False, prepare
     sharpness = released.recipe.sharpness
     norm = one_hidden.square_norm(one_hidden.weights(released.network, sharpness))
     if inner.method == "stationary" and not fixed:
-        settings = {"theta_start": begun, "iterations": iterations}
+        settings = {"theta_start": theta0, "iterations": iterations}
         attacks = (planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings) for x in start)
         images, histories = zip(*((one.images, one.history) for one in attacks))
         return torch.stack(images), *(norm * torch.stack([history[k] for history in histories]) for k in (0, -1))
-    small, seen, first, axes = coordinates(released, start, begun or released.network)
+    small, seen, first, axes = coordinates(released, start, theta0 or released.network)
     objective = objective_of(small, seen.shape, one_hidden.weights(first, sharpness), inner)
     flat, pixels = seen.flatten(-2), start[0].numel()
     before = objective(flat)[0]

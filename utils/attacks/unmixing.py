@@ -152,7 +152,7 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
     matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
     known = signals(matrix, mixing, first.bias, centred)
     signs = factors.sign()
-    if centred or first.bias is None:  # else b₁ = B1 has told every sign
+    if centred or first.bias is None:  # else b₁ = B1 gives every sign
         signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
         sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
         signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])

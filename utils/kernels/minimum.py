@@ -102,12 +102,12 @@ def parting(at, copied, sizes, margin):
     return on * torch.log1p(values.square()) / 10, (on * values / (1 + values.square()) / 5)[:, None, None] * slopes
 
 
-def conditions(z, wish, theta, weight, margin=0.0):
+def conditions(z, problem, theta, weight, margin=0.0):
     """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E behind images with coordinates Z, and their slopes.
 
-    The `wish` (planting.Wish) has labels, μ, sizes and which neurons stand for several; θ may have softer kinks.
+    The `problem` (planting.Problem) has labels, μ, sizes and which neurons stand for several; θ may have softer kinks.
     """
-    here = terms(z, wish.labels, theta, wish.weight_decay)
+    here = terms(z, problem.labels, theta, problem.weight_decay)
     found = stationary(here), kinks(here), bias(here, theta.second[-1:]), curving(here, weight)
-    values, slopes = zip(*found, parting(here, wish.copied, wish.sizes, margin))
+    values, slopes = zip(*found, parting(here, problem.copied, problem.sizes, margin))
     return torch.cat(values), torch.cat(slopes)
