@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import chi2_contingency, fisher_exact, rankdata
+from scipy.stats import chi2_contingency, fisher_exact
 
-from utils.null import Area, area
+from utils import null
 
-DRAWS = 9999  # of exchanges, at random
 NEAR = 0.9  # |NCC| of a picture that came back almost exactly
 BACK = f"|NCC| above {NEAR:g}"  # how the Comparisons of such counts begin
 DIFFERENT = 0.01  # level at which training and held-out pictures differ by themselves
@@ -34,32 +33,21 @@ class Scored(NamedTuple):
 
     training: torch.Tensor  # (m,)
     held_out: torch.Tensor  # (n,)
-    area: Area  # with its 95 % interval
+    area: null.Area  # with its 95 % interval
     p: float  # of an area this large under exchange within classes
 
 
 def scored(sides, labels=(None, None), seed=0):
     """The Scored of two sides' values, (m,) and (n,), with labels of their classes where they are known."""
     training, held_out = sides
-    values = area(training.double(), held_out.double())
+    values = null.area(training.double(), held_out.double())
     return Scored(training, held_out, values, p_value(training, held_out, labels, seed))
 
 
 def p_value(training, held_out, labels=(None, None), seed=0):
-    """The share of random exchanges within the classes after which the sum of the ranks is at least as large."""
-    ranks, draw = rankdata(np.concatenate([training, held_out])), np.random.default_rng(seed)
-    side, sums = np.arange(len(ranks)) < len(training), np.zeros(DRAWS)
-    kinds = np.concatenate(labels) if labels[0] is not None else np.zeros(len(ranks))
-    for kind in np.unique(kinds):
-        sums += random_sums(ranks[kinds == kind], (side & (kinds == kind)).sum(), draw)
-    return (1 + (sums >= ranks[side].sum() - 1e-9).sum().item()) / (1 + DRAWS)
-
-
-def random_sums(values, count, draw):
-    """The sum of `count` of these values (N,), drawn without replacement, DRAWS times: (DRAWS,)."""
-    sizes = [len(part) for part in np.array_split(np.arange(DRAWS), 1 + DRAWS * len(values) // 2_000_000)]
-    tables = (draw.permuted(np.tile(values, (size, 1)), axis=1) for size in sizes)
-    return np.concatenate([table[:, :count].sum(1) for table in tables])
+    """The p-value of an area at least as large under exchange within classes, or of any values if none are known."""
+    classes = np.concatenate(labels) if labels[0] is not None else np.zeros(len(training) + len(held_out))
+    return null.p_value(training, held_out, seed, classes)
 
 
 def of_area(name, score):
@@ -99,7 +87,7 @@ def differences(sides, likeness, labels=(None, None)):
     tests = []
     for name, (ours, theirs) in (scores | {"likeness to strangers": likeness}).items():
         p = min(p_value(ours, theirs, labels), p_value(-ours, -theirs, labels))
-        tests.append(Comparison(name, area(ours.double(), theirs.double()).value, 0.5, min(1.0, 2 * p)))
+        tests.append(Comparison(name, null.area(ours.double(), theirs.double()).value, 0.5, min(1.0, 2 * p)))
     if labels[0] is not None:
         counts = np.array([np.bincount(part, minlength=int(max(map(max, labels))) + 1) for part in labels])
         counts = counts[:, counts.sum(0) > 0]
