@@ -44,26 +44,27 @@ example, a network that was fine-tuned from a public one:
 
 def parser():
     """The command line."""
-    found = argparse.ArgumentParser(
+    line = argparse.ArgumentParser(
         "python -m audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
-    found.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
+    argument = line.add_argument
+    argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
+    argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                        "classes, or an .npz file with `images` and `labels`")  # fmt: skip
-    found.add_argument("held_out", help="ten or more other pictures of the same source, in that form")
-    found.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
-    found.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
-    found.add_argument("--mean", type=float, nargs="+", default=[0.0], help="taken off pixels in [0, 1] by the trainer")
-    found.add_argument("--deviation", type=float, nargs="+", default=[1.0], help="by which it then divided")
-    found.add_argument("--centred", action="store_true", help="it took off the mean of the training pictures, too")
-    found.add_argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
-    found.add_argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
-    found.add_argument("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
-    found.add_argument("--seed", type=int, default=0)
-    found.add_argument("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
-    found.add_argument("--limit", type=float, default=600.0, help="seconds of a stage, beyond which it is left out")
-    found.add_argument("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
-    return found
+    argument("held_out", help="ten or more other pictures of the same source, in that form")
+    argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
+    argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
+    argument("--mean", type=float, nargs="+", default=[0.0], help="taken off pixels in [0, 1] by the trainer")
+    argument("--deviation", type=float, nargs="+", default=[1.0], help="by which it then divided")
+    argument("--centred", action="store_true", help="it took off the mean of the training pictures, too")
+    argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
+    argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
+    argument("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
+    argument("--seed", type=int, default=0)
+    argument("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
+    argument("--limit", type=float, default=600.0, help="seconds of a stage, beyond which it is left out")
+    argument("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
+    return line
 
 
 def main(arguments=None):

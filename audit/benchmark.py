@@ -50,10 +50,10 @@ class Score(NamedTuple):
 
     def row(self):
         """The Score as texts by column, for a table of entries."""
-        found = {"victim": self.victim, "attack": self.attack, "pictures": self.pictures}
+        cells = {"victim": self.victim, "attack": self.attack, "pictures": str(self.pictures)}
         for bar, ours, theirs in zip(BARS, self.above, self.held_out):
-            found |= {f"above_{bar}": ours, f"held_out_above_{bar}": theirs}
-        return {name: str(value) for name, value in (found | {"auc": f"{self.auc:.3f}", "p": f"{self.p:.2g}"}).items()}
+            cells |= {f"above_{bar}": str(ours), f"held_out_above_{bar}": str(theirs)}
+        return cells | {"auc": f"{self.auc:.3f}", "p": f"{self.p:.2g}"}
 
 
 def index(folder=FOLDER):
@@ -77,11 +77,11 @@ def load(name, folder=FOLDER):
 
 def sides(entry):
     """Training and held-out images (m, d) in [0, 1] of an entry of the index; InputError if they are others now."""
-    found = images.load(entry["dataset"], entry["binary"]).images
+    pixels = images.load(entry["dataset"], entry["binary"]).images
     rows = [*entry["training"], *entry["held_out"]]
-    if max(rows) >= len(found) or digest(found[rows]) != entry["sha256"]:
+    if max(rows) >= len(pixels) or digest(pixels[rows]) != entry["sha256"]:
         raise InputError(f"{entry['dataset']} does not hold the images of this victim: take the locked versions.")
-    both = torch.from_numpy(found[rows] / 255.0).flatten(1)
+    both = torch.from_numpy(pixels[rows] / 255.0).flatten(1)
     return both.split([len(entry["training"]), len(entry["held_out"])])
 
 
@@ -97,18 +97,17 @@ def evaluate(name, returned, attack="mine", folder=FOLDER):
     """
     known = index(folder)
     entry = known[choose("The victim", name, known)]
-    found, shape = torch.as_tensor(np.asarray(returned, dtype=float)), entry["shape"]
-    found = found.flatten(1) if found.dim() > 1 else found
-    if found.dim() != 2 or not len(found) or found.shape[1] != np.prod(shape) or not found.isfinite().all():
-        raise InputError(f"Pictures have the shape {(*np.shape(returned),)}: give finite ones of {tuple(shape)}.")
+    pixels, shape = torch.as_tensor(np.asarray(returned, dtype=float)), entry["shape"]
+    if pixels.dim() < 2 or not len(pixels) or pixels[0].numel() != np.prod(shape) or not pixels.isfinite().all():
+        raise InputError(f"Pictures have the shape {(*pixels.shape,)}: give finite ones of {tuple(shape)}.")
+    found = pixels.flatten(1)
     parts = [part - torch.tensor(entry["mean"], dtype=torch.float64).expand(*shape).flatten() for part in sides(entry)]
     own, both = (part.mean(0) * entry["recipe"]["centred"] for part in (parts[0], torch.cat(parts)))
     parts, exchanged = ([part - mean for part in parts] for mean in (own, both))  # the area favours no side's mean
     best = [ncc(part, found).abs().amax(1) for part in parts]
-    counts = [[int((values > bar).sum()) for bar in BARS] for values in best]
+    above, held_out = ([int((values > bar).sum()) for bar in BARS] for values in best)
     like = [torch.maximum(*(detail_ncc(sign * found, part, shape).amax(0) for sign in (1, -1))) for part in exchanged]
     score = judge.scored(like, tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels")))
-    above, held_out = counts
     return Score(name, attack, len(found), above, held_out, score.area.value, score.p)
 
 
@@ -131,13 +130,13 @@ def enter(scores, path=FOLDER / "entries.csv"):
 
 def main(arguments=None):
     """Score a file, print the score, and enter it if asked."""
-    found = argparse.ArgumentParser("python -m audit.benchmark", description=__doc__)
-    found.add_argument("victim", help="a name in the index.json of FOLDER")
-    found.add_argument("returned", help="an .npz file with an array `images` (k, H, W, C) of floats")
-    found.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")
-    found.add_argument("--folder", default=FOLDER, help="of victims that tools/train_victims.py trained")
-    found.add_argument("--enter", action="store_true", help="write the score into FOLDER/entries.csv")
-    given = found.parse_args(arguments)
+    parser = argparse.ArgumentParser("python -m audit.benchmark", description=__doc__)
+    parser.add_argument("victim", help="a name in the index.json of FOLDER")
+    parser.add_argument("returned", help="an .npz file with an array `images` (k, H, W, C) of floats")
+    parser.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")
+    parser.add_argument("--folder", default=FOLDER, help="of victims that tools/train_victims.py trained")
+    parser.add_argument("--enter", action="store_true", help="write the score into FOLDER/entries.csv")
+    given = parser.parse_args(arguments)
     try:
         if given.enter and (given.attack == "mine" or not given.attack.isprintable() or "|" in given.attack):
             raise InputError("An entry needs a name of its attack: --attack NAME, in one line and without a |.")

@@ -42,6 +42,11 @@ def chance(p):
     return digits + (f"·10{str(int(power)).translate(SUPERSCRIPT)}" if power else "")
 
 
+def stated(p):
+    """A p-value with its sign: = 0.0058, or < 10⁻¹²."""
+    return chance(p) if p < 1e-12 else f"= {chance(p)}"
+
+
 def data_uri(pixels):
     """A picture (H, W, C) of bytes as the address of a PNG."""
     buffer = io.BytesIO()

@@ -1,7 +1,6 @@
 """Pictures of strangers: folders, `.npz` files and arrays, as rows (n, d) in [0, 1]; what was done to them is said."""
 
 import contextlib
-import hashlib
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -64,15 +63,12 @@ def load(source, shape, what, skip=False):
     """The Pictures of a folder, an `.npz` file, an array, or a pair of an array and labels; errors name them `what`.
 
     A folder holds pictures, or one folder of them for each class. Those of another size lose what is outside of their
-    middle square, and are resized to `shape` (H, W, C); arrays must have it. InputError names a picture that cannot be
-    read, unless they are to be skipped.
+    middle square, and are resized to `shape` (H, W, C); arrays have it. InputError names a picture that cannot be read,
+    unless they are to be skipped.
     """
     if is_folder(source):
         return of_folder(Path(source).expanduser(), shape, what, skip)
     pixels, labels = batch(*arrays(source))
-    if pixels.shape[1:] != tuple(shape):
-        sizes = ["×".join(map(str, size)) for size in (pixels.shape[1:], shape)]
-        raise InputError(f"The {what} are of {sizes[0]}, and the network takes {sizes[1]}: give them in that size.")
     rows = torch.as_tensor(pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)).flatten(1)
     names = [f"{what.split()[0]} {k}" for k in range(len(rows))]
     return Pictures(rows, None if labels is None else labels.tolist(), names, [])
@@ -206,29 +202,26 @@ def squared(picture, side):
     return picture.crop((left, top, left + cut, top + cut)).resize((side, side), Image.Resampling.LANCZOS)
 
 
-def mark_of(row):
-    """What equal pictures share."""
-    return hashlib.sha256(row.numpy().tobytes()).digest()
-
-
 def compared(members, held_out):
     """Sentences on what the two sides share; InputError if there are too few, or one picture is on both."""
     for part, what in ((members, "training pictures"), (held_out, "held-out pictures")):
         if len(part.images) < FEWEST:
             raise InputError(f"There are {len(part.images)} {what}: give {FEWEST} or more, for a test.")
-    marks = {}
-    for row, name in zip(members.images, members.names):
-        marks.setdefault(mark_of(row), name)
-    for row, name in zip(held_out.images, held_out.names):
-        if (twin := marks.get(mark_of(row))) is not None:
-            raise InputError(f"The training picture {twin} and the held-out picture {name} are equal: remove one.")
+    _, marks = torch.unique(torch.cat([members.images, held_out.images]), dim=0, return_inverse=True)
+    ours, theirs, first = *(part.tolist() for part in marks.split([len(members.names), len(held_out.names)])), {}
+    for mark, name in zip(ours, members.names):
+        first.setdefault(mark, name)
+    for mark, name in zip(theirs, held_out.names):
+        if mark in first:
+            raise InputError(
+                f"The training picture {first[mark]} and the held-out picture {name} are equal: remove one."
+            )
     notes = [*members.notes, *held_out.notes]
     if (members.labels is None) != (held_out.labels is None):
         notes.append("Classes are known on one side alone, so they were not used: give both sides in the same form.")
-    firsts = [marks[mark_of(row)] for row in members.images]
-    copies = [(name, first) for name, first in zip(members.names, firsts) if name != first]
+    copies = [f"{name} of {first[mark]}" for mark, name in zip(ours, members.names) if name != first[mark]]
     if copies:
-        notes.append(f"{len(copies)} training pictures are copies of others, such as {copies[0][0]} of {copies[0][1]}.")
+        notes.append(f"{len(copies)} training pictures are copies of others, such as {copies[0]}.")
     near = (ncc(held_out.images, members.images) > TWINS).nonzero().tolist()
     if near:
         pair = f"{members.names[near[0][1]]} and the held-out {held_out.names[near[0][0]]}"

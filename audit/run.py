@@ -1,15 +1,12 @@
 """One call from weights and pictures to a report."""
 
-import builtins
 import contextlib
 import math
 import os
 import sys
-import threading
 import time
 
 import torch
-from tqdm.auto import tqdm
 
 import audit.judge as judge
 import audit.pictures as pictures
@@ -41,9 +38,8 @@ def audit(
     more than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for
     what cannot be audited.
     """
-    begun = time.monotonic()
-    choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
-    check(level, limit, steps, seed)
+    started = time.monotonic()
+    check(loss, level, limit, steps, seed)
     target, shape = read(network, (members, held_out), shape, layout)
     sides = [pictures.load(one, shape, what, skip) for one, what in zip((members, held_out), SIDES)]
     warnings = pictures.compared(*sides)
@@ -55,11 +51,11 @@ def audit(
     case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
+    doubt = doubt_of(case, outcomes, sides[0].images, layout)
     mean, deviation = (torch.as_tensor(part).tolist() for part in (mean, deviation))
     settings = {"mean": mean, "deviation": deviation, "centred": centred, "layout": layout, "loss": case.recipe.loss,
                 "before": before is not None, "steps": steps, "seed": seed, "limit": limit}  # fmt: skip
-    doubt = doubts(case, outcomes, sides, layout)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
 
@@ -68,10 +64,9 @@ def read(network, sources, shape, layout):
     sizes = {size for size in map(pictures.shape_of, sources) if size} | ({tuple(shape)} if shape else set())
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give one size, that of the network.")
-    if not sizes:
-        return fitting(network, pictures.own_shapes(sources), layout)
-    (shape,) = sizes
-    return weights.read(network, shape, layout), shape
+    for shape in sizes:
+        return weights.read(network, shape, layout), shape
+    return fitting(network, pictures.own_shapes(sources), layout)
 
 
 def fitting(network, shapes, layout):
@@ -85,15 +80,15 @@ def fitting(network, shapes, layout):
     return target, shape or weights.square(target.layers[0].weight.shape[1])
 
 
-def check(level, limit, steps, seed):
-    """Raise InputError unless these settings of `audit` are numbers that it can use."""
+def check(loss, level, limit, steps, seed):
+    """Raise InputError unless these settings of `audit` are such that it can use."""
+    choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
     if not 0 < level < 1:
         raise InputError(f"The level is {level}: give a chance of a false alarm between 0 and 1.")
     if not limit >= 0:
         raise InputError(f"The limit is {limit}: give the seconds that a stage may take.")
     if steps < 1 or seed < 0:
-        given = f"There are {steps} steps, and the seed is {seed}"
-        raise InputError(f"{given}: give one step or more, and no negative seed.")
+        raise InputError(f"There are {steps} steps, and the seed is {seed}: give a step or more, and no negative seed.")
 
 
 def channels(value, shape, name):
@@ -144,80 +139,48 @@ def strangers(sides, shape):
 
 
 def ran(stage, limit, progress):
-    """The Outcome of a Stage, under a bar of the time that it was expected to take; skipped beyond the limit."""
+    """The Outcome of a Stage, after a line on the time that it is expected to take; skipped beyond the limit."""
     about = f"about {max(1, math.ceil(stage.expected))} s"
     if stage.expected > limit:
-        said = f"It would take {about}, and the limit is {limit:g} s."
-        return stages.Outcome(stage.name, "skipped", said, stage.expected)
-    begun = time.monotonic()
-    with clock(f"{stage.name}, {about}", stage.expected, progress):
-        try:
-            outcome = stage.run()
-        except InputError as error:
-            outcome = stages.Outcome(stage.name, "refused", str(error))
-    return outcome._replace(expected=stage.expected, seconds=time.monotonic() - begun)
+        skipped = f"It would take {about}, and the limit is {limit:g} s."
+        return stages.Outcome(stage.name, "skipped", skipped, stage.expected)
+    if progress and "TQDM_DISABLE" not in os.environ:
+        print(f"{stage.name}, {about}", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    try:
+        outcome = stage.run()
+    except InputError as error:
+        outcome = stages.Outcome(stage.name, "refused", str(error))
+    return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-@contextlib.contextmanager
-def clock(title, seconds, progress):
-    """A bar that fills while so many seconds pass, and waits at its end if need be; without a screen, a line."""
-    notebook = hasattr(builtins, "__IPYTHON__")
-    if not progress or "TQDM_DISABLE" in os.environ or not (sys.stderr.isatty() or notebook):
-        if progress and not notebook:
-            print(title, file=sys.stderr, flush=True)
-        yield
-        return
-    ended, begun, look = threading.Event(), time.monotonic(), "{desc} {percentage:3.0f}%|{bar}| {elapsed}"
-    with tqdm(total=100, desc=title, bar_format=look, leave=not notebook) as bar:
+def doubt_of(case, outcomes, raw, layout):
+    """Why a finding of nothing may be worth nothing, with what fits the training pictures better; and if anything does.
 
-        def tick():
-            while not ended.wait(0.5):
-                bar.n = min(99, int(100 * (time.monotonic() - begun) / max(seconds, 0.1)))
-                bar.refresh()
-
-        thread = threading.Thread(target=tick, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-            bar.n = 100
-
-
-def doubts(case, outcomes, sides, layout):
-    """The Doubt if the network classifies too few training pictures, with what fits better, if anything; or none."""
+    The first is empty where the network classifies enough of the training pictures, `raw` (m, d) in [0, 1].
+    """
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
-        return report.Doubt()
-    raw, x, labels = sides[0].images, case.sides[0], case.labels[0]
+        return "", False
+    x, labels = case.sides[0], case.labels[0]
+    other = "HWC" if layout == "CHW" else "CHW"
     tried = {
         "pixels as they are, from 0 to 1": raw,
         "a mean and a deviation of 0.5": 2 * raw - 1,
         "pixels from 0 to 255 (a deviation of 1/255)": 255 * raw,
         "the mean of the training pictures taken off (centred)": x - x.mean(0),
-        f"the layout {'HWC' if layout == 'CHW' else 'CHW'}": other_layout(x, case.shape, layout),
+        f"the layout {other}": weights.flattened(weights.batched(x, case.shape, layout), other),
     }
     shares = {name: share_of(case.logits(rows), labels) for name, rows in tried.items()}
     best = max(shares, key=shares.__getitem__)
-    said = (
-        f"The network classifies only {accuracy:.0%} of the training pictures correctly: "
-        "it was not trained to the end, or its normalisation is another one"
-    )
-    wrong = shares[best] > accuracy + 0.1
-    better = f"; with {best} it is {shares[best]:.0%}" if wrong else ""
-    return report.Doubt(f"{said}{better}.", wrong)
+    better = shares[best] > accuracy + 0.1
+    return (
+        f"The network classifies only {accuracy:.0%} of the training pictures correctly: it was not trained to the end,"
+        f" or its normalisation is another one{f'; with {best} it is {shares[best]:.0%}' if better else ''}."
+    ), better
 
 
 def share_of(outputs, labels):
     """The share of pictures that outputs (n, K) get right; of one output, whichever class it calls the first."""
     share = stages.correct(outputs, labels).double().mean().item()
     return max(share, 1 - share) if outputs.shape[1] == 1 else share
-
-
-def other_layout(x, shape, layout):
-    """Rows (n, d) for a network whose layout was taken for the wrong one."""
-    height, width, colours = shape
-    if layout == "CHW":
-        return x.view(-1, colours, height, width).permute(0, 2, 3, 1).flatten(1)
-    return x.view(-1, *shape).permute(0, 3, 1, 2).flatten(1)

@@ -73,12 +73,10 @@ def of_function(function, shape):
     """The logits of a function that takes a batch (n, C, H, W) in single precision."""
     if shape is None:
         raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
-    height, width, channels = shape
 
     def logits(x):
-        batch = x.view(-1, height, width, channels).permute(0, 3, 1, 2).float().contiguous()
         with torch.no_grad():
-            outputs = [function(some) for some in batch.split(256)]
+            outputs = [function(some) for some in batched(x, shape, "HWC").float().contiguous().split(256)]
         return torch.cat(outputs).flatten(1).double()
 
     return logits
@@ -105,6 +103,12 @@ def of_module(module, shape, layout):
     return target._replace(name=name, logits=own)
 
 
+def batched(rows, shape, layout):
+    """Rows (n, d) in a layout as a batch (n, C, H, W), for pictures of the shape (H, W, C)."""
+    height, width, channels = shape
+    return rows.view(-1, channels, height, width) if layout == "CHW" else rows.view(-1, *shape).permute(0, 3, 1, 2)
+
+
 def flattened(batch, layout):
     """A batch (n, C, H, W) as rows in a layout."""
     return (batch if layout == "CHW" else batch.permute(0, 2, 3, 1)).flatten(1)
@@ -114,11 +118,8 @@ def arranged(layers, shape, layout):
     """Layers whose first one takes pictures flattened as (H, W, C), whatever the layout before."""
     if layout not in ("CHW", "HWC"):
         raise InputError(f"The layout is {layout!r}; it must be CHW, torch's own, or HWC.")
-    if layout == "HWC":
-        return layers
-    (height, width, channels), first = shape, layers[0]
-    columns = first.weight.unflatten(1, (channels, height, width)).permute(0, 2, 3, 1).flatten(1)
-    return first._replace(weight=columns), *layers[1:]
+    columns = flattened(batched(layers[0].weight, shape, layout), "HWC")
+    return layers[0]._replace(weight=columns), *layers[1:]
 
 
 def tensors(path):

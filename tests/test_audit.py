@@ -498,11 +498,12 @@ def test_pictures_behind_a_known_start_are_sure(sides):
 
 
 def test_pictures_shown_in_a_wrong_way_give_no_answer():
-    doubt = report.Doubt("It classifies 50 %; from 0 to 255 it is 100 %.", wrong=True)
-    assert report.doubted(report.FOUND_NOTHING, "Nothing.", doubt) == (2, f"There is no answer. {doubt.said}")
-    assert report.doubted(report.LEAKS, "A leak.", doubt) == (report.LEAKS, "A leak.")
-    late = doubt._replace(wrong=False)
-    assert report.doubted(report.FOUND_NOTHING, "Nothing.", late) == (0, f"Nothing. {doubt.said}")
+    small, doubt = (judge.Comparison("loss", 0.9, 0.5, p, p) for p in (0.5, 1e-4)), "It classifies 50 %."
+    nothing, leak = ([one] for one in small)
+    assert report.finding(None, nothing, [], 0.05, (), doubt, True) == (2, f"There is no answer. {doubt}")
+    status, sentence = report.finding(None, nothing, [], 0.05, (), doubt)
+    assert status == 0 and sentence.endswith(f"held-out ones. {doubt}")
+    assert report.finding(None, leak, [], 0.05, (), doubt, True) == report.finding(None, leak, [], 0.05)
 
 
 def bomb(path):
