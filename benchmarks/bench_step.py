@@ -8,11 +8,11 @@ import torch
 from problems import DEVICE, PUBLISHED, agree, normal, regression
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lab.speed import counted, least_bytes
 from utils import networks
 from utils.attacks import decoreco
 from utils.kernels import naive, step
 from utils.kernels.coefficients import Signed
-from utils.kernels.cost import counted, least_bytes
 from utils.kernels.residual import Stationarity
 
 TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-12}  # of gradients that are differences of large sums

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from conftest import chapter_functions
+from lab import speed
 from utils import images, networks
 from utils.errors import InputError
-from utils.kernels import cost, naive
+from utils.kernels import naive
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
 
@@ -23,10 +24,8 @@ RECORD = {"machine_info": ABOUT, "benchmarks": [STEP, LIMIT]}
 
 
 def test_bytes_of_a_network_small_enough_to_count():
-    assert cost.least_bytes(2, TINY) == 4 * (6 + 2 + 2 + 12 + 4)
-    assert cost.least_bytes(2, TINY, 8) == 2 * cost.least_bytes(2, TINY)
-    assert cost.roofline(176, 104, 100, 26) == 4
-    assert cost.roofline(176, 104, 10, 26) == pytest.approx(17.6)
+    assert speed.least_bytes(2, TINY) == 4 * (6 + 2 + 2 + 12 + 4)
+    assert speed.least_bytes(2, TINY, 8) == 2 * speed.least_bytes(2, TINY)
 
 
 @pytest.mark.parametrize("widths", [TINY, (30, 20, 1), (30, 8, 9, 1), (12, 5, 6, 7, 1)])
@@ -37,10 +36,10 @@ def test_both_versions_of_a_step_agree_and_torch_counts_what_the_formulas_count(
     network, *given = networks.change(network, torch.Tensor.double), *given
     plainly = naive.module_of(network), *given, 30.0
     value, *gradients = naive.residual(*plainly)
-    assert cost.counted(naive.residual, *plainly) == cost.plain_operations(4, widths)
+    assert speed.counted(naive.residual, *plainly) == speed.plain_operations(4, widths)
     for form, share in SHARES.items():
         step = Stationarity(network, Signed(), 30.0, share)
-        assert cost.counted(step, *given) == cost.operations(4, widths, form)
+        assert speed.counted(step, *given) == speed.operations(4, widths, form)
         torch.testing.assert_close([step(*given).value, *step(*given)[2:]], [value, *gradients])
 
 
@@ -86,14 +85,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "speed"
 
 
-def test_a_record_is_read_by_kernel_version_size_and_precision(chapter, folder):
+def test_a_record_is_read_by_kernel_version_size_and_precision(folder):
     (folder / "cpu.json").write_text(json.dumps(RECORD))
-    machine, limits, chapter["timed"] = chapter["speed"]("cpu")
-    assert machine == ["any", 2, 2] and limits == {"float32": 8e9}
-    assert chapter["row"]("step", "plain", candidates=2) == ROW | {"seconds": 0.5}
-    assert chapter["took"]("step", "plain", candidates=2) == 0.5
-    with pytest.raises(InputError, match="has no step of plain, float64.*make bench RECORD=cpu"):
-        chapter["row"]("step", "plain", "float64", candidates=2)
+    cpu = speed.load("cpu")
+    assert cpu.machine == ["any", 2, 2] and cpu.limits == {"float32": 8e9} and not speed.on_gpus()
+    assert cpu.row("step", "plain", candidates=2) == ROW | {"seconds": 0.5}
+    assert cpu.took("step", "plain", candidates=2) == 0.5
+    assert [*cpu.listed("step")] == [["step of plain, float32, candidates 2", "0.5"]]
+    with pytest.raises(InputError, match="has no step of plain, float64.*make bench RECORD="):
+        cpu.row("step", "plain", "float64", candidates=2)
 
 
 DAMAGED = {
@@ -103,15 +103,14 @@ DAMAGED = {
     "no limit": json.dumps({**RECORD, "benchmarks": [{**LIMIT, "stats": {}}]}),
     "a time in words": json.dumps({**RECORD, "benchmarks": [{**STEP, "stats": {"median": "long"}}]}),
     "a row without a size": json.dumps({**RECORD, "benchmarks": [{**STEP, "extra_info": {**ROW, "size": None}}]}),
-    "a list": "[]",
     "no text": b"\xff\xfe\x00",
 }
 
 
 @pytest.mark.parametrize("what", DAMAGED)
-def test_a_missing_or_damaged_record_is_said_in_one_sentence(chapter, folder, what):
+def test_a_missing_or_damaged_record_is_said_in_one_sentence(folder, what):
     content = DAMAGED[what]
     if content is not None:
         (folder / "cpu.json").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match="cannot be read: take it from the repository again, or write it with"):
-        chapter["speed"]("cpu")
+    with pytest.raises(InputError, match="cannot be read .`make bench RECORD=cpu` writes it.: take it from the repos"):
+        speed.load("cpu")
