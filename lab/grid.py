@@ -26,8 +26,7 @@ import yaml
 
 from lab.run import MINUTES, OWN, ROOT, code_of, results_of, sentence_of, typed, until_interrupted
 from utils.choices import DATASETS
-from utils.errors import InputError, choose
-from utils.files import write
+from utils.errors import InputError, choose, write
 from utils.notebook.parameters import assignments, check
 
 FOLDER = ROOT / "_build" / "grids"

@@ -13,8 +13,7 @@ import numpy as np
 
 from lab.grid import arguments_of, finished, plan_of, read
 from lab.run import OWN, ROOT, sentence_of, until_interrupted
-from utils.errors import InputError
-from utils.files import write
+from utils.errors import InputError, write
 
 RESULTS = ROOT / "data" / "results"
 

@@ -20,8 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from utils.errors import InputError
-from utils.files import write
+from utils.errors import InputError, write
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 360  # that a cell may take

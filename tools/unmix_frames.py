@@ -17,8 +17,7 @@ from torchvision.utils import make_grid
 
 from utils import images, networks
 from utils.attacks import unmixing
-from utils.errors import InputError
-from utils.files import write
+from utils.errors import InputError, write
 from utils.kernels.similarity import ncc
 from utils.measures import STRONG
 from utils.training import stationary

@@ -1,6 +1,8 @@
-"""Mistakes that a reader can mend, told in one sentence."""
+"""Mistakes that a reader can mend, told in one sentence; and files that are whole or not there."""
 
 import dataclasses
+import os
+import typing
 from contextlib import contextmanager
 
 
@@ -19,14 +21,30 @@ def choose(name, value, choices):
 
 
 def from_fields(kind, fields):
-    """A dataclass of fields {name: value} that a file gives; InputError if one is missing, empty or unknown."""
-    known = dataclasses.fields(kind)
-    needed = [one.name for one in known if one.default is one.default_factory is dataclasses.MISSING]
-    if missing := [name for name in needed if fields.get(name) in (None, "", [], {})]:
-        raise InputError(f"{missing[0]} is missing.")
-    if unknown := sorted(fields.keys() - {one.name for one in known}):
-        raise InputError(f"there is no field {unknown[0]}; use {', '.join(one.name for one in known)}.")
+    """A dataclass of fields {name: value} that a file gives; InputError if one is missing, empty, unknown or no choice.
+
+    The choices of a field are those of its type, Literal["a", "b"].
+    """
+    known = {one.name: one for one in dataclasses.fields(kind)}
+    for name, one in known.items():
+        if one.default is one.default_factory is dataclasses.MISSING and fields.get(name) in (None, "", [], {}):
+            raise InputError(f"{name} is missing.")
+        if typing.get_origin(one.type) is typing.Literal and name in fields:
+            choose(name, fields[name], typing.get_args(one.type))
+    if unknown := sorted(fields.keys() - known):
+        raise InputError(f"there is no field {unknown[0]}; use {', '.join(known)}.")
     return kind(**fields)
+
+
+def write(path, contents):
+    """Write bytes to a Path, whole or not at all: beside the file, then in its place in one step. Makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(contents)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

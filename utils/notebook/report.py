@@ -16,8 +16,7 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from utils import quantities
-from utils.errors import InputError
-from utils.files import write
+from utils.errors import InputError, write
 from utils.notebook.parameters import assignments, check_parameters
 from utils.trial import Row as Row  # notebooks make their numbers with report.Row and report.rows
 from utils.trial import rows as rows
