@@ -9,18 +9,18 @@ of the threshold. It *held* if it is true of all seeds, it *did not hold* if of 
 all of five seeds agree, the median is on their side with a confidence of 94 %.
 """
 
-import ast
 import functools
+import operator
 import re
 from collections import Counter, namedtuple
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
 from lab import recorded
-from utils.errors import InputError, choose, from_fields, located
+from utils.errors import InputError, from_fields, located
 from utils.notebook import report, verdicts
 
 FILE = Path(__file__).parents[1] / "data" / "claims.yaml"
@@ -28,23 +28,12 @@ AHEAD = 3  # so many more changes like that since halfway must leave a verdict a
 WORDS = HELD, FAILED, PROVED, REFUTED, MISSED, OPEN, SPLIT = (
     "held", "did not hold", "proved", "refuted", "not reproduced", "open", "split",
 )  # fmt: skip
-RULES: dict[str, Callable] = {  # whether a sentence is true of one seed, by its number and the threshold
-    "above": lambda value, least: value > least,
-    "below": lambda value, most: value < most,
-    "between": lambda value, ends: ends[0] <= value <= ends[1],
-}
+RULES = {"above": operator.gt, "below": operator.lt}  # of the number of one seed and the threshold
 WITHOUT = {"proof": PROVED, "refutation": REFUTED, "open": OPEN}  # rules that need no record, and their verdicts
-CHOICES = {
-    "paper": (1, 2), "at": ("paper", "ours"), "stated": ("before", "after"), "otherwise": (FAILED, MISSED),
-    "needs_convergence": ("nothing", "victim", "attack"), "judged": WORDS[:-1], "rule": (*WITHOUT, *RULES),
-}  # fmt: skip
 COUNTED = "at", "measure", "record", "quantities", "threshold", "stated", "needs_convergence"
 NEEDED = {"proof": ["place"], "refutation": ["place"], "open": ["experiment", "cost"]} | dict.fromkeys(RULES, COUNTED)
 SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
-FUNCTIONS = {"min": min, "max": max, "abs": abs}  # of a formula
-ARITHMETIC = (
-    ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Call, ast.Name, ast.Load, ast.Constant,
-)  # fmt: skip
+FUNCTIONS = {"__builtins__": {"min": min, "max": max, "abs": abs}}  # of a formula
 record_of = functools.cache(recorded.load)  # a page judges many lines by the same few records
 Judged = namedtuple("Judged", "word reason values")  # of a line; values by seed, {} where it rests on no record
 
@@ -54,32 +43,30 @@ class Line:
     """A setting of a sentence, with the verdict as it was committed, and what its rule needs."""
 
     setting: str
-    rule: str
+    rule: Literal["proof", "refutation", "open", "above", "below"]
     judged: str
     not_shown: str
     place: str = ""  # where a proof stands
     experiment: str = ""  # that would close an open line
     cost: str = ""
-    at: str = ""  # this and what follows is of a line that a record decides
+    at: Literal["paper", "ours"] = ""  # this and what follows is of a line that a record decides
     measure: str = ""
     record: str = ""
     quantities: dict = field(default_factory=dict)
-    threshold: float | list | None = None
-    stated: str = ""
-    needs_convergence: str = ""
+    threshold: float | None = None
+    stated: Literal["before", "after"] = ""
+    needs_convergence: Literal["nothing", "victim", "attack"] = ""
     where: dict = field(default_factory=dict)
     formula: str = ""  # without one it is the first of the quantities
     halfway: str = ""
-    otherwise: str = FAILED
+    otherwise: Literal["did not hold", "not reproduced"] = FAILED
     all_adversaries: bool = False
 
     def __post_init__(self):
-        if missing := [name for name in NEEDED[self.rule] if getattr(self, name) in (None, "", [], {})]:
+        if missing := [name for name in NEEDED[self.rule] if getattr(self, name) in (None, "", {})]:
             raise InputError(f"{missing[0]} is missing.")
         if self.stated == "before" and not (self.experiment and self.cost):
             raise InputError("a rule that was stated before has an experiment and a cost; one of them is missing.")
-        if (self.rule == "between") != isinstance(self.threshold, list):
-            raise InputError("a threshold is a number, or for the rule between a list of two.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +74,7 @@ class Sentence:
     """A sentence of a paper, and its lines; the first is the paper's own setting, as near as we come to it."""
 
     id: str
-    paper: int
+    paper: Literal[1, 2]
     section: str
     sentence: str
     chapters: list
@@ -109,28 +96,13 @@ def load(path=FILE):
 
 
 def sentence(fields):
-    """The Sentence, with its lines, of the fields {name: value} of a file; InputError for a mistake."""
-    at = fields.get("id", "a sentence without an id")
-    lines = [made(line, f"{at}, line {k}", Line) for k, line in enumerate(fields.get("lines") or [], 1)]
-    return made(fields | {"lines": lines}, at, Sentence)
-
-
-def made(fields, at, kind):
-    """A Line or a Sentence; InputError names the place of a mistake."""
-    with located(f"{FILE.name}, {at}"):
-        for name in CHOICES.keys() & fields.keys():
-            choose(name, fields[name], CHOICES[name])
-        return from_fields(kind, fields)
-
-
-def calculated(formula, numbers):
-    """The value of a formula of named numbers, with + − · /, min, max and abs; ValueError for anything else."""
-    tree, known = ast.parse(formula, mode="eval"), FUNCTIONS | numbers
-    for node in ast.walk(tree):
-        sound = getattr(node, "id", "abs") in known and isinstance(getattr(node, "value", 0), int | float)
-        if not (sound and isinstance(node, ARITHMETIC)):
-            raise ValueError(f"{ast.unparse(node)} is no part of a formula")
-    return eval(compile(tree, "formula", "eval"), {"__builtins__": {}}, known)
+    """The Sentence, with its lines, of the fields {name: value} of a file; InputError for a mistake, with its place."""
+    at, lines = f"{FILE.name}, {fields.get('id', 'a sentence without an id')}", []
+    for k, line in enumerate(fields.get("lines") or [], 1):
+        with located(f"{at}, line {k}"):
+            lines.append(from_fields(Line, line))
+    with located(at):
+        return from_fields(Sentence, fields | {"lines": lines})
 
 
 def of_seeds(line, formula):
@@ -143,7 +115,7 @@ def of_seeds(line, formula):
         if not found[name]:
             raise InputError(f"{record.name} has no {of['name']} with {where or 'any parameters'}: see {FILE.name}.")
     seeds = sorted(set.intersection(*map(set, found.values())))
-    return {seed: calculated(formula, {name: by_seed[seed] for name, by_seed in found.items()}) for seed in seeds}
+    return {seed: eval(formula, FUNCTIONS, {name: of[seed] for name, of in found.items()}) for seed in seeds}
 
 
 def unconverged(line, seeds):
@@ -193,13 +165,12 @@ def verdict(row):
 
 def number(line):
     """What a line rests on, in words: a number, where a proof stands, or what is missing."""
-    judged, sign = judge(line), {"above": ">", "below": "<", "between": "within"}.get(line.rule)
+    judged = judge(line)
     told = [judged.reason] if judged.reason else []
     if judged.values:
-        seeds = f"{len(judged.values)} seed{'s' * (len(judged.values) > 1)}"
-        ends = line.threshold if isinstance(line.threshold, list) else [line.threshold]
-        bound = " to ".join(report.typeset(f"{end:g}") for end in ends)
-        told.append(f"{line.measure}: {verdicts.words(judged.values.values())}, {seeds}, true if {sign} {bound}")
+        n, sign = len(judged.values), {"above": ">", "below": "<"}[line.rule]
+        bound = f"{n} seed{'s' * (n > 1)}, true if {sign} {report.typeset(f'{line.threshold:g}')}"
+        told.append(f"{line.measure}: {verdicts.words(judged.values.values())}, {bound}")
     if judged.word == OPEN:
         told.append(f"to close it: {line.experiment} ({line.cost})")
     return "; ".join(told) or line.place
