@@ -119,7 +119,7 @@ def beyond(recorded, quantity, **where):
     return [after[seed] - before[seed] for seed in after]
 
 
-def said(recorded, names, **where):
+def said(recorded, names, places=None, **where):
     """A quantity's mean over the seeds with its extent, in words; and in how many seeds it is, if not in all.
 
     Several names, between ; or / as in "alike; alike (baseline)", are said one after the other.
@@ -128,7 +128,7 @@ def said(recorded, names, **where):
     for k, name in enumerate(parts[::2]):
         found = by_seed(recorded, name, **where)
         few = f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
-        parts[2 * k] = verdicts.words(found) + few if found else "–"
+        parts[2 * k] = verdicts.words(found, places) + few if found else "–"
     return "".join(parts)
 
 
@@ -159,3 +159,13 @@ def pictures(recorded, key):
         shape = named["reconstructions"].shape[1:]
         rows = {what: torch.from_numpy(array).double() for what, array in named.items()}
     return {what: x.flatten(1) / 255 if x.dim() > 1 else x for what, x in rows.items()}, shape
+
+
+def mean(recorded, quantity, column="value", **where):
+    """The mean of a quantity or its baseline over the seeds."""
+    return verdicts.extent(by_seed(recorded, quantity, column, **where))[0]
+
+
+def with_null(name):
+    """The names of a quantity and of its baseline, to be said one after the other."""
+    return f"{name}; {name}{BASELINE}"

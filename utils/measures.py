@@ -32,6 +32,11 @@ class Leak(NamedTuple):
     alike: int  # training images with a match that counts as alike
     alike_held_out: int  # held-out images with one
 
+    def numbers(self, prefix=""):
+        """What RESULTS keep of it, {name: number}."""
+        kept = {"leak_auc": self.auc.value, "alike": self.alike, "alike_held_out": self.alike_held_out}
+        return {f"{prefix}{name}": float(value) for name, value in kept.items()}
+
 
 def leak(candidates, training, held_out, shape):
     """Match training and held-out images (m, d) in the same order of classes with candidates (n, d): Leak."""

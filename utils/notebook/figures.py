@@ -7,6 +7,8 @@ import io
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
 
+from utils.notebook.verdicts import extent
+
 BLUE, ORANGE, GREEN, PURPLE, BLACK, GREY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#999999"
 COLOURS, MARKERS = [BLUE, ORANGE, GREEN, PURPLE], ["o", "s", "^", "D"]
 
@@ -18,8 +20,11 @@ plt.rc("grid", alpha=0.3)
 plt.rc("legend", frameon=False)
 
 
-def image_rows(rows, shape, labels, frames, scale=0.7):
-    """Draw rows of images, clipped to [0, 1], each row with a label on its left and a colour of frame, or None."""
+def image_rows(rows, shape, labels, frames, scale=0.7, titles=()):
+    """Draw rows of images, clipped to [0, 1], each row with a label on its left and a colour of frame, or None.
+
+    `titles` are numbers that stand above the columns.
+    """
     n = len(rows[0])
     fig, axes = plt.subplots(len(rows), n, figsize=(scale * n + 1, scale * len(rows) + 0.2), squeeze=False)
     for line, images, label, frame in zip(axes, rows, labels, frames):
@@ -30,6 +35,8 @@ def image_rows(rows, shape, labels, frames, scale=0.7):
             ax.grid(False)
             ax.spines[:].set(visible=frame is not None, color=frame, linewidth=2.5)
         line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    for ax, value in zip(axes[0], titles):
+        ax.set_title(f"{value:.2f}", fontsize=9)
     fig.subplots_adjust(wspace=0.08, hspace=0.08)
     return fig
 
@@ -50,6 +57,25 @@ def curves(series, xlabel, ylabel, hlines=(), scale="log"):
     ax.set(xlabel=xlabel, ylabel=ylabel, yscale=scale)
     ax.legend()
     return fig
+
+
+def look(k):
+    """Colour and marker of the k-th series, for `Axes.plot` and `Axes.errorbar`."""
+    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
+
+
+def extents(ax, groups, lying=False, **style):
+    """Draw the mean of each group of numbers, {place: numbers}, with a bar from its smallest to its largest one.
+
+    Groups stand side by side, or lie one below the other; empty ones are left out. `style` is that of an `errorbar`.
+    """
+    ends = {place: extent(numbers) for place, numbers in groups.items() if len(numbers)}
+    means = [mean for mean, _, _ in ends.values()]
+    bars = [[mean - low for mean, low, _ in ends.values()], [high - mean for mean, _, high in ends.values()]]
+    if lying:
+        ax.errorbar(means, [*ends], xerr=bars, **style)
+    else:
+        ax.errorbar([*ends], means, yerr=bars, **style)
 
 
 def switcher(pictures, description, control=widgets.ToggleButtons):

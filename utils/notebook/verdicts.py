@@ -12,11 +12,19 @@ def extent(values):
     return sum(values) / len(values), min(values), max(values)
 
 
-def words(values):
-    """The mean with the extent, 0.82 [0.80, 0.84], as precise as that is wide; a single value alone."""
+def words(values, places=None):
+    """The mean with the extent, 0.82 [0.80, 0.84], as precise as that is wide, or to so many places; – for none.
+
+    A single value is alone. With `places`, as many digits follow the point, except in counts.
+    """
+    if len(values) == 0:
+        return "–"
     mean, low, high = ends = extent(values)
     if all(value % 1 == 0 and abs(value) < 1e4 for value in values):  # counts
         return f"{round(mean, 1):g}" + (f" [{low:g}, {high:g}]" if low < high else "")
+    if places is not None:
+        mean, low, high = (f"{x:.{places}f}" for x in ends)
+        return mean if low == high else f"{mean} [{low}, {high}]"
     digits = math.ceil(-math.log10(high - mean)) if low < mean < high < math.inf else 0
     places = min(4, max(digits, 0 if abs(mean) > 1 else 2))
     plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1
@@ -26,7 +34,13 @@ def words(values):
 
 def above(values, level):
     """Whether all values are above a level, for `answers`; open if only some are."""
-    return "open" if min(values) <= level < max(values) else min(values) > level
+    return "open" if min(values) <= level < max(values) else bool(min(values) > level)
+
+
+def compared(question, differences, least=0.0, number="{}"):
+    """A row for `answers`: whether all differences, one per seed, are above the least; open for fewer than SEEDS."""
+    answer = above(differences, least) if len(differences) >= SEEDS else "open"
+    return [question, answer, number.format(words(differences))]
 
 
 def answers(*rows):
