@@ -24,7 +24,8 @@ def code_of(path):
 @pytest.mark.parametrize(
     "file, line, word",
     [
-        ("utils/attacks/unmixing.py", "from utils import ordinary, photographs", "utils.attacks.unmixing"),
+        ("utils/attacks/unmixing.py", "from utils.training import torch_trainer", "utils.attacks.unmixing"),
+        ("utils/attacks/unmixing.py", "from experiments import evaluate", "utils.attacks.unmixing"),
         ("utils/attacks/starts.py", "import utils.images", "utils.attacks.starts"),
         ("utils/kernels/layers.py", "from utils import networks", "utils.kernels.layers"),
         ("utils/unplaced.py", "", "unplaced"),
