@@ -20,7 +20,8 @@ from torch.nn.utils import prune, spectral_norm
 from torch.nn.utils.parametrizations import orthogonal
 
 import conftest
-from audit import audit, judge, pictures, report, stages, weights
+from audit import audit as audited
+from audit import judge, pictures, report, stages, weights
 from audit.__main__ import FAULT, main
 from audit.run import fitting
 from conftest import Bomb
@@ -33,6 +34,7 @@ SIDE, M, WIDTH = 16, 12, 60
 SHAPE = (SIDE, SIDE, 3)
 SCHEMA = json.loads(report.SCHEMA.read_text())
 drawn = partial(conftest.drawn, dtype=torch.float32)
+audit = partial(audited, progress=False)
 
 
 def torch_network(inputs=3 * SIDE**2, outputs=2, width=WIDTH, seed=0):
@@ -72,12 +74,14 @@ def renamed(state, *names):
     return {f"{name}.{part}": state[f"{k}.{part}"] for k, name in zip((0, 2), names) for part in Layer._fields}
 
 
+ADAM = {"state": {0: {"exp_avg": drawn(WIDTH, 3 * SIDE**2)}}, "param_groups": [{"lr": 0.001}]}
 NAMINGS = {
     "by number": lambda state: state,
     "by name": lambda state: renamed(state, "fc1", "fc2"),
     "alphabet against the order": lambda state: dict(sorted(renamed(state, "body", "a_head").items())),
     "ten and two": lambda state: renamed(state, "layers.2", "layers.10"),
     "a checkpoint": lambda state: {"epoch": 3, "model_state_dict": renamed(state, "module.0", "module.2")},
+    "beside its optimiser": lambda state: {"module": state, "optimizer": ADAM, "mean": torch.rand(1, 3, 1, 1)},
     "half precision": lambda state: {name: part.half() for name, part in state.items()},
 }
 
@@ -148,26 +152,13 @@ def test_other_weights_are_refused_in_one_sentence(kind, tmp_path):
         weights.read(tmp_path / "net.pth")
 
 
-def pruned(module):
-    prune.l1_unstructured(module[0], "weight", 0.3)
-    prune.random_unstructured(module[0], "bias", 0.3)
-    return module
-
-
 def test_a_pruned_weight_is_read_with_its_mask():
-    module, x = pruned(torch_network(300)), torch.rand(5, 300, generator=torch.Generator().manual_seed(1))
+    module, x = torch_network(300), torch.rand(5, 300, generator=torch.Generator().manual_seed(1))
+    for name in ("weight", "bias"):
+        prune.l1_unstructured(module[0], name, 0.3)
     target = weights.read(module.state_dict(), layout="HWC")
     torch.testing.assert_close(target.logits(x.double()), module(x).double(), rtol=0, atol=1e-5)
     assert (target.layers[0].weight == 0).sum() == 0.3 * WIDTH * 300 and not target.notes
-
-
-def test_a_checkpoint_with_its_optimiser_is_one_network():
-    module = torch_network(300)
-    module(torch.rand(2, 300)).sum().backward()
-    optimiser = torch.optim.Adam(module.parameters())
-    optimiser.step()
-    state = {"module": module.state_dict(), "optimizer": optimiser.state_dict(), "mean": torch.rand(1, 3, 1, 1)}
-    assert len(weights.read(state).layers) == 2
 
 
 LEFT = {
@@ -189,7 +180,7 @@ def test_names_that_were_not_understood_leave_the_outputs_unknown(kind):
 
 def test_a_finding_of_nothing_is_no_answer_where_not_all_was_asked(sides, mixing):
     norm = torch.nn.BatchNorm1d(WIDTH).state_dict(prefix="1.")
-    fresh, leaks = (audit(state | norm, *sides, progress=False) for state in (torch_network().state_dict(), mixing))
+    fresh, leaks = (audit(state | norm, *sides) for state in (torch_network().state_dict(), mixing))
     assert (fresh.status, leaks.status) == (report.NO_ANSWER, report.LEAKS)
     for found in (fresh, leaks):
         (said,) = checked(found)["finding"]["not_asked"]
@@ -200,7 +191,7 @@ def test_a_finding_of_nothing_is_no_answer_where_not_all_was_asked(sides, mixing
 def test_an_autoencoder_and_a_function_are_not_asked_all(sides):
     coder = torch_network(outputs=3 * SIDE**2)
     for given in (coder.state_dict(), coder, lambda batch: torch.zeros(len(batch), 2)):
-        found = audit(given, *sides, progress=False, steps=1)
+        found = audit(given, *sides, steps=1)
         assert found.status == report.NO_ANSWER and len(checked(found)["finding"]["not_asked"]) == 1
 
 
@@ -314,18 +305,21 @@ def test_p_values_are_uniform_without_a_leak_and_within_classes():
 
 def test_seven_of_eighteen_against_none_leak():
     """What looked at the interval of the area alone, and called it no leak."""
-    ours, theirs = torch.arange(18) < 7, torch.zeros(18, dtype=torch.bool)
-    count = judge.of_count("alike", ours, theirs)
-    assert (count.training, count.held_out) == (7, 0) and count.p == pytest.approx(0.0038, abs=2e-4)
-    others = [judge.Comparison("area", 0.55, 0.5, 0.3)] * 7
     near = [torch.zeros(18, dtype=torch.bool)] * 2
-    status, said = report.finding(near, judge.holm([count, *others]), [], 0.05)
+    count = judge.of_count("alike", torch.arange(18) < 7, near[0])
+    assert (count.training, count.held_out) == (7, 0) and count.p == pytest.approx(0.0038, abs=2e-4)
+    status, said = report.finding(near, judge.holm([count, *7 * [comparison("area", 0.3)]]), [], 0.05)
     assert status == report.LEAKS and "1 of 8 comparisons tells" in said
 
 
+def comparison(name, p):
+    """A Comparison with this p-value, which needs no correction."""
+    return judge.Comparison(name, 0.9, 0.5, p, p)
+
+
 def test_holm_is_holm():
-    tests = [judge.Comparison(str(p), 0, 0, p) for p in (0.04, 0.01, 0.03)]
-    assert [one.adjusted for one in judge.holm(tests)] == pytest.approx([0.06, 0.03, 0.06])
+    adjusted = [one.adjusted for one in judge.holm([comparison("", p) for p in (0.04, 0.01, 0.03)])]
+    assert adjusted == pytest.approx([0.06, 0.03, 0.06])
 
 
 @pytest.mark.parametrize("ours, theirs", [((9, 200), (0, 9)), ((1, 10), (0, 10)), ((9, 9), (0, 9)), ((9, 9), (4, 9))])
@@ -333,22 +327,29 @@ def test_holm_is_holm():
 @pytest.mark.parametrize("differ", [False, True])
 def test_pictures_that_came_back_leak_by_both_sizes_and_the_level(ours, theirs, level, differ):
     near = [torch.arange(size) < count for count, size in (ours, theirs)]
-    (test,) = judge.holm([judge.of_count(f"{judge.BACK} with what unmixing returned", *near)])
-    unlike = [judge.Comparison("brightness", 0.9, 0.5, 1e-4, 1e-4)] * differ
-    status, said = report.finding(near, [test], unlike, level)
-    assert (status == report.LEAKS) == (test.p < level)
+    (count,) = judge.holm([judge.of_count(f"{judge.BACK} with what unmixing returned", *near)])
+    status, said = report.finding(near, [count], [comparison("brightness", 1e-4)] * differ, level)
+    assert (status == report.LEAKS) == (count.p < level)
     assert "came back almost exactly" in said
     alone = not theirs[0]  # that none of so few came back does not say that nothing leaks
-    assert (status == report.NO_ANSWER) == (test.p >= level and (differ or alone))
+    assert (status == report.NO_ANSWER) == (count.p >= level and (differ or alone))
 
 
-def test_sides_that_differ_by_themselves_give_no_answer():
-    differs = [judge.Comparison("brightness", 0.9, 0.5, 1e-4, 1e-4)]
-    told = [judge.Comparison("loss", 0.9, 0.5, 1e-4, 1e-4)]
-    status, said = report.finding(None, told, differs, 0.05)
-    assert status == report.NO_ANSWER and "differ by themselves, in brightness" in said
-    assert report.finding(None, told, [], 0.05)[0] == report.LEAKS
-    assert report.finding(None, [], [], 0.05)[0] == report.NO_ANSWER
+@pytest.mark.parametrize("comparisons, differences, doubt, status, words", [
+    (["loss"], ["brightness"], (), 2, "There is no answer. The two sides differ by themselves, in brightness"),
+    (["loss"], [], (), 1, "Something leaks. 1 of 1 comparisons tells"),
+    (["loss"], [], ("It classifies 50 %.", True), 1, "Something leaks. 1 of 1 comparisons tells"),
+    ([], [], (), 2, "There is no answer. No attack could be run."),
+    (["none"], [], ("It classifies 50 %.", True), 2, "There is no answer. It classifies 50 %."),
+    (["none"], [], ("It classifies 50 %.",), 0, "These attacks found nothing. None of 1 comparisons"),
+])  # fmt: skip
+def test_what_is_found(comparisons, differences, doubt, status, words):
+    tests = (
+        [comparison(name, 0.5 if name == "none" else 1e-4) for name in some] for some in (comparisons, differences)
+    )
+    found, sentence = report.finding(None, *tests, 0.05, (), *doubt)
+    assert found == status and sentence.startswith(words)
+    assert ("50 %" in sentence) == (bool(doubt) and status != report.LEAKS)
 
 
 def checked(found):
@@ -361,7 +362,7 @@ def checked(found):
 
 
 def test_a_mixture_of_training_pictures_leaks(sides, mixing, tmp_path):
-    found = audit(mixing, *sides, progress=False, steps=5)
+    found = audit(mixing, *sides, steps=5)
     content = checked(found)
     assert found.status == report.LEAKS and found.sentence.startswith("Something leaks.")
     structure = next(one for one in content["stages"] if one["name"] == "structure of W₁")
@@ -376,7 +377,7 @@ def test_a_mixture_of_training_pictures_leaks(sides, mixing, tmp_path):
 def test_what_training_added_to_a_known_start_leaks(sides, mixing):
     start = torch_network(seed=3).state_dict()
     after = mixing | {"0.weight": mixing["0.weight"] + 0.9 * start["0.weight"]}
-    blind, seeing = (audit(after, *sides, before, progress=False, steps=5) for before in (None, start))
+    blind, seeing = (audit(after, *sides, before, steps=5) for before in (None, start))
     change = next(one for one in seeing.content["stages"] if one["name"] == "structure of the change of W₁")
     assert change["facts"]["inside"] == [M, 0] and change["facts"]["alpha"] == pytest.approx(0.9, abs=1e-3)
     assert checked(seeing)["nearest"]["record"] == "known-start" and seeing.status == report.LEAKS
@@ -384,7 +385,7 @@ def test_what_training_added_to_a_known_start_leaks(sides, mixing):
 
 
 def test_an_untrained_network_is_not_said_to_be_safe(sides):
-    found = audit(torch_network().state_dict(), *sides, progress=False, steps=5)
+    found = audit(torch_network().state_dict(), *sides, steps=5)
     assert found.status == report.FOUND_NOTHING and found.sentence.startswith("These attacks found nothing.")
     assert "correctly: it was not trained to the end, or its normalisation is another one" in found.sentence
     assert "safe" not in re.sub("base64,[^']*", "", found.html())
@@ -400,7 +401,7 @@ def test_a_function_is_audited_by_its_losses_alone(sides):
         known = [marks.get((255 * one.permute(1, 2, 0)).round().byte().numpy().tobytes()) for one in batch]
         return torch.tensor([[0.0, 0.1] if label is None else [5.0 * (1 - label), 5.0 * label] for label in known])
 
-    found = audit(classify, *sides, progress=False)
+    found = audit(classify, *sides)
     content = checked(found)
     assert [one["name"] for one in content["stages"]] == ["membership by loss"] and found.status == report.LEAKS
     first = content["true_positives"][0]
@@ -408,7 +409,7 @@ def test_a_function_is_audited_by_its_losses_alone(sides):
 
 
 def test_a_stage_beyond_the_limit_is_skipped_and_said(sides, mixing):
-    found = audit(mixing, *sides, progress=False, limit=0.0)
+    found = audit(mixing, *sides, limit=0.0)
     assert found.status == report.NO_ANSWER and "No attack could be run." in found.sentence
     assert "Membership by loss was skipped: It would take about 1 s" in found.sentence
     slow = stages.Outcome("unmixing of W₁", "skipped", "It would take about 9 s, and the limit is 1 s.")
@@ -463,19 +464,17 @@ def test_no_fault_is_taken_for_a_leak(kind, tmp_path):
 def test_a_finding_is_said_in_any_encoding(sides, mixing, tmp_path, monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), "cp1252")
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr("audit.__main__.audit", lambda **given: audit(mixing, *sides, steps=1, progress=False))
+    monkeypatch.setattr("audit.__main__.audit", lambda **given: audit(mixing, *sides, steps=1))
     assert main(["net.pth", "in", "held", "--out", str(tmp_path / "отчёт")]) == report.LEAKS
     assert out.buffer.getvalue().startswith(b"Something leaks.")
 
 
-def test_wrong_parameters_are_refused(sides, mixing):
-    for given, said in {
-        "layout": ("WHC", "The layout is"),
-        "loss": ("hinge", "The loss is 'hinge'"),
-        "shape": ((8, 8, 3), "Pictures have the sizes"),
-    }.items():
-        with pytest.raises(InputError, match=said[1]):
-            audit(mixing, *sides, progress=False, **{given: said[0]})
+@pytest.mark.parametrize("name, value, said", [
+    ("layout", "WHC", "The layout is"), ("loss", "hinge", "The loss is"), ("shape", (8, 8, 3), "have the sizes"),
+])  # fmt: skip
+def test_wrong_parameters_are_refused(name, value, said, sides, mixing):
+    with pytest.raises(InputError, match=said):
+        audit(mixing, *sides, **{name: value})
 
 
 def test_pictures_behind_a_known_start_are_sure(sides):
@@ -487,52 +486,23 @@ def test_pictures_behind_a_known_start_are_sure(sides):
         for net in (victim.released.network, victim.start)
     )
     mean = victim.mean.view(SHAPE)[0, 0].tolist()
-    content = checked(audit(after, *sides, before, mean=mean, layout="HWC", steps=1, progress=False))
+    content = checked(audit(after, *sides, before, mean=mean, layout="HWC", steps=1))
     sure = {side: [one["sure"] for one in content["images"] if one["side"] == side] for side in report.SIDES}
     assert sum(sure["training"]) >= M // 2 and not any(sure["held_out"])
     change = next(one for one in content["stages"] if one["name"] == "unmixing of the change of W₁")
     assert change["facts"]["sure"] >= sum(sure["training"]) and report.WITHOUT_START in content["limits"]
     without_bias = [{name: p for name, p in net.items() if name != "0.bias"} for net in (after, before)]
-    blind = audit(without_bias[0], *sides, without_bias[1], mean=mean, layout="HWC", steps=1, progress=False)
+    blind = audit(without_bias[0], *sides, without_bias[1], mean=mean, layout="HWC", steps=1)
     assert {one["sure"] for one in checked(blind)["images"]} == {None}
-
-
-def test_pictures_shown_in_a_wrong_way_give_no_answer():
-    small, doubt = (judge.Comparison("loss", 0.9, 0.5, p, p) for p in (0.5, 1e-4)), "It classifies 50 %."
-    nothing, leak = ([one] for one in small)
-    assert report.finding(None, nothing, [], 0.05, (), doubt, True) == (2, f"There is no answer. {doubt}")
-    status, sentence = report.finding(None, nothing, [], 0.05, (), doubt)
-    assert status == 0 and sentence.endswith(f"held-out ones. {doubt}")
-    assert report.finding(None, leak, [], 0.05, (), doubt, True) == report.finding(None, leak, [], 0.05)
-
-
-def bomb(path):
-    """A small file that says that it is a picture of 400 megapixels."""
-    path.write_bytes(b"P6 20000 20000 255\n")
-
-
-def real(path):
-    path.unlink()
-    Image.fromarray(np.zeros((SIDE, SIDE), np.float32)).save(path.with_suffix(".tiff"))
-
-
-def few(path):
-    for other in sorted(path.parent.iterdir())[2:]:
-        other.unlink()
-
-
-def dangling(path):
-    path.unlink()
-    path.symlink_to("nowhere.png")
 
 
 PICTURES = {
     "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:60]), "cannot be read as a picture"),
     "empty": (lambda path: path.write_bytes(b""), "cannot be read as a picture"),
-    "huge": (bomb, "is too large to be a training picture"),
-    "real": (real, "holds real numbers"),
-    "dangling": (dangling, "cannot be read as a picture"),
-    "few": (few, "There are 8 training pictures: give 10 or more"),
+    "huge": (lambda path: path.write_bytes(b"P6 20000 20000 255\n"), "is too large to be a training picture"),
+    "real": (lambda path: Image.fromarray(np.zeros((9, 9), np.float32)).save(path, "TIFF"), "holds real numbers"),
+    "dangling": (lambda path: path.unlink() or path.symlink_to("nowhere.png"), "cannot be read as a picture"),
+    "few": (lambda path: [one.unlink() for one in sorted(path.parent.iterdir())[2:]], "There are 8 training pictures"),
     "beside": (lambda path: path.rename(path.parent.parent / "x.png"), "holds pictures beside folders of pictures"),
 }
 OPTIONS = {
@@ -562,11 +532,12 @@ def folders(sides, tmp_path):
     return [tmp_path / "net.pth", *(saved(tmp_path / name, part) for name, part in zip(("in", "held"), sides))]
 
 
-@pytest.mark.parametrize("kind", PICTURES)
-def test_bad_pictures_give_one_sentence(kind, folders, tmp_path, capsys):
-    spoil, said = PICTURES[kind]
+@pytest.mark.parametrize("kind", [*PICTURES, *OPTIONS])
+def test_bad_pictures_and_options_give_one_sentence(kind, folders, tmp_path, capsys):
+    spoil, said = PICTURES.get(kind, (str, OPTIONS.get(kind)))
     spoil(sorted(folders[1].rglob("*.png"))[0])
-    assert said in one_sentence(folders, tmp_path / "out", capsys)
+    words = [folders[0] if word == "SELF" else word for word in kind.split() if kind in OPTIONS]
+    assert said in one_sentence([*folders, *words], tmp_path / "out", capsys)
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -576,29 +547,23 @@ def test_a_grey_network_takes_grey_pictures_alone(alike, sides, tmp_path, capsys
     grey = [(part[..., :1].repeat(3, -1) if alike else part, labels) for part, labels in sides]
     folders = [saved(tmp_path / name, part) for name, part in zip(("in", "held"), grey)]
     if alike:
-        found = audit(tmp_path / "grey.pth", *folders, steps=1, progress=False)
+        found = audit(tmp_path / "grey.pth", *folders, steps=1)
         assert "12 were cut to their middle square" in found.content["warnings"][0]
         return
     said = one_sentence([tmp_path / "grey.pth", *folders], tmp_path / "out", capsys)
     assert said.startswith("10 of the training pictures are in colour, and the network takes grey ones of 28×28")
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_bad_options_give_one_sentence(options, folders, tmp_path, capsys):
-    words = [str(folders[0]) if word == "SELF" else word for word in options.split()]
-    assert OPTIONS[options] in one_sentence([*folders, *words], tmp_path / "out", capsys)
-
-
 def test_copies_are_said(folders):
     first, *_ = sorted(folders[1].rglob("*.png"))
     (first.parent / "copy.png").write_bytes(first.read_bytes())
-    said = " ".join(checked(audit(*folders, steps=1, progress=False))["warnings"])
+    said = " ".join(checked(audit(*folders, steps=1))["warnings"])
     assert f"1 training pictures are copies of others, such as class 0/copy.png of class 0/{first.name}." in said
 
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_full_disk_leaves_no_half_of_a_report(failing, sides, mixing, tmp_path, monkeypatch):
-    found, write = audit(mixing, *sides, steps=1, progress=False), Path.write_text
+    found, write = audit(mixing, *sides, steps=1), Path.write_text
 
     def full(path, *arguments, **named):
         if path.name == report.FILES[failing]:
