@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from audit.judge import DIFFERENT
-
-SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+from utils.notebook.report import number as chance
+from utils.notebook.report import typeset
 
 
 def page(content, pictures, thumbnails):
@@ -34,19 +34,6 @@ def number(value):
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
 
 
-def chance(p):
-    """A p-value with two digits, as 0.0058 or 3·10⁻⁶; below a trillionth it is said to be so."""
-    if p < 1e-12:
-        return "< 10⁻¹²"
-    digits, _, power = f"{p:.2g}".partition("e")
-    return digits + (f"·10{str(int(power)).translate(SUPERSCRIPT)}" if power else "")
-
-
-def stated(p):
-    """A p-value with its sign: = 0.0058, or < 10⁻¹²."""
-    return chance(p) if p < 1e-12 else f"= {chance(p)}"
-
-
 def data_uri(pixels):
     """A picture (H, W, C) of bytes as the address of a PNG."""
     buffer = io.BytesIO()
@@ -65,7 +52,7 @@ def spectra(stages):
         points = (f"{50 + 580 * j / most:.1f},{15 + 190 * log / floor:.1f}" for j, log in enumerate(line))
         curves.append((name.removeprefix("structure of "), " ".join(points)))
     powers = range(0, math.floor(-floor) + 1, max(1, round(-floor / 4)))
-    ticks = [(f"{19 - 190 * n / floor:.0f}", f"10{str(-n).translate(SUPERSCRIPT)}" if n else "1") for n in powers]
+    ticks = [(f"{19 - 190 * n / floor:.0f}", typeset(f"1e-{n}").removeprefix("1·") if n else "1") for n in powers]
     return {"curves": curves, "ticks": ticks, "places": most}
 
 

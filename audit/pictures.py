@@ -50,7 +50,8 @@ def own_shapes(folders):
 def files(folder):
     """All files in a folder, sorted by name, and those that are pictures by their names; none hidden."""
     known = Image.registered_extensions()
-    inside = sorted(path for path in folder.rglob("*") if not (path.is_dir() or hidden(path.relative_to(folder))))
+    paths = [path for path in folder.rglob("*") if not path.is_dir()]
+    inside = sorted(path for path in paths if not any(part[0] == "." for part in path.relative_to(folder).parts))
     return inside, [path for path in inside if path.suffix.lower() in known]
 
 
@@ -132,11 +133,6 @@ def of_folder(folder, shape, what, skip):
     return Pictures(stacked, [classes[k] for k in kept] if classes else None, names, notes)
 
 
-def hidden(path):
-    """Whether a path leads through a hidden file or folder."""
-    return any(part.startswith(".") for part in path.parts)
-
-
 def pixels_of(path, shape, done):
     """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`. InputError if it cannot be read."""
     height, width, channels = shape
@@ -144,7 +140,9 @@ def pixels_of(path, shape, done):
     if picture.size != (width, height):
         if height != width:
             raise InputError(f"{path} is of {picture.size[0]}×{picture.size[1]}, not {width}×{height}: resize it.")
-        picture = squared(picture, height)
+        cut = min(picture.size)
+        left, top = ((size - cut) // 2 for size in picture.size)  # of the middle square
+        picture = picture.crop((left, top, left + cut, top + cut)).resize((width, height), Image.Resampling.LANCZOS)
         done[f"were cut to their middle square and resized to {height}×{width} by Lanczos' filter"] += 1
     return np.asarray(picture, dtype=np.float64).reshape(shape) / 255
 
@@ -193,13 +191,6 @@ def coloured(picture):
         return False
     pixels = np.asarray(picture.convert("RGB")).astype(int)
     return bool((pixels.max(2) - pixels.min(2)).max() > GREY)
-
-
-def squared(picture, side):
-    """The middle square of a picture, resized."""
-    cut = min(picture.size)
-    left, top = ((size - cut) // 2 for size in picture.size)
-    return picture.crop((left, top, left + cut, top + cut)).resize((side, side), Image.Resampling.LANCZOS)
 
 
 def compared(members, held_out):

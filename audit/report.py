@@ -13,10 +13,11 @@ from typing import NamedTuple
 import torch
 
 import audit.judge as judge
-from audit.page import bytes_of, page, stated
+from audit.page import bytes_of, page
 from audit.stages import BY_LOSS, Outcome
 from utils.errors import InputError
 from utils.kernels.similarity import ncc, stretch
+from utils.notebook.report import number
 
 DATA = Path(__file__).parent.parent / "data"
 SCHEMA = DATA / "audit.schema.json"
@@ -152,16 +153,22 @@ def returned(count, others, near):
 def compared(comparisons, unlike, leaks):
     """A sentence on what Comparisons tell: that the two sides are `unlike` by themselves, or that something leaks."""
     if unlike:
-        differ = f"differ by themselves, in {unlike[0].name} (p {stated(unlike[0].adjusted)})"
+        differ = f"differ by themselves, in {unlike[0].name} ({stated(unlike[0].adjusted)})"
         return f"The two sides {differ}, so no comparison can tell a leak: give pictures of one source, shuffled."
     if leaks:
         best = min(leaks, key=lambda one: one.adjusted)
         tell = "comparisons tells" if len(leaks) == 1 else "comparisons tell"
-        clearest = f"{best.name}, p {stated(best.adjusted)} after Holm's correction"
+        clearest = f"{best.name}, {stated(best.adjusted)} after Holm's correction"
         return f"{len(leaks)} of {len(comparisons)} {tell} training pictures from held-out ones ({clearest})."
     if comparisons:
         return f"None of {len(comparisons)} comparisons tells training pictures from held-out ones."
     return "No attack could be run."
+
+
+def stated(p):
+    """A p-value as p = 0.0058, or p < 10⁻¹²."""
+    text = number(p).replace("\u00a0", " ")
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
 def nearest(outcomes, with_start):
@@ -229,12 +236,16 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
     """The Report of all outcomes of a case of a weights.Target, under a `doubt` as run.doubt_of has it."""
     comparisons, missed = judge.holm([one for of in outcomes for one in of.comparisons]), not_asked(target, outcomes)
     status, sentence = finding(nearly_exact(outcomes), comparisons, control, level, missed, *doubt)
-    notes = [*(note for note in target.notes if note not in missed), *warnings, *unfinished(outcomes), doubt[0]]
-    found = risks(outcomes, sides)
+    notes, found = [*(note for note in target.notes if note not in missed), *warnings], risks(outcomes, sides)
+    if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
+        notes.append(f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}.")
+    if doubt[0] and doubt[0] not in sentence:
+        notes.append(doubt[0])
+    sizes = [layer.weight.shape for layer in case.layers]
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
-        "warnings": [note for note in notes if note and note not in sentence],
-        "network": {"name": target.name, "widths": widths(case.layers)},
+        "warnings": notes,
+        "network": {"name": target.name, "widths": [*sizes[0][::-1], *(n for n, _ in sizes[1:])] if sizes else []},
         "pictures": {"shape": list(case.shape), **{of: len(side.images) for of, side in zip(SIDES, sides)}},
         "stages": [staged(one) for one in outcomes],
         "comparisons": [one._asdict() for one in comparisons],
@@ -249,25 +260,10 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
         "seconds": round(seconds, 2),
     }
     small = [bytes_of(sides[one.side].images[one.index][None], case.shape)[0] for one in found]
-    shown = found if came_back(found, comparisons, level) else []
-    return Report(content, galleries(case, sides, shown), small if len(small) <= SMALL else [])
-
-
-def came_back(found, comparisons, level):
-    """Whether a training picture came back almost exactly, or clearly more of them than held-out ones are alike."""
-    alike = [one for one in comparisons if one.name.startswith("alike ")]
-    return any(one.image["returned"] for one in found if one.side == 0) or any(one.adjusted < level for one in alike)
-
-
-def unfinished(outcomes):
-    """A sentence on the stages that gave nothing, if there are any."""
-    missing = [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]
-    return [f"{len(missing)} of {len(outcomes)} stages gave no answer: {', '.join(missing)}."] if missing else []
-
-
-def widths(layers):
-    """How many values go in, and come out of every layer."""
-    return [layers[0].weight.shape[1], *(len(layer.weight) for layer in layers)] if layers else []
+    alike = any(one.adjusted < level for one in comparisons if one.name.startswith("alike "))
+    returned = any(one.image["returned"] for one in found if one.side == 0)
+    shown = galleries(case, sides, found if returned or alike else [])
+    return Report(content, shown, small if len(small) <= SMALL else [])
 
 
 def staged(outcome):

@@ -248,7 +248,10 @@ def in_order(matrices, source, shape):
         sizes = [matrices[name].shape for name in names]
         return fits(sizes[0][1], shape) and all(after[1] == before[0] for before, after in zip(sizes, sizes[1:]))
 
-    given, by_number = [*matrices], sorted(matrices, key=by_numbers)
+    def numbers(name):
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+    given, by_number = [*matrices], sorted(matrices, key=numbers)  # layers.10 behind layers.9
     others = [*filter(follows, itertools.permutations(given))] if len(given) <= SORTABLE else []
     alphabet = given == sorted(given) and not any(map(str.isdigit, "".join(given)))  # says nothing
     told = [*filter(follows, (by_number, given) if given == sorted(given) else (given, by_number))]
@@ -265,8 +268,3 @@ def in_order(matrices, source, shape):
         choices = f"{source} has {len(first)} matrices that take such pictures ({', '.join(first[:4])})"
         raise InputError(f"{choices}, as two networks have: save the state_dict() of one alone.")
     return first, False
-
-
-def by_numbers(name):
-    """A key that sorts layers.10 behind layers.9."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
