@@ -35,15 +35,14 @@ def measure(benchmark):
     What takes minutes is run `once`.
     """
 
-    def run(function, kernel, version, size, dtype, apart=False, scale=1, note="", flops=None, bytes=None, once=False):
+    def run(function, kernel, version, size, dtype, apart=False, scale=1, once=False, **work):
         about = {"kernel": kernel, "version": version, "size": size, "dtype": dtype}
-        benchmark.extra_info |= about | {"flops": flops, "bytes": bytes, "note": note}
+        benchmark.extra_info |= about | {"flops": None, "bytes": None, "note": ""} | work
         benchmark.group = ", ".join([kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart])
         benchmark.name += " ~" * (scale != 1)
         found = benchmark.pedantic(finished, (function,)) if once else benchmark(finished, function)
         if benchmark.enabled:
-            times = benchmark.stats.stats.data
-            times[:] = [scale * seconds for seconds in times]
+            benchmark.stats.stats.data[:] = [scale * seconds for seconds in benchmark.stats.stats.data]
         return found
 
     return run
@@ -61,10 +60,10 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     """Say what the times depend on, and not whose machine it is."""
     processor = machine_info["cpu"].get("brand_raw") or platform.machine()
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    processor = torch.cuda.get_device_name() if DEVICE.type == "cuda" else processor
     machine_info.clear()
-    machine_info["device"] = DEVICE.type
-    machine_info["processor"] = torch.cuda.get_device_name() if DEVICE.type == "cuda" else processor
-    machine_info |= {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "versions": versions}
+    machine_info |= {"device": DEVICE.type, "processor": processor, "cores": os.cpu_count()}
+    machine_info |= {"threads": torch.get_num_threads(), "versions": versions}
 
 
 def pytest_benchmark_update_json(config, benchmarks, output_json):
