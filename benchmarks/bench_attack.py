@@ -51,9 +51,9 @@ def test_restarts(n, version, measure):
     run = partial(decoreco.attack, victim, basis=networks.span(victim.network), **settings)
     few = partial(run, iterations=3)  # where they end is chaotic
     agree(few(start).images[0], few(start[0]).images, 1e-3)
-    whole, note = version == "one call", "50 steps of Adam in the coordinates of what W₁ sees"
-    given, scale = (start, 1) if whole else (start[0], MANY)
-    note += "" if whole else f"; extrapolated from one of {MANY} calls"
+    given, scale, note = start, 1, "50 steps of Adam in the coordinates of what W₁ sees"
+    if version == "one by one":
+        given, scale, note = start[0], MANY, f"{note}; extrapolated from one of {MANY} calls"
     size = {"restarts": MANY, "candidates": n}
     measure(lambda: run(given), "restarts", version, size, "float32", scale=scale, note=note)
 
@@ -79,10 +79,8 @@ def trained(m, *widths):
 
 @paper
 def test_paper_victim(measure):
-    train = partial(trained.__wrapped__, M, HIDDEN, HIDDEN)
-    assert (
-        measure(train, "paper", "victim", {"images": M, "width": HIDDEN}, "float32", once=True).loss < 1.0
-    )  # an output of 0 has 1
+    train, size = partial(trained.__wrapped__, M, HIDDEN, HIDDEN), {"images": M, "width": HIDDEN}
+    assert measure(train, "paper", "victim", size, "float32", once=True).loss < 1.0  # an output of 0 has 1
 
 
 @paper

@@ -60,14 +60,8 @@ def halfway(n, dtype):
 
 def replayed(function):
     """The same as a GPU repeats it, captured at the first call, when it is known how products are rounded."""
-    graph: list = []
-
-    def run():
-        if not graph:
-            graph.append(step.capture(function, 1))
-        graph[0].replay()
-
-    return run
+    graph = cache(partial(step.capture, function, 1))
+    return lambda: graph().replay()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"] + ["tf32"] * (DEVICE.type == "cuda"))
@@ -76,10 +70,9 @@ def replayed(function):
 def test_step(n, version, dtype, measure, rounding):
     network, x, coefficients, basis = halfway(n, dtype.replace("tf", "float"))
     spanned = version == "coordinates"
-    function, plainly = compare(network, x, coefficients, basis if spanned else None)
-    function = plainly if version == "plain" else function
+    ours, plain = compare(network, x, coefficients, basis if spanned else None)
+    function, note = plain if version == "plain" else ours, f"{basis.shape[1]} coordinates of 3072 pixels" * spanned
     work = {"flops": counted(function), "bytes": least_bytes(n, (3072, 1000, 1000, 1), x.element_size())}
-    note = f"{basis.shape[1]} coordinates of 3072 pixels" if spanned else ""
     if version == "products":
         function, note = products(function), "the matrix products of the step in pixels, alone"
     if DEVICE.type == "cuda":
