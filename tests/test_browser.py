@@ -3,7 +3,6 @@
 `make browser` renders the book into _build/test and runs this; BROWSER_PATH names a browser that is not on the PATH.
 """
 
-import base64
 import contextlib
 import functools
 import itertools
@@ -14,7 +13,6 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -47,6 +45,7 @@ CHANGED = ["color-contrast", "link-in-text-block", "region", "scrollable-region-
 
 NOT_OPENED = "The pages were not opened: there is no Chromium; BROWSER_PATH can name one."
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not BROWSER, reason=NOT_OPENED)]
+sizes = pytest.mark.parametrize("size", [SCREEN, PHONE], ids=["screen", "phone"])
 rendered = pytest.mark.skipif(not PAGES, reason="The pages were not opened: `make browser` renders them first.")
 
 READY = """async () => {
@@ -180,17 +179,13 @@ def problems(page, path):
     return [*page.said, *found, *page.evaluate(WIDE)]
 
 
-def weight(page):
-    """The bytes of the files that a page has asked for."""
-    files = {Path(unquote(urlsplit(url).path)) for url in page.asked if url.startswith("file:")}
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
 @rendered
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_whole_and_can_be_read_by_everybody(page, name):
     assert not problems(page, HTML / name)
-    assert weight(page) < (1e6 if name == "book/intro.html" else 5e6)
+    files = {Path(unquote(urlsplit(url).path)) for url in page.asked if url.startswith("file:")}
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    assert size < (1e6 if name == "book/intro.html" else 5e6)  # bytes that the page has asked for
 
 
 @rendered
@@ -219,7 +214,7 @@ def test_the_quiz_counts_what_a_reader_told(page, right):
 
 
 @rendered
-@pytest.mark.parametrize("size", [SCREEN, PHONE], ids=["screen", "phone"])
+@sizes
 def test_the_search_plays_and_a_tile_shows_its_secret(page, size):
     open_at(page, HTML / "book" / "unmixing-the-first-layer.html")
     page.set_viewport_size(size)
@@ -272,49 +267,41 @@ def planted(page):
     """What the page has planted: pictures (m, d), logits, weights and labels as tensors, once it has computed them."""
     page.wait_for_function("document.getElementById('plant').planted")
     kept = page.evaluate("""() => {
-      const box = document.getElementById("plant"), kept = box.planted;
-      const encoded = ({ buffer }) => {
-        let bytes = "";
-        for (let k = 0; k < buffer.byteLength; k += 2 ** 15)
-          bytes += String.fromCharCode(...new Uint8Array(buffer).subarray(k, k + 2 ** 15));
-        return btoa(bytes);
-      };
+      const box = document.getElementById("plant"), kept = Object.entries(box.planted);
       box.planted = null;
-      return Object.fromEntries(Object.entries(kept).map(([name, values]) => [name, encoded(values)]));
+      return JSON.stringify(Object.fromEntries(kept.map(([name, values]) => [name, [...values]])));
     }""")
-    found = {name: torch.tensor(np.frombuffer(base64.b64decode(text))) for name, text in kept.items()}
-    pictures = {name: found[name].view(len(found["y"]), -1) for name in ("wish", "first", "images")}
-    return found | pictures
+    found = {name: torch.tensor(values, dtype=torch.float64) for name, values in json.loads(kept).items()}
+    return found | {name: found[name].view(len(found["y"]), -1) for name in ("wish", "first", "images")}
 
 
 @rendered
-@pytest.mark.parametrize("size", [SCREEN, PHONE], ids=["screen", "phone"])
+@sizes
 def test_a_drawing_becomes_a_training_set_of_the_given_weights(page, size):
     open_at(page, HTML / "book" / "affine-model.html")
     page.set_viewport_size(size)
     box, paper = page.locator("#plant"), page.locator(".plant-paper canvas")
-    first = planted(page)
+    found = [planted(page)]
     box.get_by_label("vermilion").check()
     for key in ("ArrowUp", "Space", "ArrowLeft", "Space"):
         paper.press(key)
-    by_keys = planted(page)
+    found.append(planted(page))
     paper.scroll_into_view_if_needed()
     area = paper.bounding_box()
     page.mouse.move(area["x"] + 0.1 * area["width"], area["y"] + 0.9 * area["height"])
     page.mouse.down()
     page.mouse.move(area["x"] + 0.9 * area["width"], area["y"] + 0.6 * area["height"], steps=5)
     page.mouse.up()
-    drawn = planted(page)
+    found.append(planted(page))
     box.get_by_role("button", name="Letter A").press("Enter")
-    letter = planted(page)
-    wishes = [found["wish"] for found in (first, by_keys, drawn, letter)]
-    assert not any(torch.equal(one, other) for one, other in itertools.pairwise(wishes))
+    found.append(planted(page))
+    assert not any(torch.equal(one["wish"], other["wish"]) for one, other in itertools.pairwise(found))
     names = "gradient", "distance", "gradient-untouched"
     shown = [float(box.locator(f".plant-{name}").get_attribute("data-value")) for name in names]
     assert 0 < shown[0] < 1e-12 and shown[1] < 1e-18 and shown[2] > 0.1
     assert "is a training set of the given weights" in box.locator(".plant-said").inner_text()
-    for found in (drawn, letter):
-        stationary_as_the_chapter_computes_it(**found)
+    for drawn in found[2:]:
+        stationary_as_the_chapter_computes_it(**drawn)
 
 
 def stationary_as_the_chapter_computes_it(wish, first, images, logits, theta, y):
@@ -354,26 +341,25 @@ def test_the_report_of_an_audit_is_whole_and_asks_for_nothing(page, tmp_path):
     assert [url for url in page.asked if not url.startswith("data:")] == [path.as_uri()]
 
 
-def printing(folder):
-    """The script, in a process of its own: this one has a browser already."""
-    command = [sys.executable, "tools/print_book.py", str(folder), str(folder / "book.pdf")]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-
-def test_one_page_is_printed(tmp_path):
+@pytest.fixture
+def printed(tmp_path):
+    """A folder with a page, and a function that prints it in a process of its own: this one has a browser already."""
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "intro.html").write_text("<h1>One</h1><h1 style='break-before: page'>Two</h1>")
-    ended = printing(tmp_path)
+    command = [sys.executable, "tools/print_book.py", str(tmp_path), str(tmp_path / "book.pdf")]
+    return lambda: subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_one_page_is_printed(printed, tmp_path):
+    ended = printed()
     assert ended.returncode == 0 and "The book as a PDF" in ended.stdout, ended.stderr
-    printed = (tmp_path / "book.pdf").read_bytes()
-    assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
+    pdf = (tmp_path / "book.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", pdf)) == 2
 
 
-def test_what_cannot_be_printed_is_told(tmp_path, monkeypatch):
-    (tmp_path / "book").mkdir()
-    (tmp_path / "book" / "intro.html").write_text("<h1>One</h1>")
+def test_what_cannot_be_printed_is_told(printed, tmp_path, monkeypatch):
     (tmp_path / "book.pdf").mkdir()  # where the file should be
-    ended = printing(tmp_path)
+    ended = printed()
     assert ended.returncode == 1 and "book.pdf" in ended.stderr and "Traceback" not in ended.stderr
     monkeypatch.setattr(print_book, "browser", lambda: None)
     with pytest.raises(InputError, match="no Chromium to print with; BROWSER_PATH can name one"):
