@@ -1,16 +1,13 @@
 """python -m audit NETWORK MEMBERS HELD_OUT: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
 
 import argparse
-import contextlib
-import os
 import sys
 import traceback
-from pathlib import Path
 
 FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
 
 try:
-    from audit.report import FILES, NO_ANSWER, writable
+    from audit.report import FILES, NO_ANSWER, room
     from audit.run import audit
     from utils.errors import InputError
 except Exception:
@@ -47,23 +44,22 @@ def parser():
     line = argparse.ArgumentParser(
         "python -m audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    argument = line.add_argument
-    argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
-    argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
-                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
-    argument("held_out", help="ten or more other pictures of the same source, in that form")
-    argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
-    argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
-    argument("--mean", type=float, nargs="+", default=[0.0], help="taken off pixels in [0, 1] by the trainer")
-    argument("--deviation", type=float, nargs="+", default=[1.0], help="by which it then divided")
-    argument("--centred", action="store_true", help="it took off the mean of the training pictures, too")
-    argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
-    argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
-    argument("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
-    argument("--seed", type=int, default=0)
-    argument("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
-    argument("--limit", type=float, default=600.0, help="seconds of a stage, beyond which it is left out")
-    argument("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
+    line.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
+    line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
+                      "classes, or an .npz file with `images` and `labels`")  # fmt: skip
+    line.add_argument("held_out", help="ten or more other pictures of the same source, in that form")
+    line.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
+    line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
+    line.add_argument("--mean", type=float, nargs="+", default=[0.0], help="taken off pixels in [0, 1] by the trainer")
+    line.add_argument("--deviation", type=float, nargs="+", default=[1.0], help="by which it then divided")
+    line.add_argument("--centred", action="store_true", help="it took off the mean of the training pictures, too")
+    line.add_argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
+    line.add_argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
+    line.add_argument("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
+    line.add_argument("--seed", type=int, default=0)
+    line.add_argument("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
+    line.add_argument("--limit", type=float, default=600.0, help="seconds of a stage, beyond which it is left out")
+    line.add_argument("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
     return line
 
 
@@ -75,8 +71,7 @@ def main(arguments=None):
             stream.reconfigure(errors="backslashreplace")
     folder = given.pop("out")
     try:
-        with tidied(folder):
-            writable(folder)
+        with room(folder):
             report = audit(**given)
             path = report.save(folder)
         for warning in report.content["warnings"]:
@@ -95,18 +90,6 @@ def main(arguments=None):
             return NO_ANSWER
         traceback.print_exc()
         return FAULT
-
-
-@contextlib.contextmanager
-def tidied(folder):
-    """Whatever happens inside, remove what it made of a folder and of those above it, if that is empty afterwards."""
-    missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.exists(path)]
-    try:
-        yield
-    finally:
-        for path in missing:
-            with contextlib.suppress(OSError):  # a report is in it, or it was never made
-                path.rmdir()
 
 
 if __name__ == "__main__":

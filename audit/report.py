@@ -1,5 +1,6 @@
 """What an audit found: one sentence, the numbers behind it, and its two files."""
 
+import contextlib
 import csv
 import json
 import os
@@ -42,19 +43,11 @@ WITHOUT_START = "The stationarity attack and membership by loss do not use the n
 class Report(NamedTuple):
     """The result of an audit."""
 
+    status: int  # for exit: 0 nothing was found, 1 something leaks, 2 there is no answer
+    sentence: str  # the finding
     content: dict  # as data/audit.schema.json says
     pictures: dict  # for the page alone: {title: [(a picture, what came back, words)]}, pictures as (H, W, C) bytes
     thumbnails: list  # (H, W, C) bytes for the images of the content, or none
-
-    @property
-    def status(self):
-        """The exit status: 0 nothing was found, 1 something leaks, 2 there is no answer."""
-        return self.content["finding"]["status"]
-
-    @property
-    def sentence(self):
-        """The finding."""
-        return self.content["finding"]["sentence"]
 
     def json(self):
         """The content as a text."""
@@ -69,36 +62,42 @@ class Report(NamedTuple):
 
     def save(self, folder):
         """Write report.json and report.html into a folder, both or none: the path of the page."""
-        texts, folder = [self.json(), self.html()], writable(folder)
-        try:
-            with tempfile.TemporaryDirectory(dir=folder, prefix="report.") as beside:
-                for name, text in zip(FILES, texts):
-                    (Path(beside) / name).write_text(text, encoding="utf-8")
-                for name in FILES:
-                    os.replace(Path(beside) / name, folder / name)
-        except OSError as error:
-            raise unwritable(folder, error) from error
+        texts, folder = [self.json(), self.html()], Path(folder)
+        with room(folder), written(folder), tempfile.TemporaryDirectory(dir=folder, prefix="report.") as beside:
+            for name, text in zip(FILES, texts):
+                (Path(beside) / name).write_text(text, "utf-8", "backslashreplace")  # names of files may be no text
+            for name in FILES:
+                os.replace(Path(beside) / name, folder / name)
         return folder / FILES[1]
 
 
-def writable(folder):
-    """The path of a folder in which files can be written, made if it is missing; InputError otherwise."""
-    folder = Path(folder)
+@contextlib.contextmanager
+def room(folder):
+    """See that files can be written into a folder, and make it; at the end remove what was made of it and is empty."""
+    missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.exists(path)]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix="report.", suffix=".tmp") as probe:
-            probe.write(bytes(2**20))
-            probe.flush()
-            os.fsync(probe.fileno())
+        with written(folder):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix="report.", suffix=".tmp") as probe:
+                probe.write(bytes(2**20))
+                probe.flush()
+                os.fsync(probe.fileno())
+        yield
+    finally:
+        for path in missing:
+            with contextlib.suppress(OSError, ValueError):  # a report is in it, or it was never made
+                path.rmdir()
+
+
+@contextlib.contextmanager
+def written(folder):
+    """InputError where what is done meanwhile cannot be written into a folder."""
+    try:
+        yield
     except (OSError, ValueError) as error:
-        raise unwritable(folder, error) from error
-    return folder
-
-
-def unwritable(folder, error):
-    """The InputError for a folder in which nothing can be written."""
-    reason = getattr(error, "strerror", None) or error
-    return InputError(f"The report cannot be written to {folder} ({reason}): give a folder of yours with room in it.")
+        reason = getattr(error, "strerror", None) or error
+        give = "give a folder of yours with room in it"
+        raise InputError(f"The report cannot be written to {folder} ({reason}): {give}.") from error
 
 
 def nearly_exact(outcomes):
@@ -263,7 +262,7 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
     alike = any(one.adjusted < level for one in comparisons if one.name.startswith("alike "))
     returned = any(one.image["returned"] for one in found if one.side == 0)
     shown = galleries(case, sides, found if returned or alike else [])
-    return Report(content, shown, small if len(small) <= SMALL else [])
+    return Report(status, sentence, content, shown, small if len(small) <= SMALL else [])
 
 
 def staged(outcome):
