@@ -213,15 +213,15 @@ def by_loss(case):
         if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
             labels, right = tuple(1 - part for part in labels), [~part for part in right]
             note = " The two classes were exchanged, as the network has them so."
-        facts["accuracy"] = shares = [part.double().mean().item() for part in right]
-        told = f"{shares[0]:.0%} of the training and {shares[1]:.0%} of the held-out pictures are classified correctly."
+        facts["accuracy"] = ours, theirs = [part.double().mean().item() for part in right]
+        sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
     else:
-        told = "The classes are not known, so the loss of the likeliest class was taken."
+        sentence = "The classes are not known, so the loss of the likeliest class was taken."
     values = [losses(*one, case.recipe.loss) for one in zip(outputs, labels)]
     facts["losses"] = [part.tolist() for part in values]
     score = judge.scored([-part for part in values], case.labels)
     comparisons = (judge.of_area("loss", score),)
-    return Outcome(BY_LOSS, "ran", told + note, comparisons=comparisons, score=score, facts=facts)
+    return Outcome(BY_LOSS, "ran", sentence + note, comparisons=comparisons, score=score, facts=facts)
 
 
 def agreement(outcomes, shape):

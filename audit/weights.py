@@ -149,13 +149,12 @@ def named(state, source):
         choices = ", ".join(name or "the file's own" for name in inside)
         raise InputError(f"{source} holds {len(inside)} networks ({choices}): save the state_dict() of one alone.")
     state = next(iter(inside.values()), state)
-    found = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
-    for name, part in found.items():
+    parts = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
+    for name, part in parts.items():
         refuse(part, f"{source}: {name}")
-    found = {name: part.cpu() for name, part in found.items()}
-    if not found:
+    if not parts:
         raise InputError(f"{source} holds no tensor: save the network's state_dict().")
-    return found
+    return {name: part.cpu() for name, part in parts.items()}
 
 
 def networks_in(state, path=""):
@@ -207,15 +206,19 @@ def layers_of(state, source, shape):
     order, chain = in_order(many, source, shape)
     if not many[order[0]].any():
         raise InputError(f"{source}: {order[0]} is zero everywhere: give a network that was trained.")
-    biases = {name: state.get(sibling(name)) for name in order}
-    layers = tuple(Layer(many[name], bias_of(biases[name], many[name], f"{source}: {name}")) for name in order)
+    biases = [state.get(sibling(name)) for name in order]
+    for name, bias in zip(order, biases):
+        if bias is not None and bias.shape != many[name].shape[:1]:
+            gives = f"{name} gives {len(many[name])} values"
+            raise InputError(f"{source}: {gives}, and its bias has the shape {tuple(bias.shape)}.")
+    layers = tuple(Layer(many[name], bias if bias is None else bias.double()) for name, bias in zip(order, biases))
     used = {*order, *map(sibling, order)}
     rest = [name for name, part in state.items() if name not in used and (part.is_floating_point() or part.dim())]
     if chain and not rest:
         return layers, ""
-    why = "the shapes behind it do not follow each other"
-    if rest:
-        why = f"{rest[0]} is no part of a fully connected layer"
+    why = (
+        f"{rest[0]} is no part of a fully connected layer" if rest else "the shapes behind it do not follow each other"
+    )
     return layers[:1], f"Only the first layer of {source} was read, as {why}; its outputs are not known."
 
 
@@ -223,13 +226,6 @@ def sibling(name):
     """The name of the bias of a weight: fc1.weight has fc1.bias."""
     head, _, last = name.rpartition(".")
     return f"{head}.bias" if head else last.replace("weight", "bias")
-
-
-def bias_of(bias, weight, name):
-    """A layer's bias in double precision, or None; InputError if it does not fit."""
-    if bias is None or bias.shape == weight.shape[:1]:
-        return None if bias is None else bias.double()
-    raise InputError(f"{name} gives {len(weight)} values, and its bias has the shape {tuple(bias.shape)}.")
 
 
 def fits(inputs, shape):
@@ -254,9 +250,9 @@ def in_order(matrices, source, shape):
     given, by_number = [*matrices], sorted(matrices, key=numbers)  # layers.10 behind layers.9
     others = [*filter(follows, itertools.permutations(given))] if len(given) <= SORTABLE else []
     alphabet = given == sorted(given) and not any(map(str.isdigit, "".join(given)))  # says nothing
-    told = [*filter(follows, (by_number, given) if given == sorted(given) else (given, by_number))]
-    if told and not (alphabet and len({names[0] for names in others}) > 1):
-        return told[0], True
+    orders = [*filter(follows, (by_number, given) if given == sorted(given) else (given, by_number))]
+    if orders and not (alphabet and len({names[0] for names in others}) > 1):
+        return orders[0], True
     if len(others) == 1:
         return [*others[0]], True
     first = [name for name in by_number if fits(matrices[name].shape[1], shape)]
