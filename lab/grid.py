@@ -15,11 +15,11 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import yaml
@@ -31,7 +31,6 @@ from utils.notebook.parameters import assignments, check
 
 FOLDER = ROOT / "_build" / "grids"
 SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"
-TABLES = "table.csv", "means.html"
 MOST = 10_000  # runs
 TEXT, NAMES = (str, "text"), (dict, "names with values, as in {IMAGES: 500}")
 KEYS = {  # of a grid; the last three are for lab.record
@@ -45,10 +44,14 @@ class Strict(yaml.SafeLoader):
     """YAML in which no name stands twice: of two, YAML itself silently takes the second."""
 
     def construct_mapping(self, node, deep=False):
-        names = [key.value for key, _ in node.value]
-        if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-            raise InputError(f"{twice[0]} is named twice: take one out.")
+        refuse_twice("the file", [key.value for key, _ in node.value])
         return super().construct_mapping(node, deep)
+
+
+def refuse_twice(where, values):
+    """Raise InputError if one of the values is there twice."""
+    if twice := [value for place, value in enumerate(values) if value in values[:place]]:
+        raise InputError(f"{where} has {twice[0]!r} twice: take one out.")
 
 
 def read(path):
@@ -64,17 +67,13 @@ def read(path):
 
 def check_keys(grid):
     """Raise InputError unless the grid has the keys that it may have, with values of the right kind."""
-    if not isinstance(grid, dict):
-        raise InputError("a grid needs experiment: and cross:, as in experiments/example.yaml.")
+    if not isinstance(grid, dict) or not grid.get("cross"):
+        raise InputError("there are no runs: say what to cross, as in cross: {SEED: [0, 1, 2]}.")
     for name, value in grid.items():
-        if name not in KEYS:
-            raise InputError(f"there is no key {name!r}; a grid has {', '.join(KEYS)}.")
-        kind, what = KEYS[name]
+        kind, what = KEYS[choose("a key", name, KEYS)]
         right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
         if not right or name == "minutes" and not 0 < value < math.inf or name == "retries" and value < 0:
             raise InputError(f"{name} is {value!r}; it must be {what}.")
-    if not grid.get("cross"):
-        raise InputError("there are no runs: say what to cross, as in cross: {SEED: [0, 1, 2]}.")
     for name, values in grid["cross"].items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{name} is {values!r}; under cross it must be a list of values, as in [0, 1, 2].")
@@ -99,10 +98,8 @@ def checked(declared, name, value):
         raise InputError(f"{name} is set for every run: take it out.")
     value = typed(value, declared.get(name))
     check(declared, name, value)
-    if name == "DATASET" and value not in DATASETS and not (value.endswith(".npz") and os.path.isfile(value)):
-        from utils import images
-
-        images.load(value)  # says what is wrong
+    if name == "DATASET" and value not in DATASETS and not os.path.isfile(value):
+        raise InputError(f"There is no file {value}: check the path in DATASET, or take one of {', '.join(DATASETS)}.")
     return value
 
 
@@ -113,11 +110,9 @@ def values_of(grid, given, declared):
         raise InputError(f"{min(both)} is crossed and has one value, too: take one of them out.")
     if (runs := math.prod(map(len, cross.values()))) > MOST:
         raise InputError(f"these are {runs:,} runs: cross fewer values, for {MOST:,} runs at most.")
-    stated = {name: [value] for name, value in fixed.items()} | cross
-    found = {name: [checked(declared, name, value) for value in values] for name, values in stated.items()}
-    for name, values in found.items():
-        if twice := [value for place, value in enumerate(values) if value in values[:place]]:
-            raise InputError(f"{name} has {twice[0]!r} twice: take one out.")
+    found = {}
+    for name, values in ({name: [value] for name, value in fixed.items()} | cross).items():
+        refuse_twice(name, found.setdefault(name, [checked(declared, name, value) for value in values]))
     return found
 
 
@@ -132,29 +127,28 @@ def code_paths(notebook):
     return "utils", ":(glob)experiments/*.py", "requirements.lock", str(notebook)
 
 
-def commit_of(notebook):
-    """The commit that is checked out, marked -dirty if the code of a run is not that of the commit; "" without git."""
-    head = git("rev-parse", "HEAD") or ""
-    return head and head + "-dirty" * bool(git("status", "--porcelain", "--", *code_paths(notebook)))
-
-
 def plan_of(grid, given):
-    """Check a grid, and return its plan: for each run what it needs, under a key of all that it depends on."""
+    """Check a grid, and return its plan: for each run what it needs, under a key of all that it depends on.
+
+    Its commit is the one that is checked out, marked -dirty if the code is not that of the commit; "" without git.
+    """
     check_keys(grid)
     declared = declared_by(notebook := notebook_of(grid.get("experiment")))
     values = values_of(grid, given, declared)
-    shared = {"notebook": str(notebook), "code": code_of(notebook), "commit": commit_of(notebook), "threads": None}
+    commit = git("rev-parse", "HEAD") or ""
+    commit += "-dirty" * bool(git("status", "--porcelain", "--", *code_paths(notebook)))
+    shared = {"notebook": str(notebook), "code": code_of(notebook), "commit": commit, "threads": None}
     shared |= {"own": [name for name in OWN if name in declared], "minutes": grid.get("minutes", MINUTES)}
     texts = {value for listed in values.values() for value in listed if isinstance(value, str)}
     files = {text: hashlib.sha256(Path(text).read_bytes()).hexdigest() for text in texts if os.path.isfile(text)}
     runs = {}
     for parameters in (dict(zip(values, combined)) for combined in itertools.product(*values.values())):
         crossed = {name: parameters[name] for name in grid["cross"]}
-        label = " ".join(f"{name}={value}" for name, value in crossed.items())
         data = [files.get(value) for value in parameters.values() if isinstance(value, str)]
         text = json.dumps([shared["code"], parameters, data], sort_keys=True)
-        key = hashlib.sha256(text.encode()).hexdigest()[:16]
-        runs[key] = shared | {"crossed": crossed, "parameters": parameters, "label": label}
+        label = " ".join(f"{name}={value}" for name, value in crossed.items())
+        about = {"crossed": crossed, "parameters": parameters, "label": label}
+        runs[hashlib.sha256(text.encode()).hexdigest()[:16]] = shared | about
     return planned(runs, grid.get("retries", 0))
 
 
@@ -175,46 +169,42 @@ def snakemake(plan, folder, place, profile, *options):
     if profile and not (Path(profile) / "config.yaml").is_file():
         raise InputError(f"there is no file {profile}/config.yaml: give the folder of a profile.")
     path = place / "plan.json"
-    about = {"path": str(path), "folder": str(folder), "python": sys.executable}
-    write(path, json.dumps(plan | about).encode())
+    here = {"path": str(path), "folder": str(folder), "python": sys.executable, "driver": os.getpid()}
+    write(path, json.dumps(plan | here).encode())
     words = ["--snakefile", ROOT / "lab" / "Snakefile", "--directory", folder, "--config", f"plan={path}"]
-    words += ["--keep-going", "--nolock", "--ignore-incomplete", "--rerun-triggers", "mtime"]  # what is there is whole
+    words += ["--keep-going", "--nolock", "--rerun-triggers", "mtime"]
+    words += ["--forcerun", "table"]  # it makes no run for a table that is there
     cluster = ["--profile", Path(profile or "").resolve(), "--default-storage-prefix", folder]
     words += cluster if profile else ["--cores", str(plan["jobs"] * plan["threads"])]
     return [SNAKEMAKE, *words, "--scheduler", "greedy", "--nocolor", *options]
 
 
-@contextlib.contextmanager
-def alone(folder):
-    """Hold the lock of a grid's folder, which is free again when this process and its Snakemake are gone."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "driver.lock", "w") as lock:
-        for _ in range(20):  # a Snakemake whose driver was killed takes a moment to go
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(0.1)
-        else:
-            raise InputError(f"another driver is at work in {folder}: wait until it has ended.")
-        yield lock
-
-
 def finished(plan, folder):
     """{key: what it wrote} of the runs that are finished."""
-    found = {key: results_of(folder / "runs" / f"{key}.json") for key in plan["runs"]}
+    found = {key: results_of(folder / "runs" / key / OWN["RESULTS"]) for key in plan["runs"]}
     return {key: content for key, content in found.items() if content}
+
+
+def hold(lock, folder):
+    """Hold the lock of a grid's folder until this process and its Snakemake are gone; wait for another driver."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"another driver is at work in {folder}: waiting until it has ended.", flush=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def drive(plan, folder, profile=None):
     """Let Snakemake compute what is not finished; return {key: what it wrote} of all that is, and its status."""
-    with alone(folder) as lock, open(folder / "snakemake.log", "w") as log:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "driver.lock", "w") as lock, open(folder / "snakemake.log", "a") as log:
+        hold(lock, folder)
+        log.truncate(0)
         print(f"{len(finished(plan, folder))} of {len(plan['runs'])} done: {folder}", flush=True)
-        for name in TABLES:  # Snakemake makes no run for a table that is there
-            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / ".snakemake" / "incomplete", ignore_errors=True)  # what is there is whole
         command = snakemake(plan, folder, folder, profile, "--report", folder / "report.html", "--report-after-run")
         streams: dict = dict(stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()])
-        driver = os.environ | {"GRID_DRIVER": str(os.getpid())}
-        process = subprocess.Popen(command, start_new_session=True, env=driver, **streams)
+        process = subprocess.Popen(command, start_new_session=True, **streams)
         try:
             status = process.wait()
         except KeyboardInterrupt:  # here, Snakemake and its jobs end with this process
@@ -237,21 +227,25 @@ def dry_run(plan, folder, profile):
     """Let Snakemake say what it would run, without a trace; return its status."""
     with tempfile.TemporaryDirectory() as place:
         command = snakemake(plan, folder if folder.exists() else Path(place), Path(place), profile)
-        return subprocess.run([*command, "--dry-run", "--quiet", "rules", "--forcerun", "table"]).returncode
+        return subprocess.run([*command, "--dry-run", "--quiet", "rules"]).returncode
+
+
+def assignment(word):
+    """NAME and VALUE of a word; ValueError if it is none."""
+    name, value = word.split("=", 1)
+    return name, value
 
 
 def arguments_of(words):
     """The parsed command line; .given is {parameter: text}, .folder is where runs are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grid")
-    parser.add_argument("given", nargs="*", metavar="NAME=VALUE")
+    parser.add_argument("given", nargs="*", metavar="NAME=VALUE", type=assignment)
     parser.add_argument("--profile")
-    for name in ("--dry-run", "--dirty"):
-        parser.add_argument(name, action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--dirty", action="store_true")
     chosen = parser.parse_intermixed_args(words)
-    if wrong := [word for word in chosen.given if not re.match(r"\w+=", word)]:
-        parser.error(f"{wrong[0]} is not of the form NAME=VALUE")
-    chosen.given = dict(word.split("=", 1) for word in chosen.given)
+    chosen.given = dict(chosen.given)
     other = hashlib.sha256(json.dumps(chosen.given, sort_keys=True).encode()).hexdigest()[:8]
     chosen.folder = FOLDER / (Path(chosen.grid).stem + (f"-{other}" if chosen.given else ""))
     return chosen

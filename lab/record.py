@@ -20,48 +20,44 @@ RESULTS = ROOT / "data" / "results"
 
 def table_of(plan, done):
     """The lines of a .csv, one per number: the crossed parameters but SEED, then name, seed, value, baseline."""
-    crossed = [name for name in next(iter(plan["runs"].values()))["crossed"] if name != "SEED"]
-    yield *crossed, "name", "seed", "value", "baseline"
     for key, run in plan["runs"].items():
+        crossed = {name: value for name, value in run["crossed"].items() if name != "SEED"}
         for row in done[key]["rows"]:
-            numbers = (f"{row[name]:.13g}" if name in row else "" for name in ("value", "baseline"))
-            yield *(run["crossed"][name] for name in crossed), row["name"], row["seed"], *numbers
+            numbers = {name: f"{row[name]:.13g}" if name in row else "" for name in ("value", "baseline")}
+            yield crossed | {"name": row["name"], "seed": row["seed"]} | numbers
 
 
 def provenance(plan, done):
-    """What the numbers depend on, without a word of where they were computed."""
-    runs, found = plan["runs"], {key: content["provenance"] for key, content in done.items()}
-    groups: dict[tuple, list] = {}  # runs by what computed them
-    for key, run in runs.items():
-        groups.setdefault((run["commit"], found[key]["threads"], found[key]["device"]), []).append(run["label"])
-    by = [dict(commit=commit, threads=threads, device=device) for commit, threads, device in groups]
-    hashes: dict[int, set] = {}  # of the images, by seed
-    for content in done.values():
-        hashes.setdefault(content["parameters"]["SEED"], set()).add(content["provenance"]["data_sha256"])
+    """What the numbers depend on, without a word of where they were computed; threads are those of the cheapest run."""
+    found = {key: content["provenance"] for key, content in done.items()}
     seconds = {key: each["duration_seconds"] for key, each in found.items()}
-    cheapest = runs[min(seconds, key=lambda key: seconds[key])]
+    key = min(seconds, key=seconds.__getitem__)
+    run, cheapest, images = plan["runs"][key], found[key], {}
+    for content in done.values():
+        images.setdefault(content["parameters"]["SEED"], set()).add(content["provenance"]["data_sha256"])
     return {
-        "notebook": str(Path(cheapest["notebook"]).relative_to(ROOT)),
-        "code": [part | {"runs": labels if len(by) > 1 else "all"} for part, labels in zip(by, groups.values())],
-        "data_sha256_by_seed": {seed: sorted(all_) if len(all_) > 1 else min(all_) for seed, all_ in hashes.items()},
-        "versions": next(iter(found.values()))["versions"],
+        "notebook": str(Path(run["notebook"]).relative_to(ROOT)),
+        "code": [
+            {"commit": run["commit"], "threads": cheapest["threads"], "device": cheapest["device"], "runs": "all"}
+        ],
+        "data_sha256_by_seed": {seed: sorted(hashes) for seed, hashes in images.items()},
+        "versions": cheapest["versions"],
         "devices": sorted({each["device"] for each in found.values()}),
         "runs": len(found),
         "hours": round(sum(seconds.values()) / 3600, 2),
-        "cheapest": cheapest["crossed"],
+        "cheapest": run["crossed"],
     }
 
 
 def pictures_of(plan, folder, wanted):
     """{"LABEL/what": array} of the runs with these parameters, at most `first` pictures and the last one of each."""
     arrays = {}
-    for chosen in wanted:
-        first, where = chosen["first"], {name: value for name, value in chosen.items() if name != "first"}
+    for where in wanted:
         for key, run in plan["runs"].items():
-            if where.items() <= run["crossed"].items():
+            if where.items() <= (run["crossed"] | {"first": where["first"]}).items():
                 with np.load(folder / "runs" / key / OWN["PICTURES"]) as archive:
                     for what, array in archive.items():
-                        places = sorted({*range(min(first, len(array))), len(array) - 1})
+                        places = sorted({*range(min(where["first"], len(array))), len(array) - 1})
                         arrays[f"{run['label']}/{what}"] = array[places]
     return arrays
 
@@ -76,8 +72,11 @@ def record(path, given, folder, dirty=False):
         raise InputError("it has no label: say what the chapters are to call its results.")
     if not dirty and (not run["commit"] or run["commit"].endswith("-dirty")):
         raise InputError("the code of its runs is not committed: commit it first, or record all the same with DIRTY=1.")
-    csv.writer(table := io.StringIO(), lineterminator="\n").writerows(table_of(plan, done))
-    write(RESULTS / f"{path.stem}.csv", table.getvalue().encode())
+    rows = list(table_of(plan, done))
+    table = csv.DictWriter(text := io.StringIO(), rows[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write(RESULTS / f"{path.stem}.csv", text.getvalue().encode())
     fixed = {name: run["parameters"][name] for name in given if name != "DATASET"}  # whose path is of this machine
     about = {
         "command": f"make grid record GRID=experiments/{path.name}",
@@ -89,8 +88,7 @@ def record(path, given, folder, dirty=False):
     if arrays := pictures_of(plan, folder, stated.get("pictures", [])):
         np.savez_compressed(buffer := io.BytesIO(), **arrays)
         write(RESULTS / f"{path.stem}.npz", buffer.getvalue())
-    lines = table.getvalue().count("\n") - 1
-    print(f"{path}: {lines} numbers of {len(done)} runs, {len(arrays)} arrays of pictures.")
+    print(f"{path}: {len(rows)} numbers of {len(done)} runs, {len(arrays)} arrays of pictures.")
 
 
 def main(words):

@@ -49,7 +49,12 @@ def load(name):
         about = json.loads(description.read_text(encoding="utf-8"))
         crossed, runs = [*about["grid"]["cross"]], about["runs"]
     with readable(table):
-        return Recorded(name, lines(table.read_bytes().decode(), crossed, runs), about)
+        rows = list(csv.DictReader((text := table.read_text(encoding="utf-8")).splitlines(), strict=True))
+        numbers = [int(row["seed"]) + float(row["value"]) + float(row["baseline"] or 0) for row in rows]
+        found = {tuple(row["seed" if name == "SEED" else name] for name in crossed) for row in rows}
+        if not (text.endswith("\n") and all(map(math.isfinite, numbers)) and len(found) == runs):
+            raise ValueError("a line, a number or a run is not there")
+    return Recorded(name, rows, about)
 
 
 def everything():
@@ -57,22 +62,6 @@ def everything():
     found = [load(path.stem) for path in sorted((DATA / "results").glob("*.json"))]
     own = {one.name: one.about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos" for one in found}
     return {one.name: one for one in sorted(found, key=lambda one: (not one.about["full_size"], own[one.name]))}
-
-
-def lines(text, crossed, runs):
-    """A dict per line of a table; ValueError or TypeError unless lines are whole and all runs of the grid are there."""
-    rows = list(csv.DictReader(text.splitlines(), strict=True))
-    columns = {*crossed, "name", "seed", "value", "baseline"} - {"SEED"}
-    if not text.endswith("\n") or any(row.keys() != columns or None in row.values() for row in rows):
-        raise ValueError("a line is not whole")
-    for row in rows:
-        int(row["seed"])
-        if not math.isfinite(float(row["value"]) + float(row["baseline"] or 0)):
-            raise ValueError("a number is not finite")
-    names = ["seed" if name == "SEED" else name for name in crossed]
-    if len({tuple(row[name] for name in names) for row in rows}) != runs:
-        raise ValueError("not all runs are there")
-    return rows
 
 
 def values(recorded, quantity, column="value", **where):

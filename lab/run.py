@@ -1,7 +1,7 @@
 """Execute a notebook: `python -m lab.run NOTEBOOK OUTPUT.ipynb [NAME=VALUE …]`, and print how long it took.
 
-Snakemake calls it for a run of a grid: `python -m lab.run --grid PLAN.json KEY OUTPUT.json PARENT`. The run works in
-a folder of its own; when it has ended, its numbers come to OUTPUT.json in one step.
+Snakemake calls it for a run of a grid: `python -m lab.run --grid PLAN.json KEY RESULTS.json PARENT`. The run works in
+the folder of its numbers, which it writes last and in one step.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from utils.errors import InputError, write
+from utils.errors import InputError
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 360  # that a cell may take
@@ -76,6 +75,7 @@ def execute(notebook, output, parameters, minutes=MINUTES):
     import papermill
     from traitlets.config import Config
 
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
     settings = dict(kernel_name="python3", record_timing=False, progress_bar=False, execution_timeout=60 * minutes)
     settings |= dict(extra_arguments=["--log-level=CRITICAL"], start_timeout=600)  # it may take long on busy cores
     try:
@@ -117,7 +117,6 @@ def typed(value, default):
 def chapter(notebook, output, parameters):
     """Execute a notebook; its output is there when all is done."""
     begun, partial = time.monotonic(), output.with_suffix(".partial.ipynb")
-    partial.parent.mkdir(parents=True, exist_ok=True)
     execute(notebook, partial, parameters)
     os.replace(partial, output)
     print(f"{notebook.stem}: {time.monotonic() - begun:.0f} s", flush=True)
@@ -144,25 +143,23 @@ def results_of(path):
     return None
 
 
-def one_of_a_grid(run, folder, output):
-    """Compute a run in a folder of its own, then put its numbers in their place."""
+def one_of_a_grid(run, results):
+    """Compute a run in the folder of its numbers; these are the last that it writes."""
     if code_of(run["notebook"]) != run["code"]:
         raise InputError("the code has changed since this was begun: run the same command again.")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    own = {name: str(folder / OWN[name]) for name in run["own"]}
-    execute(run["notebook"], folder / "notebook.ipynb", run["parameters"] | own, run["minutes"])
-    if not results_of(results := folder / OWN["RESULTS"]):
-        raise InputError(f"it ended without writing its numbers to RESULTS: see {folder / 'notebook.ipynb'}")
-    write(output, results.read_bytes())
+    own = {name: str(results.with_name(OWN[name])) for name in run["own"]}
+    notebook = results.with_name("notebook.ipynb")
+    execute(run["notebook"], notebook, run["parameters"] | own, run["minutes"])
+    if not results_of(results):
+        raise InputError(f"it ended without writing its numbers to RESULTS: see {notebook}")
 
 
-def job(plan, key, output, parent):
+def job(plan, key, results, parent):
     """Compute a run of a plan, and print how many are done, or why it failed; return the status to exit with."""
     end_with(int(parent))
-    begun, runs, output = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"], Path(output)
-    said = sentence_of(lambda: one_of_a_grid(runs[key], output.with_suffix(""), output), f"{runs[key]['label']} failed")
-    done = sum(output.with_name(f"{each}.json").exists() for each in runs)
+    begun, runs, results = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"], Path(results)
+    said = sentence_of(lambda: one_of_a_grid(runs[key], results), f"{runs[key]['label']} failed")
+    done = sum((results.parents[1] / each / results.name).exists() for each in runs)
     last = f"{done} of {len(runs)} done, last: {runs[key]['label']} ({time.monotonic() - begun:.0f} s)"
     print(said or last, flush=True)
     return int(bool(said))

@@ -13,63 +13,58 @@ import csv
 import json
 import math
 import shutil
+from collections import Counter
 
 from lab import grid
 from lab.record import RESULTS
 from lab.run import ROOT, sentence_of, until_interrupted
 from utils import quantities
-from utils.errors import InputError, choose
+from utils.errors import choose, located
 
 FOLDER = ROOT / "_build" / "verify"
+BASELINE = " (baseline)"  # behind the name of a quantity, as in lab.recorded
 EQUAL, ROUNDING = 1e-9, 1e-12  # relative and absolute
 SHOWN = 5  # sentences on one run
-
-
-class Lacking(InputError):
-    """What this machine or this call lacks to compute a record again."""
 
 
 def numbers_of(rows):
     """{(quantity, seed): number} of some rows; a baseline is a quantity, too. Durations are the machine's: left out."""
     found = {}
     for row in rows:
-        for column, words in {"value": "", "baseline": " (baseline)"}.items():
+        for column, words in {"value": "", "baseline": BASELINE}.items():
             if row.get(column) not in (None, "") and not row["name"].endswith("seconds"):
                 found[row["name"] + words, str(row["seed"])] = float(row[column])
     return found
 
 
-def spread_of(name, seeds):
-    """From where to where a quantity holds, given its numbers of all seeds; None if it repeats, or has no entry now."""
-    try:
-        if quantities.find(name.removesuffix(" (baseline)")).repeats == "exactly":
-            return None
-    except InputError:
-        return None
+def compared(name, value, found, seeds):
+    """How a number now stands to the recorded one, and to those of all seeds: in words, and what is wrong, if it is."""
     width = max(max(seeds) - min(seeds), max(map(abs, seeds)) / 10)
-    return min(seeds) - width, max(seeds) + width
+    low, high = min(seeds) - width, max(seeds) + width
+    if found is None:
+        return "outside", f"{name} is recorded, and not computed any more"
+    if math.isclose(value, found, rel_tol=EQUAL, abs_tol=ROUNDING):
+        return "equal", ""
+    if quantities.find(name.removesuffix(BASELINE)).repeats == "exactly":
+        return "outside", f"{name} is {found:g}, recorded {value:g}"
+    if low <= found <= high:
+        return "in the spread", ""
+    return "outside", f"{name} is {found:g}, recorded {value:g}; {low:g} to {high:g} holds"
 
 
 def compare(rows, crossed, again):
     """How the numbers that were recorded of the run with these crossed parameters stand to its own rows now.
 
-    Returns four counts: equal, in the spread, outside and new; and a sentence for each that is outside.
+    Returns how many are equal, in the spread, outside and new; and a sentence for each that is outside.
     """
     alike = [row for row in rows if all(row[name] == str(value) for name, value in crossed.items() if name != "SEED")]
-    recorded = numbers_of(row for row in alike if row["seed"] == str(crossed.get("SEED", row["seed"])))
-    everything, now, equal, why = numbers_of(alike), numbers_of(again), 0, []
-    for (name, seed), value in recorded.items():
-        found = now.get((name, seed))
-        spread = spread_of(name, [number for (other, _), number in everything.items() if other == name])
-        if found is None:
-            why.append(f"{name} is recorded, and not computed any more")
-        elif math.isclose(value, found, rel_tol=EQUAL, abs_tol=ROUNDING):
-            equal += 1
-        elif not spread:
-            why.append(f"{name} is {found:g}, recorded {value:g}")
-        elif not spread[0] <= found <= spread[1]:
-            why.append(f"{name} is {found:g}, recorded {value:g}; {spread[0]:g} to {spread[1]:g} holds")
-    return (equal, len(recorded) - equal - len(why), len(why), len(now.keys() - recorded.keys())), why
+    old = numbers_of(row for row in alike if row["seed"] == str(crossed.get("SEED", row["seed"])))
+    now, of_seeds = numbers_of(again), {}
+    for (name, _), value in numbers_of(alike).items():
+        of_seeds.setdefault(name, []).append(value)
+    found = [compared(key[0], value, now.get(key), of_seeds[key[0]]) for key, value in old.items()]
+    counts = Counter(word for word, _ in found) + Counter(new=len(now.keys() - old.keys()))
+    return counts, [why for _, why in found if why]
 
 
 def code_of(commit, notebook):
@@ -80,43 +75,45 @@ def code_of(commit, notebook):
     return f"{changed or 'no file changed'} since {commit[:8]}"
 
 
-def runs_of(record, about, chosen):
-    """{key: what it needs} of the cheapest run of a record, or of all; InputError if they cannot be computed today."""
-    cross, fixed = about["grid"]["cross"], about["grid"].get("parameters", {})
-    if fixed.get("DATASET", "photos") != "photos":
-        fixed = fixed | {"DATASET": chosen.dataset}
-        if not chosen.dataset:
-            raise Lacking("it needs CIFAR-10's images, as DATASET=FILE.npz.")
-    if "cuda" in about.get("devices", ()) and not chosen.record:
+def lacking(foreign, about, chosen):
+    """What this machine or this call lacks to compute a record again, in words."""
+    if foreign and not chosen.dataset:
+        return "it needs CIFAR-10's images, as DATASET=FILE.npz."
+    if "cuda" in about["devices"] and not chosen.record:
         import torch  # which takes seconds
 
         if not torch.cuda.is_available():
-            raise Lacking(
-                f"it was recorded on a GPU, and there is none here; RECORD={record} takes the CPU, for hours."
-            )
-    if not chosen.all:
-        cheapest = about.get("cheapest") or {name: values[0] for name, values in cross.items()}
-        cross = {name: [value] for name, value in cheapest.items()}
-    today = grid.read(ROOT / "experiments" / f"{record}.yaml")["experiment"]  # may have had another name
-    runs = {}
-    for key, run in grid.plan_of({"experiment": today, "parameters": fixed, "cross": cross}, {})["runs"].items():
-        alike = (part for part in about.get("code", ()) if part["runs"] == "all" or run["label"] in part["runs"])
-        part = next(alike, {"commit": "", "threads": 1})  # the oldest records do not say
-        names = {"record": record, "label": f"{record} {run['label']}", "recorded": part["commit"]}
-        runs[f"{record}-{key}"] = run | names | {"threads": part["threads"]}
-    return runs
+            return "it was recorded on a GPU, and there is none here; RECORD names it for the CPU, for hours."
+    return ""
+
+
+def runs_of(record, about, chosen):
+    """{key: what it needs} of the cheapest run of a record, or of all; none if something lacks, which is printed."""
+    stated = grid.read(ROOT / "experiments" / f"{record}.yaml")
+    foreign = stated.get("parameters", {}).get("DATASET", "photos") != "photos"
+    if lacks := lacking(foreign, about, chosen):
+        print(f"{record} was not computed: {lacks}")
+        return {}
+    plan = grid.plan_of(stated, {"DATASET": chosen.dataset} if foreign else {})
+    cheapest = about.get("cheapest") or {name: values[0] for name, values in stated["cross"].items()}
+    code = about.get("code") or [{"commit": "", "threads": 1}]  # the oldest records do not say
+    more = {"record": record, "recorded": code[0]["commit"], "threads": code[0]["threads"]}
+    return {
+        f"{record}-{key}": run | more | {"label": f"{record} {run['label']}"}
+        for key, run in plan["runs"].items()
+        if chosen.all or run["crossed"] == cheapest
+    }
 
 
 def judge(run, about, content):
     """Print how a run that was computed again stands to its record, and what does not hold; return whether all does."""
     with open(RESULTS / f"{run['record']}.csv", newline="", encoding="utf-8") as file:
-        (equal, near, outside, new), why = compare(list(csv.DictReader(file)), run["crossed"], content["rows"])
+        counts, why = compare(list(csv.DictReader(file)), run["crossed"], content["rows"])
     images = about["data_sha256_by_seed"].get(str(content["parameters"]["SEED"]), [])
     if content["provenance"]["data_sha256"] not in ([images] if isinstance(images, str) else images):
         why.insert(0, "its images are others than those recorded")
-    counts = f"{equal} equal, {near} in the spread, {outside} outside, {new} new"
-    holds = "does not hold" if why else "holds"
-    print(f"{run['label']}: {counts}: {holds}; {code_of(run['recorded'], run['notebook'])}")
+    told = ", ".join(f"{counts[word]} {word}" for word in ("equal", "in the spread", "outside", "new"))
+    print(f"{run['label']}: {told}: {'does not hold' if why else 'holds'}; {code_of(run['recorded'], run['notebook'])}")
     print(*(f"  {each}\n" for each in why[:SHOWN]), sep="", end="")
     return not why
 
@@ -126,19 +123,14 @@ def verify(chosen):
     there = sorted(path.stem for path in RESULTS.glob("*.json"))
     names = [choose("RECORD", chosen.record, there)] if chosen.record else there
     records = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
-    runs, hold = {}, True
+    runs = {}
     for name, about in records.items():
-        try:
+        with located(name):
             runs |= runs_of(name, about, chosen)
-        except InputError as error:
-            lacking = isinstance(error, Lacking)
-            print(f"{name} {'was not' if lacking else 'cannot be'} computed: {error}")
-            hold &= lacking and not chosen.record
     done = grid.drive(grid.planned(runs), FOLDER)[0] if runs else {}
-    for key, content in done.items():
-        hold &= judge(runs[key], records[runs[key]["record"]], content)
+    hold = [judge(runs[key], records[runs[key]["record"]], content) for key, content in done.items()]
     shutil.rmtree(FOLDER / "runs", ignore_errors=True)  # so that the next call computes them again
-    return int(not hold or len(done) < len(runs))
+    return int(not all(hold) or len(done) < max(len(runs), bool(chosen.record)))
 
 
 def main(words):
