@@ -25,9 +25,8 @@ from pathlib import Path
 import yaml
 
 from lab.run import MINUTES, OWN, ROOT, code_of, results_of, sentence_of, typed, until_interrupted
-from utils.choices import DATASETS
 from utils.errors import InputError, choose, write
-from utils.notebook.parameters import assignments, check
+from utils.notebook.parameters import DATASETS, assignments, check
 
 FOLDER = ROOT / "_build" / "grids"
 SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"

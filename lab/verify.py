@@ -18,8 +18,8 @@ from collections import Counter
 from lab import grid
 from lab.record import RESULTS
 from lab.run import ROOT, sentence_of, until_interrupted
-from utils import quantities
 from utils.errors import choose, located
+from utils.notebook import registry
 
 FOLDER = ROOT / "_build" / "verify"
 BASELINE = " (baseline)"  # behind the name of a quantity, as in lab.recorded
@@ -45,7 +45,7 @@ def compared(name, value, found, seeds):
         return "outside", f"{name} is recorded, and not computed any more"
     if math.isclose(value, found, rel_tol=EQUAL, abs_tol=ROUNDING):
         return "equal", ""
-    if quantities.find(name.removesuffix(BASELINE)).repeats == "exactly":
+    if registry.find(name.removesuffix(BASELINE)).repeats == "exactly":
         return "outside", f"{name} is {found:g}, recorded {value:g}"
     if low <= found <= high:
         return "in the spread", ""

@@ -21,7 +21,7 @@ from lab import grid, run, verify
 
 ROOT = Path(__file__).parent.parent
 SUMS = "def double(x):\n    return 2 * x\n"
-UTILS = "__init__", "errors", "choices", "quantities", "attacks/__init__", "notebook/parameters"
+UTILS = "__init__", "errors", "attacks/__init__", "notebook/parameters", "notebook/registry"
 DECLARED = """# Parameters of this chapter
 DATASET = "photos"
 SEED = 0

@@ -11,21 +11,21 @@ import pytest
 from test_toy_runs import RELATIONS
 
 from lab import grid
-from utils import quantities
 from utils.errors import InputError
+from utils.notebook import registry
 
 ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "data" / "results").glob("*.csv"))
 
 
 def test_a_name_is_found_by_its_placeholders():
-    found = quantities.find("decoreco/margin/untuned/steps/2000/leak_auc")
+    found = registry.find("decoreco/margin/untuned/steps/2000/leak_auc")
     assert found.name.endswith("|<tracked_attack>/steps/<steps>/leak_auc")
     assert found.kind.name == "area" and found.baseline
-    found = quantities.find("landscape/bilevel/0.25/1/early_distance_to_noise")
+    found = registry.find("landscape/bilevel/0.25/1/early_distance_to_noise")
     assert found.name == "landscape/<formulation>/<λ₁>/<λ₂>/<early>distance_to_<image_set>"
     assert found.kind.bounds == "[0, ∞)"
-    assert quantities.find("rank/0.0001/neurons").most == "WIDTH"
+    assert registry.find("rank/0.0001/neurons").most == "WIDTH"
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_name_is_found_by_its_placeholders():
     ],
 )
 def test_other_names_are_refused(name):
-    with pytest.raises(InputError, match="is not registered: add it to data/quantities.yaml"):
-        quantities.find(name)
+    with pytest.raises(InputError, match="is registered 0 times: data/quantities.yaml must have it once"):
+        registry.find(name)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_other_names_are_refused(name):
     ],
 )
 def test_a_kind_bounds_its_numbers(kind, inside, outside):
-    holds = quantities.load().kinds[kind].holds
+    holds = registry.load().kinds[kind].holds
     assert all(map(holds, inside)) and not any(map(holds, outside))
 
 
@@ -76,9 +76,9 @@ def test_a_kind_bounds_its_numbers(kind, inside, outside):
     ],
 )
 def test_a_number_that_its_entry_does_not_allow_is_refused(name, value, baseline, sentence):
-    quantities.check("own/unmixing/alike", 50, 0, {"IMAGES": 50})  # which is allowed
+    registry.check("own/unmixing/alike", 50, 0, {"IMAGES": 50})  # which is allowed
     with pytest.raises(InputError) as caught:
-        quantities.check(name, value, baseline, {"IMAGES": 50})
+        registry.check(name, value, baseline, {"IMAGES": 50})
     assert str(caught.value).startswith(sentence)
 
 
@@ -89,12 +89,12 @@ def test_recorded_numbers_are_what_their_entries_allow(path):
         for row in csv.DictReader(file):
             crossed = {name: int(row[name]) for name in row if row[name].isdigit()}
             baseline = float(row["baseline"]) if row["baseline"] else None
-            quantities.check(row["name"], float(row["value"]), baseline, grid["parameters"] | crossed)
+            registry.check(row["name"], float(row["value"]), baseline, grid["parameters"] | crossed)
 
 
 SOUND = """
 kinds:
-  share: {meaning: A share., least: 0, most: 1}
+  share: {meaning: A share., bounds: "[0, 1]"}
 placeholders:
   k: {<number>: How many.}
   attack: {one|two/<k>: An attack.}
@@ -111,11 +111,10 @@ quantities:
         (", share:", ", area:", "<attack>/loss: it has 0 kinds, but it must have one of "),
         (", share:", ", share ≤ IMAGES: A loss., share:", "<attack>/loss: it has 2 kinds, but it must have one of "),
         ("<attack>/loss", "<attac>/loss", "<attac>/loss has <attac>, which is not defined: add it to the placeholders"),
-        ("one|two/<k>", "one|<attack>", "<attack> has <attack>, which is not defined"),
+        ("one|two/<k>", "one|<attack>", "one|<attack> has <attack>, which is not defined"),
         ("baseline: the start", "base: the start", "loss|rest/gain: there is no field base; use name, kind, meaning, "),
         ("share: A loss.", "share: ", "<attack>/loss: meaning is missing."),
-        ("about: Of all.", "on: Of all.", "about is missing."),
-        ("least: 0", "lowest: 0", "there is no field lowest; use name, meaning, least, "),
+        ("bounds:", "ends:", "cannot be read (Kind.__new__() got an unexpected keyword argument 'ends')"),
         ("baseline: the start", "repeats: often", "gain: repeats is 'often', but it must be one of 'exactly', "),
         ("quantities:", "entries:", "cannot be read ('quantities'): mend it."),
         ("{<number>: How many.}", "How many.", "cannot be read"),
@@ -125,12 +124,12 @@ quantities:
 def test_a_wrong_entry_is_refused_in_one_sentence(old, new, sentence, tmp_path):
     sound, path = tmp_path / "sound.yaml", tmp_path / "wrong.yaml"
     sound.write_text(SOUND, encoding="utf-8")
-    one, other = quantities.load(sound).entries[1:]
+    one, other = registry.load(sound).entries[1:]
     assert one.pattern.fullmatch("two/0.5/loss") and not one.pattern.fullmatch("two/x/loss")
     assert other.pattern.fullmatch("rest/gain") and other.most == "IMAGES" and other.baseline and not one.baseline
     path.write_text(SOUND.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        quantities.load(path)
+        registry.load(path)
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -143,15 +142,15 @@ def expanded(text, values):
 
 def registered(*numbers):
     """Every registered name with its entry, with each of these numbers for <number>."""
-    registry, values = quantities.load(), {"number": numbers}
-    for name, (text, _) in registry.placeholders.items():
+    found, values = registry.load(), {"number": numbers}
+    for name, (text, _) in found.placeholders.items():
         values[name] = [*expanded(text, values)]
-    return [(name, one) for one in registry.entries for name in expanded(getattr(one, "name", ""), values) if name]
+    return [(name, one) for one in found.entries for name in expanded(getattr(one, "name", ""), values) if name]
 
 
 def test_no_name_is_registered_twice():
     names = registered("0.5")
-    assert len(names) > 1800 and all(quantities.find(name) is one for name, one in names)
+    assert len(names) > 1800 and all(registry.find(name) is one for name, one in names)
 
 
 def test_every_relation_of_toy_runs_is_about_a_registered_name():
@@ -161,16 +160,16 @@ def test_every_relation_of_toy_runs_is_about_a_registered_name():
 
 
 def test_a_name_of_two_patterns_is_refused(monkeypatch):
-    registry = quantities.load()
-    monkeypatch.setattr(quantities, "load", lambda: registry._replace(entries=registry.entries * 2))
-    with pytest.raises(InputError, match="certificate/unseen is registered twice, by certificate/unseen and by "):
-        quantities.find.__wrapped__("certificate/unseen")
+    found = registry.load()
+    monkeypatch.setattr(registry, "load", lambda: found._replace(entries=found.entries * 2))
+    with pytest.raises(InputError, match="certificate/unseen is registered 2 times, by certificate/unseen, by certif"):
+        registry.find.__wrapped__("certificate/unseen")
 
 
 def test_nothing_is_defined_twice():
-    grid.read(quantities.FILE)  # which refuses two equal keys, where YAML keeps the last one, and says nothing
+    grid.read(registry.FILE)  # which refuses two equal keys, where YAML keeps the last one, and says nothing
 
 
 def test_how_a_quantity_repeats_is_said_beforehand():
-    assert quantities.find("certificate/needed").repeats == "exactly"
-    assert quantities.find("landscape/bilevel/0.25/1/distance_to_noise").repeats == "within the spread"
+    assert registry.find("certificate/needed").repeats == "exactly"
+    assert registry.find("landscape/bilevel/0.25/1/distance_to_noise").repeats == "within the spread"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from utils import choices
+from utils import images
 from utils.kernels import coefficients
 from utils.notebook import parameters, report
 
@@ -146,5 +146,5 @@ def test_a_device_that_is_not_there(monkeypatch):
         report.choose_device("cuda")
 
 
-def test_the_rules_that_parameters_know_are_those_that_there_are():
-    assert tuple(coefficients.RULES) == choices.RULES
+def test_the_words_that_parameters_know_are_those_that_there_are():
+    assert tuple(coefficients.RULES) == parameters.RULES and images.DATASETS == parameters.DATASETS

@@ -12,11 +12,11 @@ import torch
 from numpy.lib import format as npy
 from PIL import Image
 
-from utils.choices import DATASETS
 from utils.errors import InputError
 from utils.kernels import step
 
 DATA = Path(__file__).parent.parent / "data"
+DATASETS = ("photos", "cifar10", "cifar10-subset")  # as in utils/notebook/parameters.py, which loads no torch
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 ARRAYS, PARTS = ("images", "labels", "label_names"), ("training", "partition", "held-out")
 SUBSET = np.add.outer(range(0, 30_000, 10_000), range(1017)).ravel()  # of CIFAR-10; recorded results are made of it

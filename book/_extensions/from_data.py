@@ -3,28 +3,27 @@
 from sphinx.util.docutils import SphinxDirective
 
 from lab import ledger, ledger_page
-from utils import quantities
-from utils.notebook import report
+from utils.notebook import registry, report
 
 
 def kinds():
     """A table with a line for each kind."""
-    rows = [[one.name, one.bounds + ", whole" * one.whole, one.meaning] for one in quantities.load().kinds.values()]
+    rows = [[one.name, one.bounds + ", whole" * one.whole, one.meaning] for one in registry.load().kinds.values()]
     yield report.table(["kind", "values", "what it is"], *rows).data
 
 
 def placeholders():
     """An item for each placeholder."""
-    for name, (values, meaning) in quantities.load().placeholders.items():
+    for name, (values, meaning) in registry.load().placeholders.items():
         listed = ", ".join({"<number>": "any number", "": "nothing"}.get(v, f"`{v}`") for v in alternatives(values))
         yield from (f"- `<{name}>`: {listed}\\", f"  {meaning}")
 
 
 def names():
     """A section for each topic, with an item for each quantity."""
-    for one in quantities.load().entries:
-        if isinstance(one, quantities.Topic):
-            yield from ("", f"## {one.topic}", "", one.about, "")
+    for one in registry.load().entries:
+        if isinstance(one, dict):
+            yield from ("", f"## {one['topic']}", "", one["about"], "")
             continue
         bounds = one.kind.bounds.replace("∞)", f"`{one.most}`]") if one.most else one.kind.bounds
         baseline = f" Baseline: {one.baseline}." * bool(one.baseline)
@@ -51,7 +50,7 @@ class Part(SphinxDirective):
 
     def run(self):
         """The nodes of the part."""
-        for file in (quantities.FILE, ledger.FILE):
+        for file in (registry.FILE, ledger.FILE):
             self.env.note_dependency(str(file))
         text = "\n".join(PARTS[self.name][self.arguments[0]]())
         return self.parse_text_to_nodes(text, allow_section_headings=True)

@@ -3,11 +3,24 @@
 import ast
 import contextlib
 
-from utils.choices import allowed
+from utils.attacks import ATTACKS, RULES
 from utils.errors import InputError, choose
 
 FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
+DATASETS = ("photos", "cifar10", "cifar10-subset")  # those of utils/images, beside the path of an .npz file
+BEGUN = ("torch", "pretrained", "elsewhere")  # START of a training whose start is known
+CHOICES = {
+    "DEVICE": ("auto", "cpu", "cuda"),
+    "THETA_START": ("uniform", "standard"),
+    "RULE": RULES,
+    "ATTACK": tuple(ATTACKS),
+    "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
+    "START": ("random", "untuned", "ground_truth", "partition"),  # of an attack
+    "KNOWN": ("start", "half", "later"),  # what the attacker has of a known start
+    "SPACE": ("span", "pixels"),
+    **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS"), ("yes", "no")),
+}
 
 
 def assignments(source):
@@ -41,7 +54,8 @@ def check(declared, name, value):
     if type(value) is not type(default) and (type(default), type(value)) != (float, int):
         kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
         raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
-    choose(name, value, allowed(name, default, value))
+    begun = name == "START" and default in BEGUN
+    choose(name, value, BEGUN if begun else CHOICES.get(name, (value,)))
     if type(value) in (int, float) and not (0 < value < MOST or name in FROM_ZERO and value == 0):
         least = "0 or larger" if name in FROM_ZERO else "larger than 0"
         raise InputError(f"{name} is {value!r}; it must be {least}{'' if value < MOST else ', and less than 2⁶³'}.")

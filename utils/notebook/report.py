@@ -15,8 +15,8 @@ import torch
 from IPython import get_ipython
 from IPython.display import Markdown
 
-from utils import quantities
 from utils.errors import InputError, write
+from utils.notebook import registry
 from utils.notebook.parameters import assignments, check_parameters
 from utils.trial import Row as Row  # notebooks make their numbers with report.Row and report.rows
 from utils.trial import rows as rows
@@ -92,7 +92,7 @@ def save_file(name, path, contents):
 def save(run, rows, sha256):
     """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty.
 
-    Raises InputError, with or without RESULTS, unless every row is as `quantities` has it. Whatever stops the file
+    Raises InputError, with or without RESULTS, unless every row is as `registry` has it. Whatever stops the file
     after hours of work, the numbers are printed then.
     """
     provenance = {
@@ -107,7 +107,7 @@ def save(run, rows, sha256):
     text, path = json.dumps(content, indent=1), run.parameters["RESULTS"]
     try:
         for row in rows:
-            quantities.check(row.name, row.value, row.baseline, run.parameters)
+            registry.check(row.name, row.value, row.baseline, run.parameters)
         if path:
             save_file("RESULTS", path, text.encode())
     except InputError as error:
