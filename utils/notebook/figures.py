@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import itertools
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
@@ -20,11 +21,8 @@ plt.rc("grid", alpha=0.3)
 plt.rc("legend", frameon=False)
 
 
-def image_rows(rows, shape, labels, frames, scale=0.7, titles=()):
-    """Draw rows of images, clipped to [0, 1], each row with a label on its left and a colour of frame, or None.
-
-    `titles` are numbers that stand above the columns.
-    """
+def image_rows(rows, shape, labels, frames, scale=0.7):
+    """Draw rows of images, clipped to [0, 1], each row with a label on its left and a colour of frame, or None."""
     n = len(rows[0])
     fig, axes = plt.subplots(len(rows), n, figsize=(scale * n + 1, scale * len(rows) + 0.2), squeeze=False)
     for line, images, label, frame in zip(axes, rows, labels, frames):
@@ -35,8 +33,6 @@ def image_rows(rows, shape, labels, frames, scale=0.7, titles=()):
             ax.grid(False)
             ax.spines[:].set(visible=frame is not None, color=frame, linewidth=2.5)
         line[0].set_ylabel(label, rotation=0, ha="right", va="center")
-    for ax, value in zip(axes[0], titles):
-        ax.set_title(f"{value:.2f}", fontsize=9)
     fig.subplots_adjust(wspace=0.08, hspace=0.08)
     return fig
 
@@ -47,10 +43,13 @@ def pairs(images, neighbours, shape):
 
 
 def curves(series, xlabel, ylabel, hlines=(), scale="log"):
-    """Draw named curves [(label, x, y), …], with markers that tell them apart in grey, and levels [(label, y), …]."""
+    """Draw named curves [(label, x, y), …], with markers that tell them apart in grey, and levels [(label, y), …].
+
+    Where x is missing, values are numbered from 0.
+    """
     fig, ax = plt.subplots(figsize=(6.4, 3.8))
-    for (label, x, y), marker in zip(series, MARKERS * len(series)):
-        ax.plot(x, y, marker=marker, markevery=max(1, len(x) // 10), markersize=5, label=label)
+    for (label, *xy), marker in zip(series, itertools.cycle(MARKERS)):
+        ax.plot(*xy, marker=marker, markevery=max(1, len(xy[-1]) // 10), markersize=5, label=label)
     for label, level in hlines:
         ax.axhline(level, color=GREY, linestyle="--", linewidth=1)
         ax.annotate(label, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="#555555")
