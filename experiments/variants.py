@@ -91,11 +91,29 @@ VICTIMS: dict[str, dict] = {
     "private, noise 1": {**PRIVATE, "private": 1.0},
     "private, noise 0.1": {**PRIVATE, "private": 0.1},
 }  # the settings in which each victim differs from the first one
+WORDS = {  # how a setting is said, and how if it is 0 or none
+    "layers": "{} layers of weights", "neurons": "{} neurons", "loss": "{} loss", "decay": "weight decay {:g}",
+    "start": "first weights: {}", "optimiser": "{}", "rate": "rate {:g}", "momentum": "momentum {:g}",
+    "steps": "{:,} steps", "batch": "{} images in a step", "augment": "with {}", "centred": "mean subtracted",
+    "biases": "with biases", "clip": "gradients clipped to length {:g}", "private": "noise of {:g} times this length",
+    "frozen": "first layer never trained", "noise": "noise of {:.0%} on the weights", "bits": "{} bits for a weight",
+    "pruned": "{:.0%} of the weights set to zero", "polished": "polished",
+}  # fmt: skip
+WITHOUT = {
+    "batch": "all images in every step", "decay": "no weight decay", "momentum": "no momentum", "centred": "mean kept",
+    "biases": "no biases in the first layer",
+}  # fmt: skip
 
 
 def settings(name, neurons):
     """The Settings of a victim in VICTIMS, with so many neurons unless the victim has its own number."""
     return Settings(neurons=neurons)._replace(**VICTIMS[choose("VICTIM", name, VICTIMS)])
+
+
+def in_words(changes):
+    """Settings {name: value} in one line, such as weight decay 0.0075, 2,000 steps."""
+    words = (WITHOUT.get(k, "") if v in (0, "none") else WORDS[k].format(v) for k, v in changes.items())
+    return ", ".join(filter(None, words)).replace("cross_entropy", "cross-entropy")
 
 
 def versions(x, shape, augment):
