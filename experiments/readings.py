@@ -11,6 +11,7 @@ from utils.attacks.contract import Released
 from utils.errors import choose
 from utils.kernels import one_hidden
 from utils.kernels.similarity import pairwise_ssim
+from utils.notebook import report
 from utils.training import stationary
 
 STARTS = ("random", "ground_truth", "partition")
@@ -87,6 +88,26 @@ READINGS = {
     for base, several in CHANGES.items()
     for label, changes in several.items()
 }
+
+
+TRAINED = {"stationary": "until stationary", "quasi-Newton": "L-BFGS"}
+LABELS = {  # of settings, for a table
+    "images": "images m", "width": "width h", "sharpness": "sharpness β", "decay": "weight decay μ",
+    "victim": "victim trained by", "trained": "the victim's steps", "inner": "attacker trains by",
+    "inner_steps": "the attacker's steps K", "rate": "rate of descent", "outer": "images moved by",
+    "steps": "outer steps", "prepared": "start prepared",
+}  # fmt: skip
+WORDS: dict[str, dict] = {  # for values
+    "sharpness": {math.inf: "∞, the ReLU"}, "decay": {0.0: "none"}, "victim": TRAINED, "inner": TRAINED,
+    "outer": {"quasi-Newton": "L-BFGS", "fixed": "fixed steps"}, "prepared": {False: "no", True: "yes"},
+}  # fmt: skip
+
+
+def in_words(name, value):
+    """A setting of a reading and its value, for a table."""
+    if isinstance(value, float) and 0 < value < math.inf:
+        value = report.typeset(f"{value:g}").removeprefix("1·")
+    return LABELS.get(name, name), WORDS.get(name, {}).get(value, str(value))
 
 
 def reading_of(name, **sizes):
