@@ -93,8 +93,32 @@ def detect(named, truth):
 
 def precision(score, truth, first=10):
     """The share of true ones among the reconstructions with the largest scores."""
-    top = score.cpu().argsort(descending=True, stable=True)[:first]
-    return truth.cpu()[top].double().mean().item()
+    return likeliest(truth, score, first).double().mean().item()
+
+
+def likeliest(candidates, score, n):
+    """The n candidates (k, d) with the largest scores, chosen without the truth: (n, d)."""
+    order = score.argsort(descending=True, stable=True)
+    return candidates[order[:n].to(candidates.device)]
+
+
+def calibration(probability, truth):
+    """[bin, reconstructions, mean probability, share that is true] of every bin of probabilities (n,) with any."""
+    lines = []
+    for low, high in ((0, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 1)):
+        inside = (probability >= low) & ((probability < high) | (high == 1))
+        if inside.any():
+            shares = (f"{of[inside].double().mean():.2f}" for of in (probability, truth))
+            lines.append([f"{low} to {high}", str(inside.sum().item()), *shares])
+    return lines
+
+
+def asked(true, invented, n, seed):
+    """Indices of n true and n invented ones (k,), or of fewer, in a random order."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(true), generator=generator)
+    few = torch.cat([order[side[order]][:n] for side in (true, invented)])
+    return few[torch.randperm(len(few), generator=generator)]
 
 
 def name_of(attack, place, score="", quantity="auc"):

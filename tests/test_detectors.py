@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import chapter_functions, drawn
+from conftest import drawn
 from experiments import detection
 from utils import images, measures, null
 from utils.attacks import detectors
@@ -11,7 +11,6 @@ from utils.kernels import contrast
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import match
 
-CHAPTER = chapter_functions("can-anyone-tell")  # its curves, and its quiz
 SHAPE = (32, 32, 3)
 
 
@@ -83,7 +82,7 @@ def test_the_combination_learns_from_a_shadow_and_is_calibrated():
     probability = learned(named)
     alone = max(null.detection(score, truth).auc.value for score in named.values())
     assert null.detection(probability, truth).auc.value > alone + 0.05
-    for _, number, predicted, share in CHAPTER["calibration"](probability, truth):
+    for _, number, predicted, share in detection.calibration(probability, truth):
         assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
     scaled = {name: 5 + 3 * score for name, score in scored(1000, 1.0, 0)[0].items()}
     again = detectors.fit(scaled, scored(1000, 1.0, 0)[1])
@@ -94,25 +93,19 @@ def test_the_combination_learns_from_a_shadow_and_is_calibrated():
 def test_nothing_is_learned_where_all_is_true_or_nothing(value):
     named, truth = scored(20, 1.0, 0)
     assert detectors.fit(named, torch.full_like(truth, value)) is None
-    torch.testing.assert_close(CHAPTER["detector"](named, None), named["agreement"])
 
 
-def test_curves_precision_and_choice_follow_the_scores():
+def test_precision_and_choice_follow_the_scores():
     score = torch.tensor([3.0, 1.0, 3.0, 2.0, 0.0])
     truth = torch.tensor([True, True, False, True, False])
-    false, true = CHAPTER["roc"](score, truth)
-    assert false.tolist() == [0, 0.5, 0.5, 0.5, 1]
-    torch.testing.assert_close(true, torch.tensor([0, 1 / 3, 2 / 3, 1, 1]))
-    area = torch.trapezoid(true.double(), false.double()).item()
-    assert area == pytest.approx(null.area(score[truth], score[~truth]).value)
     assert detection.precision(score, truth, 3) == pytest.approx(2 / 3)
-    assert CHAPTER["likeliest"](torch.arange(5), score, 3).tolist() == [0, 2, 3]
+    assert detection.likeliest(torch.arange(5), score, 3).tolist() == [0, 2, 3]
 
 
 def test_calibration_counts_every_reconstruction_once():
     probability = torch.tensor([0.0, 0.05, 0.1, 0.6, 0.9, 1.0], dtype=torch.float64)
     truth = torch.tensor([False, False, True, False, True, True])
-    assert CHAPTER["calibration"](probability, truth) == [
+    assert detection.calibration(probability, truth) == [
         ["0 to 0.1", "2", "0.03", "0.00"],
         ["0.1 to 0.5", "1", "0.10", "1.00"],
         ["0.5 to 0.9", "1", "0.60", "0.00"],
@@ -122,12 +115,12 @@ def test_calibration_counts_every_reconstruction_once():
 
 def test_the_quiz_asks_for_as_many_of_both_kinds():
     true, invented = torch.arange(60) < 20, torch.arange(60) >= 40
-    some = CHAPTER["asked"](true, invented, 8, 0)
+    some = detection.asked(true, invented, 8, 0)
     assert len(set(some.tolist())) == 16 and true[some].sum() == invented[some].sum() == 8
-    again, other = (CHAPTER["asked"](true, invented, 8, seed).tolist() for seed in (0, 1))
+    again, other = (detection.asked(true, invented, 8, seed).tolist() for seed in (0, 1))
     assert some.tolist() == again != other
     assert true[some][:8].sum() not in (0, 8)  # shuffled
-    assert len(CHAPTER["asked"](torch.arange(60) < 3, invented, 8, 0)) == 11  # all three that there are
+    assert len(detection.asked(torch.arange(60) < 3, invented, 8, 0)) == 11  # all three that there are
 
 
 def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
