@@ -1,22 +1,20 @@
 """KKT sets: exact constructions, and sets that must keep what the derivations say they keep."""
 
 from functools import cache
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import chapter_functions, drawn
-from experiments import certificates, kkt_sets
+from conftest import drawn
+from experiments import certificates, exact_sets, kkt_sets
 from utils import images, networks
 from utils.errors import InputError
 from utils.kernels.similarity import l2
 from utils.networks import change, flatten, forward
 from utils.training import stationary
 
-chapter = SimpleNamespace(**chapter_functions("other-sets"))
 DRAWS = st.integers(0, 10**6)
 often = settings(deadline=None, max_examples=30, derandomize=True)
 seldom = settings(often, max_examples=4)  # what is slow
@@ -36,7 +34,7 @@ def clusters(seed, dimensions, n=6, spread=0.35, distance=3.0):
 @cache
 def exact(seed, dimensions=9, neurons=3, bias=True):
     """A KKT set at rounding level; only those points that the construction allows."""
-    return chapter.exact_set(*clusters(seed, dimensions), neurons, bias, seed)
+    return exact_sets.exact_set(*clusters(seed, dimensions), neurons, bias, seed)
 
 
 @cache
@@ -129,7 +127,7 @@ def test_budget_is_the_first_change_of_a_neuron(seed):
 def test_derived_bound_holds(seed, trained, scale):
     kkt = rough(seed % 50) if trained else exact(seed)
     if not trained:  # the same picture in other units
-        kkt = chapter.exact_set(scale * kkt.points, kkt.signs, 2, bias=False)
+        kkt = exact_sets.exact_set(scale * kkt.points, kkt.signs, 2, bias=False)
     for index in range(0, len(kkt.points), 3):
         way = kkt_sets.tangent(kkt, index, drawn(9, seed=seed))
         assert kkt_sets.reach(kkt, index, way) >= kkt_sets.bounds(kkt, index, way).derived * (1 - 1e-9)
@@ -145,7 +143,7 @@ def test_faraway_is_further_than_asked_for(seed, distance, trained):
     far = kkt_sets.faraway(kkt, distance, seed)
     assert len(far.points) == 2 * len(kkt.points)
     assert l2(far.points, kkt.points).min() > distance
-    assert chapter.residual_change(far, kkt) < 1e-14 * max(1.0, distance) * 1e3
+    assert exact_sets.residual_change(far, kkt) < 1e-14 * max(1.0, distance) * 1e3
     assert (kkt_sets.margins(far) > 1 - 1e-8).all()
 
 
@@ -174,7 +172,7 @@ def test_sets_that_explain_a_network_exactly_as_well(seed, trained):
     assert len(condensed.points) == len(used)
     assert kkt_sets.alone(condensed).all()
     for made in (condensed, kkt_sets.straight_split(kkt, 5.0)):
-        assert chapter.residual_change(made, kkt) < 1e-9
+        assert exact_sets.residual_change(made, kkt) < 1e-9
         assert torch.allclose(per_label(made), per_label(kkt), rtol=1e-12)
         assert kkt_sets.margins(made).min() > 1 - 1e-8
 
@@ -258,9 +256,9 @@ KKT = exact(0)
 POINTS, SIGNS = clusters(0, 4)
 MIDDLE = POINTS - 3.0 * SIGNS[:, None] * double(1, 0, 0, 0)
 REFUSED = [
-    ("No hyperplane parts class", chapter.two_groups, MIDDLE, SIGNS, 1, False),
-    ("No hyperplane parts class -1", chapter.compatible, POINTS[:6], SIGNS[:6]),
-    ("active at points of the other class", chapter.two_groups, POINTS + double(4, 0, 0, 0), SIGNS, 1, False),
+    ("No hyperplane parts class", exact_sets.two_groups, MIDDLE, SIGNS, 1, False),
+    ("No hyperplane parts class -1", exact_sets.compatible, POINTS[:6], SIGNS[:6]),
+    ("active at points of the other class", exact_sets.two_groups, POINTS + double(4, 0, 0, 0), SIGNS, 1, False),
     ("A training image is misjudged", certificates.fitted, KKT.network, KKT.points, -KKT.signs),
 ]  # fmt: skip
 
