@@ -84,3 +84,21 @@ def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **set
 def candidates(rule, data):
     """How many images DecoReco moves by a rule: as many as the attacker has; where images are tied to theirs, m."""
     return len((data.secret if rule == "tied" else data.known).labels)
+
+
+def decoreco_trial(data, recipe, rule, place, seed, space="pixels", restart=None, **settings):
+    """DecoReco on a network trained on a Split's secret images: a Trial.
+
+    `space` is `pixels`, or `span`, that of the first layer. With `restart`, a seed of
+    coefficients, a second attack begins at other noise, which any adversary can draw.
+    """
+    victim = stationary.train(data.secret, recipe, seed)
+    basis = networks.span(victim.released.network) if space == "span" else None
+    settings |= {"rule": rule, "basis": basis}
+    start = begin(place, data, victim, seed, candidates(rule, data))
+    found, again = decoreco.attack(victim.released, start, seed=seed, **settings), None
+    if restart is not None:
+        noise = begin("random", data, victim, seed + 1000, len(start))
+        again = decoreco.attack(victim.released, noise, seed=restart, **settings)
+    name = Name("decoreco", rule, place)
+    return Trial(name, seed, data, victim, start, found, basis, again)
