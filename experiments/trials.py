@@ -86,13 +86,12 @@ def candidates(rule, data):
     return len((data.secret if rule == "tied" else data.known).labels)
 
 
-def decoreco_trial(data, recipe, rule, place, seed, space="pixels", restart=None, **settings):
-    """DecoReco on a network trained on a Split's secret images: a Trial.
+def decoreco_trial(data, victim, rule, place, seed, space="pixels", restart=None, **settings):
+    """DecoReco on a Victim trained on a Split's secret images: a Trial.
 
     `space` is `pixels`, or `span`, that of the first layer. With `restart`, a seed of
     coefficients, a second attack begins at other noise, which any adversary can draw.
     """
-    victim = stationary.train(data.secret, recipe, seed)
     basis = networks.span(victim.released.network) if space == "span" else None
     settings |= {"rule": rule, "basis": basis}
     start = begin(place, data, victim, seed, candidates(rule, data))

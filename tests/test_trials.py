@@ -56,14 +56,15 @@ def test_who_knows_the_first_weights_begins_at_them(data, knowledge, draw):
 
 
 def test_a_restart_has_noise_and_coefficients_of_its_own(data):
-    trial = trials.decoreco_trial(data, LAYERS, "signed", "random", 3, "span", restart=1003, iterations=5)
-    network = stationary.train(data.secret, LAYERS, 3).released
+    victim = stationary.train(data.secret, LAYERS, 3)
+    trial = trials.decoreco_trial(data, victim, "signed", "random", 3, "span", restart=1003, iterations=5)
+    network = victim.released
     settings = {"basis": networks.span(network.network), "iterations": 5}
     for seed, found in ((3, trial.attack), (1003, trial.again)):
         start = starts.normal(20, data.secret.images.shape[1], 0.0197, seed)
         expected = decoreco.attack(network, start, seed=seed, **settings)
         assert torch.equal(found.images, expected.images)
-    assert trials.decoreco_trial(data, LAYERS, "signed", "ground_truth", 3, iterations=1).again is None
+    assert trials.decoreco_trial(data, victim, "signed", "ground_truth", 3, iterations=1).again is None
 
 
 def test_images_that_are_tied_to_theirs_are_as_many(data):
