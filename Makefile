@@ -27,7 +27,7 @@ JOBS ?= $(shell echo $$(($(CORES) < 2 ? 1 : $(CORES) < 8 ? 2 : $(CORES) / 4)))
 PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
 CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
 # The longest first, so that no worker is left with one at the end.
-LONG := $(filter $(CHAPTERS),energy-landscape decoreco-attack behind-a-known-start inside-the-solver rank-decides)
+LONG := $(filter $(CHAPTERS),three-starts-decoreco decoreco-attack bilevel-attack can-anyone-tell unmixing-the-first-layer inside-the-solver)
 ORDERED := $(LONG) $(filter-out $(LONG),$(CHAPTERS))
 quoted = '$(subst ','\'',$(1))'
 matches = $(shell printf '%s' $(call quoted,$(1)) | grep -xE '$(2)')

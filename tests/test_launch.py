@@ -80,9 +80,9 @@ def test_make_hands_on_what_it_is_given(make):
 
 
 def test_a_chapter_runs_again_if_what_it_depends_on_is_newer_and_one_that_fails_stops_no_other(make):
-    contents = "- file: book/a\n- file: book/energy-landscape\n- file: book/three-starts-bilevel\n"
+    contents = "- file: book/a\n- file: book/decoreco-attack\n- file: book/three-starts-bilevel\n"
     Path("_toc.yml").write_text(contents)
-    for path in map(Path, ("book/a.ipynb", "book/energy-landscape.ipynb", "utils/kernels/b.py", "data/results/c.csv")):
+    for path in map(Path, ("book/a.ipynb", "book/decoreco-attack.ipynb", "utils/kernels/b.py", "data/results/c.csv")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (BIN / "python").write_text(
@@ -94,7 +94,7 @@ def test_a_chapter_runs_again_if_what_it_depends_on_is_newer_and_one_that_fails_
         status = make("runs", "JOBS=1", "-o", ".venv/ready")[0]
         return status, [Path(call[2]).stem for call in calls() if "lab.run" in call]
 
-    assert ran() == (0, ["energy-landscape", "a", "three-starts-bilevel"])  # the longest first
+    assert ran() == (0, ["decoreco-attack", "a", "three-starts-bilevel"])  # the longest first
     assert ran() == (0, [])
     os.utime("book/a.ipynb", (2e9, 2e9))
     assert ran() == (0, ["a"])
@@ -102,7 +102,7 @@ def test_a_chapter_runs_again_if_what_it_depends_on_is_newer_and_one_that_fails_
     Path("_toc.yml").write_text(contents.replace("book/a", "book/fails"))
     for path in ("utils/kernels/b.py", "data/results/c.csv", "requirements.lock"):
         os.utime(path, (2.1e9, 2.1e9))
-        assert ran() == (2, ["energy-landscape", "fails", "three-starts-bilevel"])
+        assert ran() == (2, ["decoreco-attack", "fails", "three-starts-bilevel"])
         os.utime(path, (1e9, 1e9))
     assert 'JOBS is "many": it must be a whole number' in make("runs", "JOBS=many")[1]
 
