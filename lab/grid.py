@@ -214,14 +214,6 @@ def drive(plan, folder, profile=None):
         return finished(plan, folder), status
 
 
-def go_on(plan, folder, profile):
-    """Run what is not finished; return the status to exit with."""
-    done, status = drive(plan, folder, profile)
-    there = f"see {folder / 'snakemake.log'}" if status else f"{folder / 'table.csv'}, {folder / 'report.html'}"
-    print(f"{len(done)} of {len(plan['runs'])} done: {there}")
-    return int(status != 0)
-
-
 def dry_run(plan, folder, profile):
     """Let Snakemake say what it would run, without a trace; return its status."""
     with tempfile.TemporaryDirectory() as place:
@@ -229,34 +221,38 @@ def dry_run(plan, folder, profile):
         return subprocess.run([*command, "--dry-run", "--quiet", "rules"]).returncode
 
 
-def assignment(word):
-    """NAME and VALUE of a word; ValueError if it is none."""
-    name, value = word.split("=", 1)
-    return name, value
-
-
 def arguments_of(words):
     """The parsed command line; .given is {parameter: text}, .folder is where runs are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grid")
-    parser.add_argument("given", nargs="*", metavar="NAME=VALUE", type=assignment)
+    parser.add_argument("given", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--profile")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--dirty", action="store_true")
     chosen = parser.parse_intermixed_args(words)
-    chosen.given = dict(chosen.given)
+    if wrong := [word for word in chosen.given if "=" not in word]:
+        parser.error(f"{wrong[0]} is not of the form NAME=VALUE")
+    chosen.given = dict(word.split("=", 1) for word in chosen.given)
     other = hashlib.sha256(json.dumps(chosen.given, sort_keys=True).encode()).hexdigest()[:8]
     chosen.folder = FOLDER / (Path(chosen.grid).stem + (f"-{other}" if chosen.given else ""))
     return chosen
 
 
+def run_grid(chosen):
+    """Run what is not finished of a grid, or say what that is; return the status to exit with."""
+    plan, folder = plan_of(read(chosen.grid), chosen.given), chosen.folder
+    if chosen.dry_run:
+        return dry_run(plan, folder, chosen.profile)
+    done, status = drive(plan, folder, chosen.profile)
+    there = f"see {folder / 'snakemake.log'}" if status else f"{folder / 'table.csv'}, {folder / 'report.html'}"
+    print(f"{len(done)} of {len(plan['runs'])} done: {there}")
+    return int(status != 0)
+
+
 def main(words):
     """Return the status to exit with: a number, or one sentence."""
     chosen = arguments_of(words)
-    act = dry_run if chosen.dry_run else go_on
-    return sentence_of(
-        lambda: act(plan_of(read(chosen.grid), chosen.given), chosen.folder, chosen.profile), chosen.grid
-    )
+    return sentence_of(lambda: run_grid(chosen), chosen.grid)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from papermill.exceptions import PapermillExecutionError
-from test_toy_runs import NOTEBOOKS, declared, run
+from test_toy_runs import NOTEBOOKS, run
+
+from lab.grid import declared_by
 
 ROOT = Path(__file__).parent.parent
 COMMON = {"DATASET", "SEED", "DEVICE", "RESULTS"}
@@ -21,7 +23,7 @@ def test_a_notebook_is_built_like_the_others(path):
     assert (
         cells[0].source.startswith("# ") and len(tagged) == 1 and tagged[0].source.startswith("# Parameters of this ")
     )
-    assert declared(path).keys() >= COMMON
+    assert declared_by(path).keys() >= COMMON
     assert sum("import" in cell.source and "from utils" in cell.source for cell in code[:2]) == 1
     for cell in code:
         for output in cell.outputs:

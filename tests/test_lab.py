@@ -1,6 +1,5 @@
 """A grid is checked before its first run, survives being killed, and computes only what can give something new."""
 
-import contextlib
 import csv
 import json
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
+import psutil
 import pytest
 import yaml
 
@@ -85,11 +85,8 @@ def repository(place):
 
 def processes(place):
     """The command lines of all processes that name a folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has just ended
-            found.append(path.read_bytes().replace(b"\0", b" ").decode())
-    return [line for line in found if str(place) in line]
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if str(place) in line]
 
 
 def wait_until(condition):
@@ -171,14 +168,12 @@ WRONG = [
     ("experiment: tiny\ncross: {}", [], "there are no runs: say what to cross"),
     ("experiment: tiny\ncross: [1]", [], "cross is [1]; it must be names with values"),
     ("experiment: tiny\ncross: {SEED: []}", [], "SEED is []; under cross it must be a list of values"),
-    ("experiment: tiny\ncross: {SEED: 3}", [], "SEED is 3; under cross it must be a list of values"),
     ("experiment: tiny\ncross: {SEED: [1, 2, 1]}", [], "SEED has 1 twice: take one out."),
     ("experiment: tiny\ncross: {SEED: [1, -1]}", [], "SEED is -1; it must be 0 or larger."),
     ("experiment: tiny\ncross: {SEEED: [1]}", [], "There is no parameter SEEED; this chapter has DATASET, SEED,"),
     ("experiment: tiny\ncross: {RESULTS: [a, b]}", [], "RESULTS is set for every run: take it out."),
     ("experiment: tiny\ncross: {DATASET: [/nowhere.npz]}", [], "There is no file /nowhere.npz: check the path"),
     (GOOD + "minutes: 0", [], "minutes is 0; it must be a number larger than 0."),
-    (GOOD + "retries: 1.5", [], "retries is 1.5; it must be a whole number from 0 on."),
     (GOOD + "retries: -1", [], "retries is -1; it must be a whole number from 0 on."),
     (GOOD, ["SEED=3"], "SEED is crossed and has one value, too: take one of them out."),
     (GOOD, ["RATE=fast"], "RATE is 'fast'; it must be a number, like its default 0.1."),
@@ -258,7 +253,6 @@ def noted(place, word):
 
 
 @pytest.mark.chapters
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_grid_that_is_killed_goes_on_and_computes_nothing_twice(tmp_path):
     place = repository(tmp_path / "place")
     (place / "g.yaml").write_text("experiment: tiny\ncross: {SEED: [0, 1]}\n")
@@ -460,7 +454,6 @@ def test_a_chapter_is_given_numbers_and_leaves_no_trace_of_time_or_place(tmp_pat
 
 
 @pytest.mark.chapters
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_chapter_that_fails_or_is_stopped_says_so_and_leaves_no_output_and_no_kernel(tmp_path):
     place = repository(tmp_path / "place")
     write_notebook(place / "a.ipynb", "from utils.errors import InputError\nraise InputError('Give more images.')")

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from lab import grid
-from utils.notebook import parameters
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
@@ -55,9 +54,7 @@ def test_links_lead_to_files_and_commands_to_notebooks_that_take_their_parameter
     for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
         assert ((ROOT / name).parent / link).exists(), link
     for notebook, given in re.findall(r"papermill (\S+\.ipynb) \S+((?: -p \w+ \S+)*)", text):
-        cells = nbformat.read(ROOT / notebook, as_version=4).cells
-        declared = parameters.assignments(next(c.source for c in cells if "parameters" in c.metadata.get("tags", [])))
-        assert {*re.findall(r"-p (\w+)", given)} <= declared.keys(), notebook
+        assert {*re.findall(r"-p (\w+)", given)} <= grid.declared_by(ROOT / notebook).keys(), notebook
 
 
 def test_the_notebook_of_every_record_is_there():

@@ -10,11 +10,10 @@ import math
 import re
 from pathlib import Path
 
-import nbformat
 import papermill
 import pytest
 
-from utils.notebook import parameters
+from lab.grid import declared_by
 
 pytestmark = pytest.mark.chapters
 ROOT = Path(__file__).parent.parent
@@ -60,12 +59,6 @@ RELATIONS = {
 }
 
 
-def declared(path):
-    """The parameters {name: default} of a notebook."""
-    cells = nbformat.read(path, as_version=4).cells
-    return parameters.assignments(next(c.source for c in cells if "parameters" in c.metadata.get("tags", [])))
-
-
 def run(path, output, **given):
     patient = dict(start_timeout=600, execution_timeout=1200)  # seconds; the machine may be busy
     papermill.execute_notebook(str(path), str(output), given, progress_bar=False, **patient)
@@ -73,7 +66,7 @@ def run(path, output, **given):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_what_a_toy_run_writes_is_true_on_every_machine(path, toy_npz, tmp_path):
-    results, small = tmp_path / "deep" / "results.json", {k: SMALL[k] for k in declared(path) if k in SMALL}
+    results, small = tmp_path / "deep" / "results.json", {k: SMALL[k] for k in declared_by(path) if k in SMALL}
     given = {"DATASET": str(toy_npz), "SEED": 3, "RESULTS": str(results), **small}
     run(path, tmp_path / "out.ipynb", **given)
     written = json.loads(results.read_text())
