@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_toy_runs import RELATIONS
+from test_notebooks import RELATIONS
 
 from lab import grid
 from utils.errors import InputError
