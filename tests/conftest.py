@@ -6,6 +6,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from utils import images, networks
 from utils.attacks import starts
@@ -13,6 +14,9 @@ from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
+# Examples that are the same in every run, however busy the machine is.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+settings.load_profile("same")
 
 
 def pytest_runtest_setup():
@@ -41,17 +45,25 @@ def only_defines(statement):
 
 
 @pytest.fixture
-def small():
-    """Twelve random images of thirty pixels, with labels and a generator for more."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(12, 30, dtype=torch.float64, generator=generator)
-    y = torch.tensor([0.0] * 6 + [1.0] * 6, dtype=torch.float64)
-    return x, y, generator
+def x():
+    """Twelve random images of thirty pixels (12, 30)."""
+    return torch.rand(12, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def y():
+    """Their labels, six of each class (12,)."""
+    return torch.tensor([0.0] * 6 + [1.0] * 6, dtype=torch.float64)
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):
     """Normal numbers, the same in every run."""
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def slope(function, x, way, step=1e-5):
+    """The derivative of a function at x along a way, by differences."""
+    return (function(x + step * way) - function(x - step * way)) / (2 * step)
 
 
 class Bomb:
@@ -79,6 +91,12 @@ def photos():
 
 
 @pytest.fixture(scope="session")
+def views():
+    """Forty secret views of photographs, forty known and forty held-out ones."""
+    return images.split(images.load("photos"), 40, 40, held_out=40)
+
+
+@pytest.fixture(scope="session")
 def toy_npz(tmp_path_factory):
     """The path of an .npz file with eighty images of 8×8×3 pixels in two classes."""
     path, generator = tmp_path_factory.mktemp("data") / "toy.npz", np.random.default_rng(0)
@@ -86,3 +104,9 @@ def toy_npz(tmp_path_factory):
     pictures = generator.random((80, 8, 8, 3)) * 0.5 + 0.3 * (labels == 4)[:, None, None, None]
     np.savez(path, images=pictures, labels=labels)
     return path
+
+
+@pytest.fixture(scope="session")
+def toy(toy_npz):
+    """Ten secret images of 8×8×3 pixels, twenty known ones and ten held-out ones."""
+    return images.split(images.load(str(toy_npz)), 10, 20, held_out=10)
