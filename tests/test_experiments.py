@@ -1,0 +1,194 @@
+"""Trials, readings and ranks: every start, seed and first weight is where it belongs, and all that is told is there."""
+
+import math
+
+import pytest
+import torch
+
+from conftest import drawn
+from experiments import rank, readings, trials, variants
+from experiments.trials import Name
+from experiments.variants import Settings
+from utils import images, networks
+from utils.attacks import bilevel, decoreco, starts
+from utils.errors import InputError
+from utils.kernels import coordinates
+from utils.kernels.layers import Layer
+from utils.training import stationary, torch_trainer
+
+AFFINE, LAYERS = networks.affine(0.1), networks.perceptron("signed", 12, 12)._replace(epochs=40, stages=0)
+
+
+def test_a_start_has_a_mean_if_and_only_if_the_victim_had_one(toy):
+    plain, centred = (stationary.train(toy.secret, recipe, 3) for recipe in (AFFINE, LAYERS))
+    x = toy.secret.images
+    assert torch.equal(trials.begin("ground_truth", toy, plain, 3, 10), x)
+    assert torch.equal(trials.begin("ground_truth", toy, centred, 3, 10), x - x.mean(0))
+    known = starts.partition(toy.known, 20)
+    assert torch.equal(trials.begin("partition", toy, plain, 3, 20), known)
+    assert torch.equal(trials.begin("partition", toy, centred, 3, 20), known - toy.known.images.mean(0))
+    assert torch.equal(trials.begin("random", toy, plain, 3, 10), starts.random(10, x.shape[1], 3))
+    for place, scale in {"random": 0.0197, "untuned": 1.0}.items():
+        expected = starts.normal(20, x.shape[1], scale, 3)
+        assert torch.equal(trials.begin(place, toy, centred, 3, 20), expected)
+
+
+def test_the_affine_trial_is_the_attack_on_what_was_released(toy):
+    trial = trials.bilevel_trial(toy, AFFINE, "partition", 3)
+    expected = bilevel.attack(stationary.train(toy.secret, AFFINE).released, starts.partition(toy.known, 10))
+    assert trial.name == Name("bilevel", "affine", "partition") and trial.seed == 3
+    assert torch.equal(trial.attack.images, expected.images)
+
+
+@pytest.mark.parametrize("knowledge, draw", [("known_theta0", 6), ("unknown_theta0", 7)])
+def test_who_knows_the_first_weights_begins_at_them(toy, knowledge, draw):
+    recipe = networks.one_hidden(4, 0.1)
+    trial = trials.bilevel_trial(toy, recipe, "random", 3, knowledge, iterations=2)
+    victim, start = stationary.train(toy.secret, recipe, 6), starts.random(*toy.secret.images.shape, 3)
+    theta0 = networks.initial(recipe, start.shape[1], draw)
+    expected = bilevel.attack(victim.released, start, theta_start=theta0, iterations=2)
+    assert trial.name == Name("bilevel", "one_hidden", "random", knowledge)
+    assert torch.equal(trial.attack.history, expected.history)
+
+
+def test_a_restart_has_noise_and_coefficients_of_its_own(toy):
+    victim = stationary.train(toy.secret, LAYERS, 3)
+    trial = trials.decoreco_trial(toy, victim, "signed", "random", 3, "span", restart=1003, iterations=5)
+    network = victim.released
+    settings = {"basis": networks.span(network.network), "iterations": 5}
+    for seed, found in ((3, trial.attack), (1003, trial.again)):
+        start = starts.normal(20, toy.secret.images.shape[1], 0.0197, seed)
+        expected = decoreco.attack(network, start, seed=seed, **settings)
+        assert torch.equal(found.images, expected.images)
+    assert trials.decoreco_trial(toy, victim, "signed", "ground_truth", 3, iterations=1).again is None
+    assert trials.candidates("tied", toy) == 10 and trials.candidates("signed", toy) == 20
+
+
+def test_outside_is_the_share_that_the_row_space_misses():
+    x, basis = torch.eye(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)[:, :1]
+    assert rank.outside(x, basis) == 0.75 and rank.outside(x[:1], basis) == 0
+
+
+def test_a_condensed_victim_is_measured_by_its_neurons_that_differ_and_a_relu_network_has_no_count_of_them(toy):
+    noise = starts.random(10, 192, 0)
+    victim = stationary.train(toy.secret, networks.one_hidden(8, 0.01))
+    found = rank.measured(victim, toy, noise)
+    assert found["neurons"][0] == rank.distinct_neurons(victim.released) < 8
+    assert found["rank"][0] == found["above_1e-6"][0] <= found["neurons"][0]
+    ours, others = found["outside"]
+    assert 0 < ours < others <= 1 and found["gradient_error"][0] < 1e-6
+    recipe = networks.perceptron("margin", 8)._replace(epochs=20)
+    assert not {"neurons", "gradient_error"} & rank.measured(stationary.train(toy.secret, recipe), toy, noise).keys()
+
+
+def test_a_reading_differs_from_its_base_in_what_it_names():
+    sizes = {"images": 20, "width": 12, "steps": 3}
+    assert readings.reading_of("lazy", **sizes) == readings.Reading(20, 12, steps=3)
+    told = readings.reading_of("trained, from θ*", **sizes)
+    assert told == readings.reading_of("trained", **sizes)._replace(knowledge="weights", steps=40)
+    with pytest.raises(InputError, match="READING"):
+        readings.reading_of("lazier")
+
+
+def test_a_reading_gives_its_rows_for_every_start(toy_npz):
+    reading = readings.reading_of("lazy, from θ*", images=10, width=4, steps=2)
+    rows = [*readings.rows_of(reading, images.load(str(toy_npz)), 1)]
+    assert len({row.name for row in rows}) == len(rows) == 3 * 8
+    assert all(row.seed == 1 and math.isfinite(row.value) for row in rows)
+
+
+# ---- Variants of one training: coordinates are exact, gradients clip, and what is released is what it says ----
+
+SETTINGS = Settings(layers=3, neurons=7, decay=1e-2, start=0.1, rate=0.05, steps=30)
+
+
+@pytest.mark.parametrize("changes", [{}, {"layers": 2}, {"loss": "logistic"}, {"momentum": 0.0}])
+def test_training_in_coordinates_is_training_on_all_pixels_by_torch_alone(x, y, changes):
+    o = SETTINGS._replace(**changes)
+    net, basis, rest = variants.initialised(x[None], 1, o, 0)
+    (first, bias), *upper = torch_trainer.layers_of(net)
+    net = torch_trainer.module_of((Layer(coordinates.joined(first, basis, rest), bias), *upper))
+    optimiser = torch.optim.SGD(net.parameters(), o.rate, o.momentum, weight_decay=o.decay)
+    for _ in range(o.steps):
+        optimiser.zero_grad()
+        variants.LOSSES[o.loss](net(x.float()), y.float()).backward()
+        optimiser.step()
+    ours = variants.train_in_coordinates(x[None], y, 1, o, 0)
+    for one, other in zip(ours, torch_trainer.layers_of(net), strict=True):
+        torch.testing.assert_close(tuple(one), tuple(other), rtol=1e-3, atol=1e-5)
+
+
+def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
+    net, basis, rest = variants.initialised(x[None], 1, SETTINGS, 0)
+    first, second, _ = torch_trainer.layers_of(net)
+    kept = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(frozen=True), 0)
+    torch.testing.assert_close(kept[0].weight, coordinates.joined(first.weight, basis, rest), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(kept[1].weight, second.weight, atol=1e-3)
+    without = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(biases=False), 0)
+    assert without[0].bias.abs().max() == 0
+
+
+def test_private_gradients_are_clipped_means(x, y):
+    net, basis, _ = variants.initialised(x[None], 1, SETTINGS, 0)
+    seen, chance = (x @ basis).float(), torch.Generator().manual_seed(0)
+    plain = variants.plain_gradients(net, seen, y.float(), SETTINGS, chance)
+    loose = SETTINGS._replace(clip=1e6)
+    private = variants.private_gradients(net, seen, y.float(), loose, chance)
+    torch.testing.assert_close(list(private), list(plain), rtol=1e-4, atol=1e-6)
+    for size in (1e-3, 1e-2):
+        tight = variants.private_gradients(net, seen, y.float(), SETTINGS._replace(clip=size), chance)
+        assert sum(part.square().sum() for part in tight).sqrt() <= 1.001 * size
+    noisy = loose._replace(clip=1.0, private=5.0)
+    found = variants.private_gradients(net, seen, y.float(), noisy, chance)
+    assert 0.8 < found[2].std() * len(x) / 5.0 < 1.3
+
+
+def test_privacy_costs_more_with_more_steps_and_less_noise():
+    pairs = (300, 1.0), (100, 1.0), (100, 2.0), (100, 0.0)
+    costs = [variants.epsilon(SETTINGS._replace(steps=steps, private=private)) for steps, private in pairs]
+    assert costs[0] == pytest.approx(150 + (600 * 11.512925) ** 0.5)
+    assert costs[2] < costs[1] and costs[3] == float("inf")
+
+
+def test_released_weights_are_what_they_say():
+    generator = torch.Generator().manual_seed(0)
+    weight, change = drawn(60, 50), variants.changed
+    torch.testing.assert_close(change(weight, SETTINGS, generator), weight, rtol=0, atol=0)
+    assert len(change(weight, SETTINGS._replace(bits=4), generator).unique()) <= 15
+    assert (change(weight, SETTINGS._replace(bits=16), generator) - weight).abs().max() < 1e-3 * weight.abs().max()
+    pruned = change(weight, SETTINGS._replace(pruned=0.9), generator)
+    assert (pruned != 0).sum() == 300 and pruned.abs().sum() > 300 * weight.abs().quantile(0.9)
+    noisy = change(weight, SETTINGS._replace(noise=0.1), generator)
+    assert (noisy - weight).square().mean().sqrt() / weight.square().mean().sqrt() == pytest.approx(0.1, rel=0.05)
+
+
+def test_versions_of_an_image_keep_its_pixels():
+    x = starts.random(4, 192, 0)
+    for augment, number in (("none", 1), ("flips", 2), ("shifts", 9)):
+        found = variants.versions(x, (8, 8, 3), augment)
+        assert found.shape == (number, *x.shape)
+        for version in found:
+            torch.testing.assert_close(version.sort(1).values, x.sort(1).values)
+    mirrored = variants.versions(x, (8, 8, 3), "flips")[1].view(4, 8, 8, 3)
+    torch.testing.assert_close(mirrored, x.view(4, 8, 8, 3).flip(2))
+
+
+def test_a_release_counts_every_picture_and_names_its_recipe():
+    part = images.Part(starts.random(6, 192, 0), 1.0 * (torch.arange(6) > 2))
+    o = SETTINGS._replace(layers=2, loss="logistic", augment="flips", steps=5)
+    victim = variants.release(part, (8, 8, 3), o, 0)
+    released, mean = victim.released, victim.mean
+    assert victim.versions == 12 and [len(layer.weight) for layer in released.network] == [7, 1]
+    torch.testing.assert_close(mean, variants.versions(part.images, (8, 8, 3), "flips").mean((0, 1)))
+    assert (released.recipe.loss, released.recipe.weight_decay, released.recipe.centred) == ("logistic", 1e-2, True)
+    assert variants.release(part, (8, 8, 3), o._replace(centred=False), 0).mean.abs().max() == 0
+    with pytest.raises(InputError, match="diverged: make its rate smaller"):
+        variants.release(part, (8, 8, 3), o._replace(rate=1e3, steps=100), 0)
+
+
+def test_a_victim_has_the_settings_of_the_first_one_but_for_its_own():
+    assert variants.settings("base", 30) == Settings(neurons=30)
+    assert variants.settings("40 neurons", 30) == Settings(neurons=40)
+    assert variants.settings("flips", 30) == Settings(neurons=30, augment="flips", rate=0.05)
+    with pytest.raises(InputError, match="VICTIM is 'none', but it must be one of 'base'"):
+        variants.settings("none", 30)
