@@ -1,13 +1,15 @@
+"""The bilevel attack, and the kernel of the affine model below it."""
+
 import pytest
 import torch
 
-from conftest import chapter_functions
+from conftest import chapter_functions, drawn, slope
 from utils import networks
 from utils.attacks import bilevel, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.images import Part
-from utils.kernels import solvers
+from utils.kernels import affine, naive, solvers
 from utils.training import stationary
 
 MU = 1e-2
@@ -16,36 +18,71 @@ INVERSES = {"exact": None, "cg": CHAPTER["cg"], "quasi-Newton": CHAPTER["quasi_n
 
 
 @pytest.fixture
-def problem(small):
-    x, y, generator = small
+def problem(x, y):
     released = stationary.train(Part(x, y), networks.affine(MU)).released
-    return torch.rand(12, 30, dtype=torch.float64, generator=generator), released, generator
+    return starts.random(12, 30, 1), released
+
+
+def plain_energy(x, y, theta):
+    return naive.energy(x, y, affine.network(theta), MU, 1.0)
+
+
+def test_derivatives_are_those_of_autograd(x, y):
+    theta = drawn(31)
+    expected = torch.func.grad(plain_energy, argnums=2)(x, y, theta)
+    assert torch.allclose(affine.energy(x, y, theta, MU), plain_energy(x, y, theta), rtol=1e-14)
+    assert torch.allclose(affine.energy_gradient(x, y, theta, MU), expected, atol=1e-15)
+    far = affine.square_norm(affine.solve(x, y, MU).weights - theta) / 2
+    assert 0 < far <= affine.majoriser(x, y, theta, MU)
+    theta[-1] = 0  # where images are blank all is decay, and the bound is reached
+    assert torch.isclose(affine.majoriser(0 * x, y, theta, MU), affine.square_norm(theta) / 2)
+
+
+@pytest.mark.parametrize("weight_decay, kind", [(1e-4, "zero"), (1e-2, "uniform"), (1.0, "standard")])
+def test_training_is_stationary_from_every_start(photos, weight_decay, kind):
+    x, y = photos[0].secret
+    start = None if kind == "zero" else networks.flatten(networks.initial(networks.affine(MU, kind), x.shape[1], 1))
+    solved = affine.solve(x, y, weight_decay, start)
+    gradient = affine.energy_gradient(x, y, solved.weights, weight_decay).norm()
+    assert gradient <= 2e-12 and solved.gradient_norm <= 1e-12
+    assert torch.allclose(solved.logits, affine.logits(x, solved.weights), atol=1e-9)
+    assert torch.allclose(solved.weights, affine.solve(x, y, weight_decay).weights, atol=1e-6 * solved.weights.norm())
+
+
+def test_problems_in_one_call_equal_single_ones_and_repeated_images_train_too(x, y):
+    batch = starts.random(4, 360, 1).view(4, 12, 30)
+    batch[3] = x[0]  # a singular Gram matrix
+    together = affine.solve(batch, y, MU)
+    assert together.gradient_norm.max() <= 1e-12
+    for k in range(4):
+        assert torch.allclose(together.weights[k], affine.solve(batch[k], y, MU).weights, atol=1e-10)
+
+
+def test_inverse_hessian_product_inverts_the_hessian(x, y):
+    u = drawn(31)
+    solved = affine.solve(x, y, MU)
+    full = torch.func.hessian(plain_energy, argnums=2)(x, y, solved.weights)
+    assert torch.allclose(full @ affine.inverse_hessian_product(x, solved, u, MU), u, atol=1e-12)
 
 
 @pytest.mark.parametrize("inverse", ["exact", "cg"])
 def test_hypergradient_is_the_derivative(problem, inverse):
-    x, released, generator = problem
+    x, released = problem
     h = bilevel.hypergradient(released, x, INVERSES[inverse])
-    for _ in range(5):
-        direction = torch.randn(x.shape, dtype=torch.float64, generator=generator)
-
-        def loss(step, direction=direction):
-            return bilevel.hypergradient(released, x + step * direction).loss
-
-        slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
-        assert abs((h.gradient * direction).sum() - slope) <= 1e-6 * h.gradient.norm()
+    way = drawn(12, 30)
+    expected = slope(lambda x: bilevel.hypergradient(released, x).loss, x, way)
+    assert abs((h.gradient * way).sum() - expected) <= 1e-6 * h.gradient.norm()
 
 
 def test_quasi_newton_gradient_descends(problem):
-    x, released, _ = problem
+    x, released = problem
     true = bilevel.hypergradient(released, x).gradient
     theta0 = networks.initial(networks.affine(MU, "uniform"), 30, 0)
     approximate = bilevel.hypergradient(released, x, INVERSES["quasi-Newton"], theta0).gradient
     assert (true * approximate).sum() > 0
 
 
-@pytest.mark.parametrize("name", ["random", "partition"])
-@pytest.mark.parametrize("inner_start", ["warm", "cold"])
+@pytest.mark.parametrize("name, inner_start", [("random", "warm"), ("partition", "cold")])
 def test_attack_reaches_the_weights(photos, name, inner_start):
     data, network = photos
     released = Released(network, data.secret.labels, networks.affine(MU))
@@ -64,8 +101,8 @@ def test_the_truth_needs_no_step(photos):
     assert len(found.history) == 1 and torch.equal(found.images, data.secret.images)
 
 
-def test_the_truth_and_the_trainers_start_repeat_the_training_to_the_last_bit(photos):
-    secret, recipe = photos[0].secret, networks.one_hidden(16, 1e-2, start="uniform")
+def test_the_truth_and_the_trainers_start_repeat_the_training_to_the_last_bit(views):
+    secret, recipe = views.secret, networks.one_hidden(8, 1e-2, start="uniform")
     theta0 = networks.initial(recipe, 3072, 0)
     released = stationary.train(secret, recipe, start=theta0).released
     found = bilevel.attack(released, secret.images, theta_start=theta0)
@@ -73,8 +110,8 @@ def test_the_truth_and_the_trainers_start_repeat_the_training_to_the_last_bit(ph
 
 
 def test_several_starts_in_one_call(problem):
-    x, released, generator = problem
-    batch = torch.stack([x, torch.rand(12, 30, dtype=torch.float64, generator=generator)])
+    x, released = problem
+    batch = torch.stack([x, starts.random(12, 30, 2)])
     together = bilevel.attack(released, batch)
     assert (together.history[-1] <= 1e-13).all() and together.stopped == ["converged"] * 2
     for k in range(2):
@@ -97,13 +134,13 @@ def test_several_starts_in_one_call(problem):
     ],
 )
 def test_bad_input_is_told_in_a_sentence(problem, change, settings, sentence):
-    x, released, _ = problem
+    x, released = problem
     with pytest.raises(InputError, match=sentence):
         bilevel.attack(released._replace(**change), **{"start": x, **settings})
 
 
 def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
-    x, released, _ = problem
+    x, released = problem
 
     def objective(flat):
         h = bilevel.hypergradient(released, flat.view(x.shape))
