@@ -16,15 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from utils import images, networks
 from utils.attacks import decoreco, starts
 from utils.errors import InputError
-from utils.kernels import step
+from utils.kernels import coefficients, step
 from utils.kernels.residual import Stationarity
 from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
 
 QUESTIONS = {"_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2", "unique_consecutive"}
-RULES = "signed", "margin", "tied", "multiclass"
-CASES = [(rule, optimiser, space) for rule in RULES for optimiser in ("adam", "sgd") for space in ("pixels", "span")]
+CASES = [(rule, *way) for rule in coefficients.RULES for way in (("adam", "span"), ("sgd", "pixels"))]
 
 
 class Unasked(TorchDispatchMode):
@@ -53,17 +52,17 @@ def attacked(released, **settings):
     return decoreco.attack(released, starts.normal(10, 3072, 0.0197, 0), iterations=20, **settings)
 
 
-def prepared(released, rule, optimiser, space, iterations=12, sets=2):
-    """The objective, the State and the Plan of an attack in float64."""
-    x = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(sets)])
+def prepared(released, rule, optimiser, space):
+    """The objective, the State, the Plan of twelve steps and the Settings of an attack in float64."""
+    x = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(2)])
     network, basis = released.network, networks.span(released.network) if space == "span" else None
     labels = decoreco.balanced(10, max(len(network[-1].weight), 2))
     made = decoreco.make_rule(rule, labels, network, released.recipe)
     settings = decoreco.SETTINGS[optimiser]._replace(learning_rate=1e-7 if rule == "tied" else 1e-3)  # stay finite
     objective = decoreco.Objective(network, made, settings.softest, 0.3, 1.0, basis)
     x = x if basis is None else x @ basis
-    state = decoreco.begin(x, decoreco.draw(made, x, 0), iterations)
-    return objective, state, settings.plan(optimiser, iterations, x), settings
+    state = decoreco.begin(x, decoreco.draw(made, x, 0), 12)
+    return objective, state, settings.plan(optimiser, 12, x), settings
 
 
 def by_torch(objective, x, coefficients, settings, optimiser, iterations):
@@ -128,22 +127,11 @@ def restore(state, values):
         part.copy_(old)
 
 
-def test_the_trainers_step_asks_for_nothing():
-    hessian, begun = torch.linspace(0.1, 10, 6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
-    recipe = networks.perceptron("signed", 5)._replace(epochs=200, learning_rate=1.0)
+def test_the_trainers_step_asks_for_nothing_and_a_trial_that_overflows_is_undone():
+    recipe, begun = networks.perceptron("signed", 5)._replace(epochs=400, learning_rate=1e3), torch.linspace(-2, 2, 5)
     with Unasked():
-        found = stationary.descend(lambda theta: ((hessian * theta**2).sum() / 2, hessian * theta), begun, recipe)
-    assert found.norm() < 1e-2 and torch.equal(begun, torch.ones(6).double())
-
-
-def test_a_trial_that_overflows_is_undone():
-    recipe = networks.perceptron("signed", 5)._replace(epochs=400, learning_rate=1e3)
-
-    def objective(theta):
-        return theta.exp().sum(), theta.exp()
-
-    found = stationary.descend(objective, -torch.linspace(-2, 2, 5), recipe)
-    assert found.isfinite().all() and objective(found)[0] < 1e-2
+        found = stationary.descend(lambda theta: (theta.exp().sum(), theta.exp()), begun, recipe)
+    assert found.isfinite().all() and found.exp().sum() < 1e-2 and torch.equal(begun, torch.linspace(-2, 2, 5))
 
 
 class Replayed:
@@ -156,19 +144,8 @@ class Replayed:
         self.pool = lambda: None
 
 
-def test_a_graph_of_many_steps_and_one_of_a_single_step_make_any_number(monkeypatch):
-    monkeypatch.setattr(step, "capture", Replayed)
-    count = torch.zeros(1)
-    take = step.replayed(lambda: count.add_(1), [count])
-    assert count == 0  # what the captures changed is as it was
-    for n in (0, 1, 7, 50, 123):
-        count.zero_()
-        take(n)
-        assert count == n
-
-
 def test_an_attack_in_graphs_is_the_plain_one(released, monkeypatch):
-    """As a GPU takes its steps: many between two looks, tried before they are captured."""
+    """As a GPU takes its steps: strides and single ones between two looks, tried before they are captured."""
     plain = attacked(released, dtype=torch.float64)
     monkeypatch.setattr(step, "capture", Replayed)
 
