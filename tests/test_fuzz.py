@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -24,7 +24,7 @@ from utils.training import stationary
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 # The same examples in every run; `FUZZ=2000 pytest tests/test_fuzz.py` draws that many new ones for each test.
 DRAWN = int(os.environ.get("FUZZ", "0"))
-FUZZ = settings(max_examples=DRAWN or 40, derandomize=not DRAWN, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=DRAWN or 40, derandomize=not DRAWN)
 NUMBERS = st.sampled_from([0.0, -0.0, 0.5, 1.0, -1.0, 255.0, 1e-320, 1e300, -1e300, np.nan, np.inf, -np.inf])
 KINDS = st.sampled_from(["u1", "i1", "i8", "f2", "f4", "f8", "c16", "?", "U3", "M8[s]"])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=9)
