@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conftest import chapter_functions, drawn
+from conftest import chapter_functions, drawn, slope
 from experiments import evaluate, landscape, mixtures
 from utils import images, networks
 from utils.attacks import bilevel, starts
@@ -14,62 +14,46 @@ from utils.kernels import naive
 from utils.kernels.layers import unflatten
 from utils.training import stationary
 
+AFFINE, MIXED = networks.affine(1e-2), mixtures.shares(3)
 NAMES = "landscape", "landscape-losses", "stalls"
-AFFINE = networks.affine(1e-2)
 grids, losses, stalls = (SimpleNamespace(**chapter_functions(name)) for name in NAMES)
 
 
 @pytest.fixture(scope="module")
-def data(toy_npz):
-    return images.split(images.load(str(toy_npz)), 10, 10)
+def sets(toy):
+    """What three axes begin at: secret images, others and noise, each (10, 192)."""
+    return toy.secret.images, toy.held_out.images, starts.random(10, 192, 1)
 
 
-@pytest.fixture(scope="module")
-def sets(data):
-    noise = starts.random(10, data.secret.images.shape[1], 1)
-    return data.secret.images, data.known.images, noise
-
-
-@pytest.fixture(scope="module")
-def released(data):
-    return stationary.train(data.secret, AFFINE).released
-
-
-@pytest.fixture(scope="module")
-def mixed():
-    values = torch.tensor([0.0, 0.5, 1.0]).double()
-    return torch.cartesian_prod(values, values).T
-
-
-def test_mixtures_are_equation_10(sets, mixed):
-    x = mixtures.mixture(*sets, *mixed)
+def test_mixtures_are_equation_10(sets):
+    x = mixtures.mixture(*sets, *MIXED)
     assert x.shape == (9, 10, 192)
-    for start, one, two in zip(x, *mixed):
+    for start, one, two in zip(x, *MIXED):
         expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
         assert torch.allclose(start, expected, atol=1e-15)
-    assert torch.equal(x[8], sets[0]) and torch.equal(x[2], sets[1]) and torch.equal(x[0], sets[2])
 
 
 @pytest.fixture(scope="module")
-def victim(data):
-    return stationary.train(data.secret, networks.perceptron("signed", 12, 12)._replace(epochs=200))
+def target(toy, sets):
+    """A small network for DecoReco."""
+    victim = stationary.train(toy.secret, networks.perceptron("signed", 12, 12)._replace(epochs=200))
+    return mixtures.Target(victim.released, victim.mean, mixtures.random_axes(*(part - victim.mean for part in sets)))
 
 
 @pytest.fixture(scope="module")
-def explored(victim, data, sets, mixed):
-    """`explore` with DecoReco on a small network."""
-    basis = mixtures.random_axes(*(part - victim.mean for part in sets))
-    attack = mixtures.adam_attack(mixtures.Target(victim.released, victim.mean, basis), 60, 0.003, torch.float64)
-    return lambda at_once: mixtures.explore(attack, sets, mixed, data.shape, at_once)
+def explored(target, toy, sets):
+    """`explore` with DecoReco, so many starts at once."""
+    attack = mixtures.adam_attack(target, 60, 0.003, torch.float64)
+    return lambda at_once: mixtures.explore(attack, sets, MIXED, toy.shape, at_once)
 
 
-def test_a_grid_knows_the_distances_of_its_starts(explored, data, sets, mixed):
+def test_a_grid_knows_the_distances_of_its_starts(explored, toy, sets):
     found = explored(9)
-    assert torch.allclose(found.start, mixtures.mixture(*sets, *mixed), atol=1e-9)
+    assert torch.allclose(found.start, mixtures.mixture(*sets, *MIXED), atol=1e-9)
     for place, k in ((8, 0), (2, 1), (0, 2)):
         assert found.start_distance[place, k] <= 1e-9
     pictures = found.found[4]
-    near = evaluate.nearest(pictures, sets[1], data.shape).index
+    near = evaluate.nearest(pictures, sets[1], toy.shape).index
     assert torch.allclose(found.distance[4, 1], (pictures - sets[1][near]).norm(dim=1).mean())
     assert not torch.allclose(found.early_distance[4], found.distance[4])
     assert torch.allclose(found.early_distance[0, 2], (found.early[0] - sets[2]).norm(dim=1).mean())
@@ -99,15 +83,13 @@ def test_random_axes_span_the_rows_and_no_more(sets):
     assert (other.mT @ basis).abs().max() < 0.95
 
 
-def test_both_optimisers_lower_the_loss_in_the_span(victim, sets, mixed):
-    basis = mixtures.random_axes(*(part - victim.mean for part in sets))
-    start = mixtures.mixture(*sets, *mixed)[[2, 0]]
-    setting = mixtures.Target(victim.released, victim.mean, basis)
-    for attack in (mixtures.adam_attack(setting, 200, 0.003), grids.lbfgs_attack(setting, 200)):
+def test_both_optimisers_lower_the_loss_in_the_span(target, sets):
+    start = mixtures.mixture(*sets, *MIXED)[[4, 0]]
+    for attack in (mixtures.adam_attack(target, 200, 0.003), grids.lbfgs_attack(target, 200)):
         early, found, first, last = attack(start)
         assert (last < first).all() and (early != found).any()
         step = found - start
-        assert (step - networks.within(step, basis)).norm() <= 1e-5 * step.norm()
+        assert (step - networks.within(step, target.basis)).norm() <= 1e-5 * step.norm()
 
 
 def test_barriers_are_as_high_as_stated():
@@ -120,10 +102,9 @@ def test_barriers_are_as_high_as_stated():
         assert losses.barriers(quasiconvex) == 0
 
 
-def hessian(gradient, x, step=1e-5):
+def hessian(gradient, x):
     """The matrix ∇²l at x by central differences, row after row (md, md)."""
-    steps = step * torch.eye(x.numel()).to(x).view(-1, *x.shape)
-    return torch.stack([(gradient(x + v) - gradient(x - v)).flatten() for v in steps]) / (2 * step)
+    return torch.stack([slope(gradient, x, way).flatten() for way in torch.eye(x.numel()).to(x).view(-1, *x.shape)])
 
 
 def gradients(known):
@@ -136,7 +117,7 @@ def gradients(known):
 @pytest.fixture(scope="module")
 def six():
     """Six images of twelve pixels, and what an affine victim of them released."""
-    x = torch.rand(6, 12, generator=torch.Generator().manual_seed(0)).double()
+    x = starts.random(6, 12, 0)
     y = torch.tensor([0, 0, 0, 1, 1, 1]).double()
     return x, stationary.train(images.Part(x, y), AFFINE).released
 
@@ -160,8 +141,8 @@ def test_free_coefficients_curve_all_directions_alike(six):
     assert math.isclose((values[-1] / values[0]).item(), landscape.free_condition(x), rel_tol=1e-3)
 
 
-def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(data):
-    x = data.secret.images[:4, :6]
+def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(toy):
+    x = toy.secret.images[:4, :6]
     known = stationary.train(images.Part(x, torch.tensor([0, 0, 1, 1]).double()), networks.one_hidden(3, 1e-2)).released
     assert landscape.free_loss(x, known) <= 1e-12  # its own training images explain it
     y = x.flip(1)
@@ -173,13 +154,13 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(data):
     basis = torch.linalg.qr(torch.func.jacrev(outputs)(theta).mT)[0]
     missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()
     assert torch.allclose(landscape.free_loss(y, known), missed)
-    step = 1e-6 * drawn(4, 6)
-    change = landscape.free_loss(y + step, known) - landscape.free_loss(y - step, known)
-    assert torch.allclose(change / 2, (landscape.free_gradient(y, known)[1] * step).sum(), rtol=1e-4)
+    way = drawn(4, 6)
+    change = slope(lambda y: landscape.free_loss(y, known), y, way, 1e-6)
+    assert torch.allclose(change, (landscape.free_gradient(y, known)[1] * way).sum(), rtol=1e-4)
 
 
 def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian():
-    x = torch.rand(4, 9, generator=torch.Generator().manual_seed(0)).double()
+    x = starts.random(4, 9, 0)
     secret = images.Part(x, torch.tensor([0, 0, 1, 1]).double())
     known = bilevel.condensed(stationary.train(secret, networks.one_hidden(3, 1e-2)).released)
     scale = 2 / networks.flatten(known.network).square().sum()
@@ -188,14 +169,14 @@ def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian():
     assert all((values / one - 1).abs().min() < 1e-3 for one in top)
 
 
-def test_descents_are_charged_by_products(released, sets):
+def test_descents_are_charged_by_products(toy, sets):
+    released = stationary.train(toy.secret, AFFINE).released
     costs = {loss: losses.descent(loss, sets[2], released) for loss in landscape.LOSSES}
     for stop in losses.STOPS:
         assert costs["stationarity"][stop][0] == 3 * costs["stationarity"][stop][1] < costs["bilevel"][stop][0]
     value, product = losses.energy_terms(sets[2], released)
     v, u = drawn(2, 193)
-    change = [value(v + h * u)[1] for h in (-1e-5, 1e-5)]
-    assert torch.allclose((change[1] - change[0]) / 2e-5, product(v)(u), atol=1e-6)
+    assert torch.allclose(slope(lambda v: value(v)[1], v, u), product(v)(u), atol=1e-6)
     assert math.isclose(landscape.bilevel_loss(sets[0], released).item(), 0, abs_tol=1e-12)
 
 
