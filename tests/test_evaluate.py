@@ -1,15 +1,21 @@
+"""What an evaluator says of attacks whose outcome is known."""
+
+import math
+
 import pytest
 import torch
 from skimage.metrics import structural_similarity
 
 from experiments import evaluate
 from experiments.trials import Name, Trial
-from utils import networks, quantities
+from utils import networks
+from utils.attacks import starts
 from utils.attacks.bilevel import Inner
 from utils.attacks.contract import Attack, Released
 from utils.attacks.objective import Parts
 from utils.images import Part, Split
 from utils.kernels import similarity
+from utils.notebook import registry
 from utils.training import Victim
 
 SHAPE = (8, 8, 3)
@@ -17,9 +23,7 @@ SHAPE = (8, 8, 3)
 
 @pytest.mark.parametrize("shape, window", [((32, 32, 3), 7), ((20, 16, 1), 3)])
 def test_ssim_is_that_of_scikit_image(shape, window):
-    generator = torch.Generator().manual_seed(0)
-    n = shape[0] * shape[1] * shape[2]
-    x, y = (torch.rand(k, n, dtype=torch.float64, generator=generator) for k in (3, 4))
+    x, y = (starts.random(k, math.prod(shape), k) for k in (3, 4))
     y[0] = x[0] + 0.05 * y[0]
     x[1] = y[1] = 0.5  # flat, and equal
     y[2] /= 1000
@@ -32,10 +36,9 @@ def test_ssim_is_that_of_scikit_image(shape, window):
             assert abs(similarity.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0] - expected) < 1e-10
 
 
-def test_an_image_is_its_own_nearest_neighbour(photos):
-    x = photos[0].secret.images[:20]
-    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
-    found = evaluate.nearest(x, x[order], (32, 32, 3))
+def test_an_image_is_its_own_nearest_neighbour():
+    x, order = pictures(20, 0), torch.randperm(20)
+    found = evaluate.nearest(x, x[order], SHAPE)
     assert torch.equal(order[found.index], torch.arange(20))
     assert torch.allclose(found.similarity, torch.tensor(1.0).double(), atol=1e-6)
 
@@ -55,12 +58,11 @@ def test_the_distance_knows_its_baseline_and_the_order_of_the_neurons():
 
 def pictures(n, seed, low=0.0):
     """Pictures whose darkest value is `low` and whose brightest is 1."""
-    x = torch.rand(n, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return low + (1 - low) * similarity.stretch(x)
+    return low + (1 - low) * similarity.stretch(starts.random(n, 192, seed))
 
 
-def make_trial(name, centred=True, x=None):
-    """A trial of an attack that gave the training images back, or `x`; the known images are much brighter than they."""
+def make_trial(name, centred=True):
+    """A trial of an attack that gave the training images back; the known images are much brighter than they."""
     secret = Part(pictures(6, 0) ** 6, torch.tensor([0.0] * 3 + [1.0] * 3))
     known = Part(pictures(10, 1, low=0.8), torch.tensor([0.0] * 5 + [1.0] * 5))
     held_out = Part(pictures(6, 5) ** 6, secret.labels)
@@ -71,11 +73,10 @@ def make_trial(name, centred=True, x=None):
     details = Inner(torch.ones(2, dtype=torch.bool), torch.tensor(1e-9), 3)
     if name.attack == "decoreco":
         details = Parts(torch.ones(2), torch.ones(()), torch.zeros(()), torch.arange(6.0))
-    x = secret.images - mean if x is None else x
-    history = torch.tensor([1.0, 0.5])
-    weights = network if name.attack == "bilevel" else None
+    x = secret.images - mean
+    history, weights = torch.tensor([1.0, 0.5]), network if name.attack == "bilevel" else None
     attack = Attack(x, torch.ones(len(x)), weights, history[-1], history, "converged", details, 1.5)
-    start = torch.rand(len(x), 192, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) - 0.5
+    start = starts.random(len(x), 192, 2) - 0.5
     again = attack._replace(images=torch.cat([x[:3], start])) if name.attack == "decoreco" else None
     return Trial(name, 0, Split(secret, known, held_out, SHAPE, ""), victim, start, attack, again=again)
 
@@ -120,8 +121,7 @@ def test_baselines_know_nothing_of_the_weights_and_the_span_alone_does(trial):
 
 def test_the_best_reconstruction_is_the_most_alike(trial):
     x = evaluate.secret(trial)
-    noise = torch.rand(3, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    trial = trial._replace(attack=trial.attack._replace(images=torch.cat([noise, x[[4]]])))
+    trial = trial._replace(attack=trial.attack._replace(images=torch.cat([starts.random(3, 192, 3), x[[4]]])))
     likeness = evaluate.likeness(trial)  # (4, 6)
     best = likeness.amax(1).argsort(descending=True)[:1]
     assert best == 3 and likeness[3].argmax() == 4
@@ -147,8 +147,6 @@ LEAKS = {"leak_auc", "leak_auc_low", "above", "alike"}
 PICTURES = {"good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds", "detector_auc"}
 WEIGHTS = {"relative_distance", "mean_square_distance", "nearest_training_l2", "nearest_start_l2"}
 CONVERGENCE = {"inner_gradient_norm", "outer_converged"}
-
-
 NAMES = [
     Name("decoreco", "signed", "partition"),
     Name("bilevel", "affine", "ground_truth"),
@@ -166,7 +164,7 @@ def test_a_trial_gives_every_row_of_its_name(name):
     expected = LEAKS | (PICTURES if name.attack == "decoreco" else WEIGHTS) | (CONVERGENCE if name.knowledge else set())
     assert {row.name for row in listed} == {f"{name.prefix}/{quantity}" for quantity in expected}
     for row in listed:
-        quantities.check(row.name, row.value, row.baseline, {"IMAGES": len(trial.data.secret.images)})
+        registry.check(row.name, row.value, row.baseline, {"IMAGES": len(trial.data.secret.images)})
     assert all(isinstance(row.value, float) and row.seed == 0 for row in listed)
     value = {row.name.removeprefix(name.prefix + "/"): row.value for row in listed}
     if name.attack == "bilevel":
