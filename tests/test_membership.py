@@ -1,4 +1,4 @@
-"""The null and the detectors: what they say of leaks that are known, and of none."""
+"""The null, the detectors and membership tests: what they say of leaks that are known, and of none."""
 
 import pytest
 import torch
@@ -7,22 +7,24 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import avg_pool2d
 
 from conftest import drawn
+from experiments import closed_world, detection
 from utils import images, measures, networks, null
-from utils.attacks import contract, decoreco, starts
+from utils.attacks import contract, decoreco, detectors, starts
 from utils.attacks.contract import Attack, Released
 from utils.errors import InputError
-from utils.kernels.layers import Layer
-from utils.kernels.similarity import detail_ncc
+from utils.kernels import contrast
+from utils.kernels.layers import Layer, flatten, pullback
+from utils.kernels.losses import LOSSES
+from utils.kernels.similarity import detail_ncc, match
 from utils.training import stationary
 
 SHAPE = (32, 32, 3)
 
 
 @pytest.fixture(scope="module")
-def parts():
-    """Forty embedded photographs, and forty others of the same classes."""
-    data = images.split(images.load("photos"), 40, 40, held_out=40)
-    return data.secret.images, data.held_out.images, data.known.images
+def parts(views):
+    """Forty photographs, and twice forty others of the same classes."""
+    return views.secret.images, views.held_out.images, views.known.images
 
 
 def test_nothing_leaks_from_other_photographs_or_noise(parts):
@@ -43,9 +45,9 @@ def test_noisy_ghosts_of_the_training_images_leak(parts):
 
 def test_the_null_is_exact_where_nothing_leaked():
     """Over many draws without a leak, p is below 0.1 in about a tenth, and the interval holds 0.5 in about 95 %."""
-    generator, p, inside = torch.Generator().manual_seed(0), [], []
+    p, inside = [], []
     for _ in range(200):
-        one, two = torch.rand(2, 30, generator=generator, dtype=torch.float64)
+        one, two = torch.rand(2, 30, dtype=torch.float64)
         area = null.area(one, two)
         p.append(null.p_value(one, two))
         inside.append(area.low <= 0.5 <= area.high)
@@ -53,8 +55,7 @@ def test_the_null_is_exact_where_nothing_leaked():
 
 
 def test_area_and_p_are_those_of_other_libraries():
-    generator = torch.Generator().manual_seed(1)
-    above, below = torch.randn(2, 40, generator=generator).double().round(decimals=1)  # with ties, which count half
+    above, below = torch.randn(2, 40).double().round(decimals=1)  # with ties, which count half
     above = above + 0.5
     scores, truth = torch.cat([above, below]), torch.arange(80) < 40
     assert abs(null.area(above, below).value - roc_auc_score(truth, scores)) < 1e-12
@@ -78,8 +79,7 @@ def test_a_score_that_is_constant_up_to_rounding_detects_nothing(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
     """An attack within the span has a share of 1 up to rounding, and one on all pixels has shares of its own."""
-    generator = torch.Generator().manual_seed(0)
-    mixed = torch.randn(60, 40, dtype=torch.float64, generator=generator) @ parts[0]
+    mixed = drawn(60, 40) @ parts[0]
     released = Released((Layer(mixed.to(dtype), None),), torch.zeros(40), None)
     start, basis = parts[2].to(dtype), networks.span(released.network)
     for x, there in ((networks.within(start, basis), False), (start, True)):
@@ -102,13 +102,8 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
         assert (detail_ncc(altered, x, SHAPE).diagonal() > measures.ALIKE).double().mean() > 0.95
     assert (detail_ncc(others, x, SHAPE).amax(0) > measures.ALIKE).double().mean() < 0.05
     assert torch.allclose(detail_ncc(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))
-
-
-def test_a_flat_image_is_like_no_other(parts):
-    flat = 0.5 + torch.zeros(1, 3072, dtype=torch.float64)
-    shaded = flat + 0.3 * torch.linspace(-1, 1, 32, dtype=torch.float64)[:, None, None].expand(SHAPE).flatten()
-    for candidate in (flat, shaded):
-        assert detail_ncc(candidate, parts[0], SHAPE).abs().max() < 0.35
+    for flat in (0.5 + 0 * x[:1], 0.5 + 0.3 * shading[None]):  # like no image
+        assert detail_ncc(flat, x, SHAPE).abs().max() < 0.35
 
 
 def test_only_the_victim_of_these_images_leaks_them():
@@ -128,3 +123,159 @@ def test_only_the_victim_of_these_images_leaks_them():
     assert theirs.auc.low > 0.6 and theirs.p < 0.01
     for found in (of_others, untrained):
         assert found.auc.low < 0.5 < found.auc.high and found.p > 0.01
+
+
+@pytest.fixture(scope="module", params=[("signed", 2), ("margin", 0)])
+def victim(views, request):
+    """A network, by two of the published recipes, with the images that trained it and others, less their mean."""
+    rule, stages = request.param
+    recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
+    victim = stationary.train(views.secret, recipe, 0)
+    sides = [part._replace(images=victim.seen(part.images)) for part in (views.secret, views.held_out)]
+    return victim.released, sides
+
+
+def test_the_residual_of_one_image_is_that_of_its_gradient(victim):
+    victim, ((x, y), _) = victim
+    target, loss = flatten(victim.network), LOSSES[victim.recipe.loss]
+    for k, score in enumerate(closed_world.by_residual(victim, x[:3].clone(), y[:3])):
+        slope = pullback(victim.network, x[[k]], lambda z, k=k: loss.slope(z, y[[k]]))[1]
+        torch.testing.assert_close(score, -(slope @ target) / slope.norm() / target.norm())
+
+
+def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(victim):
+    victim, sides = victim
+    found = closed_world.areas(victim, *sides)
+    assert found["span"].low > 0.5 and found["loss"].low > 0.5
+    untrained = networks.initial(victim.recipe._replace(start="standard"), 3072, 1)
+    told = closed_world.areas(Released(untrained, victim.labels, victim.recipe), *sides)
+    assert all(area.low < 0.5 < area.high for area in told.values())
+
+
+def test_twins_are_images_that_another_one_repeats():
+    x = drawn(6, 50)
+    assert measures.twins(x) == 0 and measures.twins(torch.cat([x, 2 * x[:2] + 1])) == pytest.approx(4 / 8)
+
+
+# ---- Scores that need no training data, and the numbers and the quiz of their chapter ----
+
+
+def test_a_negative_matches_only_where_the_sign_is_open(views):
+    x = views.secret.images - views.secret.images.mean(0)
+    mixed = torch.cat([x[:5], -x[5:10], drawn(5, 3072)])
+    for signed, right in ((True, 5), (False, 10)):
+        best = match(mixed, x, SHAPE)
+        best = best.signed if signed else best.either
+        torch.testing.assert_close(best[:right], torch.ones(right, dtype=torch.float64))
+        assert best[right:].max() < measures.ALIKE
+
+
+def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
+    known = views.known.images - views.known.images.mean(0)
+    everywhere, corner = drawn(5, 3072), torch.zeros(5, *SHAPE, dtype=torch.float64)
+    corner[:, :12, :12] = drawn(5, 3072, seed=1).view(5, *SHAPE)[:, :12, :12]
+    score = contrast.score
+    few, many = score(corner.flatten(1), known, SHAPE), score(everywhere, known, SHAPE)
+    assert few.min() > many.max() + 0.5
+    assert many.abs().max() < 0.2  # the energy is near its mean, one, at all places
+    torch.testing.assert_close(score(-3 * everywhere, known, SHAPE), many)  # neither sign nor scale counts
+    torch.testing.assert_close(score(everywhere[:3], known, SHAPE), many[:3])  # nor the other pictures
+
+
+def test_kinks_are_counted_in_units_of_what_is_known():
+    weight = torch.eye(4, dtype=torch.float64)
+    network = (Layer(weight, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)),)
+    known = torch.tensor([[1.0, 100, 0, 0], [-1, -100, 0, 0]], dtype=torch.float64)  # σ = 1, 100, 1, 1
+    x = torch.tensor([[0.03, 1.0, -1, 0], [0.01, 3, -1.01, -1]], dtype=torch.float64)
+    assert detectors.kinks(x, network, known).tolist() == [0.5, 0.75]
+
+
+@pytest.mark.parametrize("n", [40, 80])
+def test_photographs_are_known_ones_without_their_mean(views, n):
+    known, mean = views.known, views.known.images.mean(0)
+    found = detectors.photographs(known, n, SHAPE) + mean
+    assert found.shape == (n, 3072)
+    torch.testing.assert_close(found[:20], known.images[:20])
+    classes = (found.view(n, *SHAPE)[:, None] - known.images.view(-1, *SHAPE)).abs().amax((2, 3, 4)) < 1e-9
+    mirrored = (found.view(n, *SHAPE).flip(2)[:, None] - known.images.view(-1, *SHAPE)).abs().amax((2, 3, 4)) < 1e-9
+    assert classes.any(1).sum() == 40 and (classes | mirrored).any(1).all()
+    own = known.labels[(classes | mirrored).double().argmax(1)]
+    assert own.tolist() == [0] * (n // 2) + [1] * (n // 2)
+
+
+def test_halves_share_nothing_and_keep_the_classes(views):
+    mine, rest = detection.halved(views.known)
+    assert mine.labels.tolist() == rest.labels.tolist() == [0.0] * 10 + [1.0] * 10
+    assert torch.cdist(mine.images, rest.images).min() > 0.1
+
+
+def scored(n, gap, seed):
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.arange(n) % 2 == 0
+    values = torch.randn(3, n, generator=generator) + gap * truth
+    return dict(zip(detectors.COMBINED, values)), truth
+
+
+def test_the_combination_learns_from_a_shadow_and_is_calibrated():
+    learned = detectors.fit(*scored(1000, 1.0, 0))
+    named, truth = scored(1000, 1.0, 1)
+    probability = learned(named)
+    alone = max(null.detection(score, truth).auc.value for score in named.values())
+    assert null.detection(probability, truth).auc.value > alone + 0.05
+    for _, number, predicted, share in detection.calibration(probability, truth):
+        assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
+    scaled = {name: 5 + 3 * score for name, score in scored(1000, 1.0, 0)[0].items()}
+    again = detectors.fit(scaled, scored(1000, 1.0, 0)[1])
+    torch.testing.assert_close(again({k: 5 + 3 * s for k, s in named.items()}), probability, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_nothing_is_learned_where_all_is_true_or_nothing(value):
+    named, truth = scored(20, 1.0, 0)
+    assert detectors.fit(named, torch.full_like(truth, value)) is None
+
+
+def test_precision_and_choice_follow_the_scores():
+    score = torch.tensor([3.0, 1.0, 3.0, 2.0, 0.0])
+    truth = torch.tensor([True, True, False, True, False])
+    assert detection.precision(score, truth, 3) == pytest.approx(2 / 3)
+    assert detection.likeliest(torch.arange(5), score, 3).tolist() == [0, 2, 3]
+
+
+def test_calibration_counts_every_reconstruction_once():
+    probability = torch.tensor([0.0, 0.05, 0.1, 0.6, 0.9, 1.0], dtype=torch.float64)
+    truth = torch.tensor([False, False, True, False, True, True])
+    assert detection.calibration(probability, truth) == [
+        ["0 to 0.1", "2", "0.03", "0.00"],
+        ["0.1 to 0.5", "1", "0.10", "1.00"],
+        ["0.5 to 0.9", "1", "0.60", "0.00"],
+        ["0.9 to 1", "2", "0.95", "1.00"],
+    ]
+
+
+def test_the_quiz_asks_for_as_many_of_both_kinds():
+    true, invented = torch.arange(60) < 20, torch.arange(60) >= 40
+    some = detection.asked(true, invented, 8, 0)
+    assert len(set(some.tolist())) == 16 and true[some].sum() == invented[some].sum() == 8
+    again, other = (detection.asked(true, invented, 8, seed).tolist() for seed in (0, 1))
+    assert some.tolist() == again != other
+    assert true[some][:8].sum() not in (0, 8)  # shuffled
+    assert len(detection.asked(torch.arange(60) < 3, invented, 8, 0)) == 11  # all three that there are
+
+
+def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
+    named, truth = scored(40, 1.0, 0)
+    nothing, all_of = torch.zeros_like(truth), torch.ones_like(truth)
+    scores = {"stationarity": named | {"combination": named["agreement"]}, "unmixing": named}
+    judged = {
+        "stationarity": detection.Judged(truth, ~truth, nothing),
+        "unmixing": detection.Judged(all_of, all_of, nothing),
+    }
+    rows = {row.name.removeprefix("detector/"): row for row in detection.rows(scores, judged, "partition", 7)}
+    share, pixels = (rows[f"stationarity/partition/{name}"] for name in ("share_true", "share_true_in_pixels"))
+    assert (share.value, share.baseline, pixels.value) == (0.5, 0, 0.5)
+    areas = rows["stationarity/partition/auc"].value, rows["stationarity/partition/auc_in_pixels"].value
+    assert sum(areas) == pytest.approx(1)
+    assert rows["stationarity/partition/auc"].value == rows["stationarity/partition/agreement/auc"].value
+    beside = {name for name in rows if name.startswith("unmixing")}
+    assert beside == {"unmixing/none/share_true", "unmixing/none/share_true_in_pixels"}
