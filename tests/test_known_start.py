@@ -1,13 +1,15 @@
-"""A known start: α, what is taken away, and what comes back of networks that torch itself has trained."""
+"""A known start: what comes back of networks that torch itself has trained, of all layers or of the last one alone."""
 
 import pytest
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from conftest import chapter_functions, drawn
 from utils import images, measures
-from utils.attacks import decoreco, known_start, starts, unmixing
+from utils.attacks import decoreco, fixed_layer, known_start, sparse, starts, unmixing
 from utils.errors import InputError
-from utils.networks import Layer, change
+from utils.kernels.similarity import ncc
+from utils.networks import Layer, change, forward
 from utils.training import torch_trainer
 
 M, NEURONS, EPOCHS = 20, 60, 40
@@ -20,10 +22,8 @@ def data():
 
 @pytest.fixture(scope="module")
 def trained(data):
-    return {
-        name: torch_trainer.train(data.secret, None, data.shape, name, (NEURONS, 30), EPOCHS)
-        for name in ("sgd", "sgd_decay", "sgd_flips", "adam")
-    }
+    names, settings = ("sgd", "sgd_decay", "sgd_flips"), ((NEURONS, 30), EPOCHS)
+    return {name: torch_trainer.train(data.secret, None, data.shape, name, *settings) for name in names}
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.93, 0.2, 0.0])
@@ -54,9 +54,8 @@ def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
     found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
     ours, theirs = (measures.match(part.images - victim.mean, found.images) for part in parts)
     assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
-    assert (
-        ours.signed > measures.SOME
-    ).sum() >= 0.8 * ours.some  # by the biases: which neurons an image activates cannot tell its sign
+    upright = (ours.signed > measures.SOME).sum()  # by the biases: which neurons an image activates cannot tell signs
+    assert upright >= 0.8 * ours.some
     assert unmixing.attempt(victim.released, data.shape, M).details.count is None  # without the start
 
 
@@ -66,9 +65,8 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     layer = torch.nn.Conv2d(3, 5, side, stride=side)
     seen = layer(x.view(-1, *data.shape).permute(0, 3, 1, 2)).flatten(2).mT  # (M, k, 5)
     weight = layer.weight.permute(0, 2, 3, 1).flatten(1)
-    torch.testing.assert_close(
-        torch_trainer.cut(x, data.shape, side) @ weight.mT + layer.bias, seen, rtol=1e-4, atol=1e-5
-    )
+    ours = torch_trainer.cut(x, data.shape, side) @ weight.mT + layer.bias
+    torch.testing.assert_close(ours, seen, rtol=1e-4, atol=1e-5)
     few = data.secret._replace(images=data.secret.images[:4], labels=data.secret.labels[:4])
     trained = torch_trainer.train_patches(few, data.shape, side, 60, 30)
     changed, alpha = known_start.trained_part(trained.released, trained.start)
@@ -79,16 +77,18 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     assert known_start.attempt(trained.released, trained.start, (side, side, 3), 16)[0].details.count == 16
 
 
-def test_weight_decay_that_is_ignored_hides_the_count(trained, data):
+def test_weight_decay_that_is_ignored_and_a_start_that_is_not_the_start_hide_the_count(trained, data):
     released, start = trained["sgd_decay"].released, trained["sgd_decay"].start
     assert known_start.attempt(released, start, data.shape, M)[0].details.count == M
     assert known_start.attempt(released, start, data.shape, M, alpha=1.0)[0].details.count != M
+    other = torch_trainer.layers_of(torch_trainer.perceptron(3072, (NEURONS, 30), 99))
+    found, _ = known_start.attempt(released, other, data.shape, None)
+    assert found.details.count is None and found.images is None and "no gap" in found.refusals[0]
 
 
 def test_training_begins_at_the_start_that_is_released(data):
-    victim = torch_trainer.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3)
-    again = torch_trainer.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3)
-    other = torch_trainer.train(data.secret, None, data.shape, "sgd", (NEURONS, 30), 3)
+    known, settings = data.known, (data.shape, "sgd", (NEURONS, 30), 3)
+    victim, again, other = (torch_trainer.train(data.secret, others, *settings) for others in (known, known, None))
     assert all(map(torch.equal, victim.start[0], again.start[0]))
     assert not torch.equal(victim.start[0].weight, other.start[0].weight)
     assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
@@ -97,9 +97,8 @@ def test_training_begins_at_the_start_that_is_released(data):
 def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     victim = torch_trainer.train(data.secret, data.known, data.shape, "sgd", (NEURONS, 30), 3, last=True)
     *ours, last = zip(victim.released.network, victim.start)
-    assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers)) and not torch.equal(
-        *(l.weight for l in last)
-    )
+    assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers))
+    assert not torch.equal(*(layer.weight for layer in last))
     found, alpha = known_start.attempt(victim.released, victim.start, data.shape, M)
     assert found.images is None and alpha == 1 and "nothing was trained there" in found.refusals[0]
 
@@ -124,12 +123,6 @@ def test_wrong_starts_are_refused_in_one_sentence(trained):
     ):
         with pytest.raises(InputError, match=sentence):
             known_start.trained_part(released, wrong)
-
-
-def test_a_start_that_is_not_the_start_leaves_no_gap(trained, data):
-    other = torch_trainer.layers_of(torch_trainer.perceptron(3072, (NEURONS, 30), 99))
-    found, _ = known_start.attempt(trained["sgd"].released, other, data.shape, None)
-    assert found.details.count is None and found.images is None and "no gap" in found.refusals[0]
 
 
 def test_trainings_that_cannot_be_and_one_that_diverges_are_told(data):
@@ -160,3 +153,126 @@ def test_the_stationarity_attack_with_the_start_explains_what_training_added(dat
     found = known_start.stationarity(released, start, noise, 1.0, M, iterations=200)
     without = decoreco.attack(released, noise, rule="margin", iterations=200)
     assert found.loss < 0.6 and found.loss < without.loss
+
+
+# ---- Exact images from the zeros of their coefficients ----
+
+FEW, H, D = 12, 120, 60
+
+
+def refined(share, dense=0):
+    """Images (FEW, D), what they added to a layer, images near them, and what `sparse.refine` makes of these.
+
+    A neuron that an image leaves far from active, by the weights of the start, has a zero, and that is a `share` of
+    them; of the first `dense` images none.
+    """
+    x, weight = 0.2 * drawn(FEW, D), drawn(H, D, seed=1)
+    reached = x @ weight.mT
+    silent = reached < reached.quantile(share, dim=1, keepdim=True)
+    silent[:dense] = False
+    b = drawn(H, FEW, seed=2) * ~silent.mT
+    added, bias, before = b @ x, b.sum(1), torch.zeros(H, dtype=torch.float64)
+    layers = Layer(weight, before), Layer(weight + added / 100, bias / 100)
+    basis = torch.linalg.svd(added, full_matrices=False)[2][:FEW].mT @ torch.linalg.qr(drawn(FEW, FEW, seed=3))[0]
+    near = -normalize(x + 0.08 * drawn(FEW, FEW, seed=4) @ x)  # sizes and signs are lost
+    return x, added, near, sparse.refine(near, added @ basis, bias, basis, layers, (5, 4, 3))
+
+
+def test_near_images_become_exact_with_size_and_sign():
+    x, added, _, (found, sure, columns) = refined(0.4)
+    assert sure.all()
+    b = normalize(added @ torch.linalg.pinv(x), dim=0)
+    assert (normalize(columns, dim=0) * b).sum(0).abs().min() > 1 - 1e-9
+    torch.testing.assert_close(found, x, rtol=1e-6, atol=1e-6)
+
+
+def test_without_zeros_nothing_is_sure_and_images_stay():
+    _, _, near, (found, sure, _) = refined(0.0)
+    assert not sure.any() and ncc(near, found).diagonal().abs().min() > 0.999
+
+
+def test_images_with_sure_columns_are_true_but_for_those_without():
+    x, _, _, (found, sure, _) = refined(0.4, dense=3)
+    assert sure.tolist() == [False] * 3 + [True] * (FEW - 3)
+    mixed = found @ torch.linalg.pinv(x)  # (FEW, FEW), what each image is a combination of
+    assert mixed[:, 3:].masked_fill(torch.eye(FEW).bool()[:, 3:], 0.0).abs().max() < 1e-6 < mixed[:, :3].abs().max()
+
+
+def taken(*vectors):
+    """Which of three vectors are sure, where two columns are zero at thirty of sixty neurons, 25 of them shared."""
+    rows = drawn(60, 3)
+    rows[:30, 0] = rows[5:35, 1] = rows[20:50, 2] = 0
+    found = normalize(torch.tensor(vectors).double(), dim=1)
+    nothing = torch.zeros(3, dtype=torch.bool)
+    return sparse.judged(found, torch.eye(3).double(), nothing, rows, 0.5).tolist()
+
+
+def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_beside_one_of_them():
+    assert taken([1.0, 0, 0], [1.0, 0, 0], [0, 0, 1]) == [True, False, True]
+    assert taken([1.0, 0, 0], [0, 1.0, 0], [0, 0, 1]) == [True, True, True]
+    assert taken([1.0, 0, 0], [-0.5, 1.0, 0], [0, 0, 1]) == [True, False, True]
+
+
+def test_images_behind_ordinary_training_become_exact(data):
+    victim = torch_trainer.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
+    attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, M)
+    found = known_start.exact(victim.released, victim.start, alpha, attempt, data.shape)
+    own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
+    before, after = (measures.match(own, x).above(0.999) for x in (attempt.images, found.images))
+    assert after > before and found.details.sure.sum() >= 10
+    assert measures.match(others, found.images).above(measures.EXACT) == 0
+    unread = attempt._replace(details=attempt.details._replace(count=None))
+    same = known_start.exact(victim.released, victim.start, alpha, unread, data.shape)
+    assert same.images is attempt.images and not same.details.sure.any()
+
+
+# ---- A first layer that stays as it was drawn ----
+
+
+@pytest.fixture(scope="module")
+def behind():
+    """Eight grey pictures in a Split, a Victim whose last layer the four secret ones trained, and its change."""
+    data = images.split(images.thumbnails(images.load("photos"), 7), 4, 4, 1, "cpu", held_out=4)
+    victim = torch_trainer.train_last(data.secret, 1500, seed=1)
+    return data, victim, victim.released.network[1].weight - victim.start[1].weight
+
+
+def test_steps_of_the_trainer_of_the_last_layer_are_those_of_gradient_descent(behind):
+    secret = behind[0].secret
+    one, shrink = torch_trainer.train_last(secret, 40, 0.1, 2, seed=2), 0.1
+    (first, last), x = one.start, secret.images - one.mean
+    rows, w = torch.relu(x @ first.weight.mT + first.bias), last.weight
+    rate = 4 * len(x) / torch.linalg.matrix_norm(rows @ rows.mT, 2)
+    for _ in range(2):
+        w = w.detach().requires_grad_()
+        z = forward((first, last._replace(weight=w)), x)[1][-1]
+        (slope,) = torch.autograd.grad(binary_cross_entropy_with_logits(z[:, 0], secret.labels), w)
+        w = (1 - shrink) * w - rate * slope
+    torch.testing.assert_close(one.released.network[1].weight, w)
+
+
+def test_the_features_of_the_training_images_explain_the_change(behind):
+    data, victim, change = behind
+    first, x = victim.released.network[0], victim.seen(data.secret.images)
+    share, absence, _ = fixed_layer.missed(first, change, x)
+    assert 0 <= share < 1e-7
+    fewer = torch.stack([fixed_layer.missed(first, change, x[torch.arange(4) != i])[0] for i in range(4)])
+    torch.testing.assert_close(share + absence, fewer, rtol=1e-4, atol=0)
+    assert fixed_layer.missed(first, change, victim.seen(data.held_out.images))[0] > 0.01
+
+
+def test_a_wide_layer_gives_its_images_back(behind):
+    data, victim, change = behind
+    found = fixed_layer.attack(victim.released.network[0], change, 4, seed=1)
+    likeness = ncc(victim.seen(data.secret.images), found.images).abs()
+    assert found.loss < 1e-4 and likeness.amax(1).min() > 0.99
+
+
+def test_what_is_no_change_of_a_last_layer_is_refused(behind):
+    _, victim, change = behind
+    for wrong in (torch.zeros_like(change), change[:, 1:], change / 0):
+        with pytest.raises(InputError, match="give its change, one row for an output"):
+            fixed_layer.attack(victim.released.network[0], wrong, 4)
+    for side in (6, 99):
+        with pytest.raises(InputError, match="SIDE is .* these images have from 7 to"):
+            images.thumbnails(images.load("photos"), side)
