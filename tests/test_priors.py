@@ -42,50 +42,33 @@ def exact():
 # ---- Points on a sphere ----
 
 
-def test_points_have_length_one_and_labels_are_the_sign_of_the_first_coordinate():
-    x, labels = spheres.labelled(9, 5, 3)
-    assert torch.allclose(x.norm(dim=1), torch.ones(9).double())
+def test_points_have_length_one_and_the_sign_of_the_first_coordinate_and_are_no_rows_of_the_first_weights():
+    x, labels = spheres.labelled(9, 5, 10_000)
+    assert torch.allclose(x.norm(dim=1), torch.ones(9).double()) and 0 < labels.sum() < 9
     assert torch.equal(labels, (x[:, 0] > 0).double()) and torch.equal(labels, labels.sort().values)
-    assert 0 < labels.sum() < 9
-
-
-def test_points_are_no_rows_of_the_first_weights():
-    """One seed for both would draw the same numbers."""
-    x, _ = spheres.labelled(9, 5, 10_000)
-    weight = networks.initial(RECIPE._replace(start=1.0), 5, 0)[0].weight
+    weight = networks.initial(RECIPE._replace(start=1.0), 5, 0)[0].weight  # one seed would draw the same numbers
     assert evaluation.cosines(weight, x).abs().max() < 1 - 1e-6
 
 
-def test_descent_ends_below_its_target_and_time_grows():
-    x, labels = spheres.labelled(12, 20, 0)
-    start = networks.initial(RECIPE._replace(start=0.1), 20, 0)
-    victim, pace = stationary.train_to(images.Part(x, labels), RECIPE, start, 1e-3)
-    z = forward(victim.released.network, x)[1][-1][:, 0] * (2 * labels - 1)
+def test_descent_ends_below_its_target_keeps_what_the_points_do_not_see_and_takes_time():
+    part, start = spheres.labelled(8, 20, 0), networks.initial(RECIPE._replace(start=0.3), 20, 0)
+    victim, pace = stationary.train_to(part, RECIPE, start, 1e-2)
+    network = victim.released.network
+    z = forward(network, part.images)[1][-1][:, 0] * (2 * part.labels - 1)
     assert math.isclose(torch.log1p((-z).exp()).mean().item(), victim.loss, rel_tol=1e-9)
-    assert victim.loss == pace.losses[-1] < 1e-3 and pace.times == sorted(pace.times)
+    assert victim.loss == pace.losses[-1] < 1e-2 and pace.times == sorted(pace.times)
     assert pace.losses[1:] == sorted(pace.losses[1:], reverse=True)
     assert pace.loss_at(1e9) == victim.loss and pace.loss_at(0.0) == math.inf
-
-
-def test_a_descent_that_cannot_arrive_says_what_to_do():
-    x, labels = spheres.labelled(12, 20, 0)
-    start = networks.initial(RECIPE._replace(start=0.1), 20, 0)
-    with pytest.raises(InputError, match="raise LOSS"):
-        stationary.train_to(images.Part(x, labels), RECIPE, start, 1e-9, most=20)
-
-
-def test_training_in_coordinates_keeps_what_the_points_do_not_see():
-    part, start = spheres.labelled(8, 20, 0), networks.initial(RECIPE._replace(start=0.3), 20, 0)
-    network = stationary.train_to(part, RECIPE, start, 1e-2)[0].released.network
-    basis = networks.span_of(part.images)
     moved = network[0].weight - start[0].weight
-    assert (moved - networks.within(moved, basis)).norm() < 1e-12 * moved.norm()
+    assert (moved - networks.within(moved, networks.span_of(part.images))).norm() < 1e-12 * moved.norm()
 
     def objective(theta):
         return stationary.mean_loss(unflatten(theta, start), *part, LOSSES["logistic"])[:2]
 
     direct, _ = stationary.lowered(objective, flatten(start), 1e-2, 60_000)
     assert torch.allclose(direct, flatten(network), atol=1e-9)
+    with pytest.raises(InputError, match="raise LOSS"):
+        stationary.train_to(part, RECIPE, start, 1e-9, most=20)
 
 
 # ---- The distance to a KKT point ----
@@ -149,7 +132,7 @@ def test_without_centring_the_mean_is_zero_and_training_sees_the_shift():
     assert (after - before - networks.within(after - before, basis)).norm() <= 1e-10 * (after - before).norm()
 
 
-@settings(deadline=None, max_examples=20, derandomize=True)
+@settings(max_examples=20)
 @given(s=st.floats(-5, 5, allow_subnormal=False), seed=st.integers(0, 100))
 def test_a_full_row_space_gives_the_shift_away(s, seed):
     mixtures = starts.normal(9, 6, 1.0, seed + 1) @ rows(starts.normal(6, 30, 1.0, seed), s)  # nine, of (x_i, 1)
@@ -161,7 +144,7 @@ def test_nothing_is_read_where_every_shift_fits_or_residuals_are_orthogonal():
         assert shift.estimate(layer) == (0.0, 0.0)
 
 
-@settings(deadline=None, max_examples=20, derandomize=True)
+@settings(max_examples=20)
 @given(s=st.floats(-5, 5, allow_subnormal=False), seed=st.integers(0, 100))
 def test_the_subtracted_layer_is_that_of_centred_images(s, seed):
     x, mixing = starts.normal(6, 30, 1.0, seed), starts.normal(9, 6, 1.0, seed + 1)
