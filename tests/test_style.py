@@ -52,8 +52,12 @@ def test_functions_are_read_at_one_glance():
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_lines_of_cells_fit_on_a_page(path):
-    assert max(map(len, code_of(path).splitlines())) <= 90
+def test_cells_fit_on_a_page_and_import_our_code_before_torch(path):
+    """What is loaded after utils waits as utils says."""
+    code = code_of(path)
+    nodes = [node for node in ast.parse(code).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert isinstance(nodes[0], ast.ImportFrom) and nodes[0].module.split(".")[0] in PACKAGES
+    assert max(map(len, code.splitlines())) <= 90
 
 
 def test_no_definition_stands_in_two_notebooks():
@@ -63,13 +67,6 @@ def test_no_definition_stands_in_two_notebooks():
         for node in ast.parse("\n".join(lines)).body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 assert seen.setdefault(ast.unparse(node), path.stem) == path.stem, node.name
-
-
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_a_chapter_imports_our_code_before_torch(path):
-    """What is loaded after utils waits as utils says."""
-    nodes = [node for node in ast.parse(code_of(path)).body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    assert isinstance(nodes[0], ast.ImportFrom) and nodes[0].module.split(".")[0] in PACKAGES
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch takes another OpenMP library here")
