@@ -91,17 +91,6 @@ def declared_by(notebook):
     return assignments("\n".join(sources))
 
 
-def checked(declared, name, value):
-    """A value as a notebook's parameter takes it; InputError unless it may be given to it."""
-    if name in OWN:
-        raise InputError(f"{name} is set for every run: take it out.")
-    value = typed(value, declared.get(name))
-    check(declared, name, value)
-    if name == "DATASET" and value not in DATASETS and not os.path.isfile(value):
-        raise InputError(f"There is no file {value}: check the path in DATASET, or take one of {', '.join(DATASETS)}.")
-    return value
-
-
 def values_of(grid, given, declared):
     """The values {name: list} of all parameters that a grid sets; InputError if one is wrong."""
     fixed, cross = grid.get("parameters", {}) | given, grid["cross"]
@@ -109,9 +98,16 @@ def values_of(grid, given, declared):
         raise InputError(f"{min(both)} is crossed and has one value, too: take one of them out.")
     if (runs := math.prod(map(len, cross.values()))) > MOST:
         raise InputError(f"these are {runs:,} runs: cross fewer values, for {MOST:,} runs at most.")
-    found = {}
-    for name, values in ({name: [value] for name, value in fixed.items()} | cross).items():
-        refuse_twice(name, found.setdefault(name, [checked(declared, name, value) for value in values]))
+    found = {name: [value] for name, value in fixed.items()} | cross
+    for name, values in found.items():
+        if name in OWN:
+            raise InputError(f"{name} is set for every run: take it out.")
+        found[name] = [typed(value, declared.get(name)) for value in values]
+        for value in found[name]:
+            check(declared, name, value)
+            if name == "DATASET" and value not in DATASETS and not os.path.isfile(value):
+                raise InputError(f"There is no file {value}: check DATASET, or take one of {', '.join(DATASETS)}.")
+        refuse_twice(name, found[name])
     return found
 
 

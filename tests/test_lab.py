@@ -172,7 +172,7 @@ WRONG = [
     ("experiment: tiny\ncross: {SEED: [1, -1]}", [], "SEED is -1; it must be 0 or larger."),
     ("experiment: tiny\ncross: {SEEED: [1]}", [], "There is no parameter SEEED; this chapter has DATASET, SEED,"),
     ("experiment: tiny\ncross: {RESULTS: [a, b]}", [], "RESULTS is set for every run: take it out."),
-    ("experiment: tiny\ncross: {DATASET: [/nowhere.npz]}", [], "There is no file /nowhere.npz: check the path"),
+    ("experiment: tiny\ncross: {DATASET: [/nowhere.npz]}", [], "There is no file /nowhere.npz: check DATASET"),
     (GOOD + "minutes: 0", [], "minutes is 0; it must be a number larger than 0."),
     (GOOD + "retries: -1", [], "retries is -1; it must be a whole number from 0 on."),
     (GOOD, ["SEED=3"], "SEED is crossed and has one value, too: take one of them out."),
