@@ -133,11 +133,9 @@ def summary(corner, runs, quantities, across=False, say=said):
         return "".join(one if k % 2 else say(record, f"{prefix}/{one}", **where) for k, one in enumerate(parts))
 
     pairs = [*(quantities.items() if isinstance(quantities, dict) else quantities)]
-    columns = [[cell(names, *run) for _, names in pairs] for run in runs.values()]
-    labels = [label for label, _ in pairs]
-    if across:
-        return report.table([corner, *runs], *map(list, zip(labels, *columns)))
-    return report.table([corner, *labels], *([label, *cells] for label, cells in zip(runs, columns)))
+    table = [[corner, *(label for label, _ in pairs)]]
+    table += [[label, *(cell(names, *run) for _, names in pairs)] for label, run in runs.items()]
+    return report.table(*(zip(*table) if across else table))
 
 
 def pictures(recorded, key):

@@ -29,12 +29,11 @@ SHOWN = 5  # sentences on one run
 
 def numbers_of(rows):
     """{(quantity, seed): number} of some rows; a baseline is a quantity, too. Durations are the machine's: left out."""
-    found = {}
-    for row in rows:
-        for column, words in {"value": "", "baseline": BASELINE}.items():
-            if row.get(column) not in (None, "") and not row["name"].endswith("seconds"):
-                found[row["name"] + words, str(row["seed"])] = float(row[column])
-    return found
+    return {
+        (row["name"] + words, str(row["seed"])): float(row[column])
+        for row in rows if not row["name"].endswith("seconds")
+        for column, words in (("value", ""), ("baseline", BASELINE)) if row.get(column) not in (None, "")
+    }  # fmt: skip
 
 
 def compared(name, value, found, seeds):
