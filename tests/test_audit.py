@@ -247,11 +247,8 @@ def test_pictures_of_the_networks_size_are_neither_cut_nor_coloured(mode, kind, 
             (deep if mode == "I;16" else grey.convert(mode)).save(path)
     folders = [tmp_path / "in", tmp_path / "held"]
     target, shape = fitting(torch_network(1200).state_dict(), pictures.own_shapes(folders), "CHW")
-    assert (
-        shape == (40, 30, 1)
-        and target.logits
-        and pictures.load(folders[0], shape, "pictures").images.shape == (M, 1200)
-    )
+    assert shape == (40, 30, 1) and target.logits
+    assert pictures.load(folders[0], shape, "pictures").images.shape == (M, 1200)
     assert fitting(torch_network(3072).state_dict(), pictures.own_shapes(folders), "CHW")[1] == (32, 32, 3)
 
 
@@ -425,20 +422,19 @@ def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, c
     torch.save(mixing, tmp_path / "leaks.pth")
     torch.save(torch_network().state_dict(), tmp_path / "fresh.pth")
     folders = [str(saved(tmp_path / name, part)) for name, part in zip(("in", "out"), sides)]
-    common = [*folders, "--steps", "5", "--out"]
-    assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / "a")]) == 1
-    assert "Something leaks." in capsys.readouterr().out
-    assert main([str(tmp_path / "fresh.pth"), *common, str(tmp_path / "b")]) == 0
+
+    def status(network, out):
+        return main([str(tmp_path / network), *folders, "--steps", "5", "--out", str(tmp_path / out)])
+
+    assert status("leaks.pth", "a") == 1 and "Something leaks." in capsys.readouterr().out
+    assert status("fresh.pth", "b") == 0
     assert json.loads((tmp_path / "b" / "report.json").read_text())["finding"]["status"] == 0
-    assert main([str(tmp_path / "none.pth"), *common, str(tmp_path / "c")]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("There is no file") and not (tmp_path / "c").exists()
-    assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / "leaks.pth" / "d")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert status("none.pth", "c") == 2 and not (tmp_path / "c").exists()
+    assert capsys.readouterr().err.splitlines()[-1].startswith("There is no file")
+    assert status("leaks.pth", "leaks.pth/d") == 2 and "cannot be written" in capsys.readouterr().err
     monkeypatch.setattr("audit.__main__.audit", lambda **given: 1 / 0)
     (tmp_path / "old").mkdir()
-    for place in ("e/f", "old"):
-        assert main([str(tmp_path / "leaks.pth"), *common, str(tmp_path / place)]) == FAULT  # never taken for a leak
+    assert status("leaks.pth", "e/f") == status("leaks.pth", "old") == FAULT  # never taken for a leak
     assert not (tmp_path / "e").exists() and (tmp_path / "old").is_dir()  # what we made is gone, and only that
 
 
@@ -481,24 +477,19 @@ def test_pictures_behind_a_known_start_are_sure(sides):
     rows, labels = (torch.from_numpy(part) for part in sides[0])
     part = images.Part(rows.flatten(1).double() / 255, labels.double())
     victim = torch_trainer.train(part, None, SHAPE, "sgd", (3 * WIDTH,), epochs=40)
-    after, before = (
-        {f"{k}.{name}": p for k, layer in enumerate(net) for name, p in layer._asdict().items()}
-        for net in (victim.released.network, victim.start)
-    )
-    mean = victim.mean.view(SHAPE)[0, 0].tolist()
+    after, before, mean = victim.released.network, victim.start, victim.mean.view(SHAPE)[0, 0].tolist()
     content = checked(audit(after, *sides, before, mean=mean, layout="HWC", steps=1))
     sure = {side: [one["sure"] for one in content["images"] if one["side"] == side] for side in report.SIDES}
     assert sum(sure["training"]) >= M // 2 and not any(sure["held_out"])
     change = next(one for one in content["stages"] if one["name"] == "unmixing of the change of W₁")
     assert change["facts"]["sure"] >= sum(sure["training"]) and report.WITHOUT_START in content["limits"]
-    without_bias = [{name: p for name, p in net.items() if name != "0.bias"} for net in (after, before)]
-    blind = audit(without_bias[0], *sides, without_bias[1], mean=mean, layout="HWC", steps=1)
+    after, before = ((net[0]._replace(bias=None), *net[1:]) for net in (after, before))
+    blind = audit(after, *sides, before, mean=mean, layout="HWC", steps=1)
     assert {one["sure"] for one in checked(blind)["images"]} == {None}
 
 
 PICTURES = {
     "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:60]), "cannot be read as a picture"),
-    "empty": (lambda path: path.write_bytes(b""), "cannot be read as a picture"),
     "huge": (lambda path: path.write_bytes(b"P6 20000 20000 255\n"), "is too large to be a training picture"),
     "real": (lambda path: Image.fromarray(np.zeros((9, 9), np.float32)).save(path, "TIFF"), "holds real numbers"),
     "dangling": (lambda path: path.unlink() or path.symlink_to("nowhere.png"), "cannot be read as a picture"),
