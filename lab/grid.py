@@ -105,8 +105,10 @@ def values_of(grid, given, declared):
         found[name] = [typed(value, declared.get(name)) for value in values]
         for value in found[name]:
             check(declared, name, value)
-            if name == "DATASET" and value not in DATASETS and not os.path.isfile(value):
-                raise InputError(f"There is no file {value}: check DATASET, or take one of {', '.join(DATASETS)}.")
+            if name == "DATASET" and value not in DATASETS and not (value.endswith(".npz") and os.path.isfile(value)):
+                from utils import images  # which takes seconds
+
+                images.load(value)  # says what is wrong
         refuse_twice(name, found[name])
     return found
 
