@@ -460,7 +460,9 @@ def test_no_fault_is_taken_for_a_leak(kind, tmp_path):
 def test_a_finding_is_said_in_any_encoding(sides, mixing, tmp_path, monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), "cp1252")
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr("audit.__main__.audit", lambda **given: audit(mixing, *sides, steps=1))
+    found = audit(mixing, *sides, steps=1)
+    found.content["images"][0]["name"] = "caf\udce9.png"  # a name that is no text, as unzip leaves them
+    monkeypatch.setattr("audit.__main__.audit", lambda **given: found)
     assert main(["net.pth", "in", "held", "--out", str(tmp_path / "отчёт")]) == report.LEAKS
     assert out.buffer.getvalue().startswith(b"Something leaks.")
 
