@@ -119,13 +119,12 @@ def entries(path=FOLDER / "entries.csv"):
 
 def enter(scores, path=FOLDER / "entries.csv"):
     """Write Scores into the table of entries; those of the same victim and attack are replaced."""
-    new = {(score.victim, score.attack): score.row() for score in scores}
-    old = entries(path) if Path(path).exists() else []
-    rows = {(row["victim"], row["attack"]): row for row in old} | new
+    rows = [*(entries(path) if Path(path).exists() else []), *(score.row() for score in scores)]
+    last = {(row["victim"], row["attack"]): row for row in rows}
     with Path(path).open("w", encoding="utf-8", newline="") as stream:
-        table = csv.DictWriter(stream, [*next(iter(rows.values()))], lineterminator="\n")
+        table = csv.DictWriter(stream, [*rows[0]], lineterminator="\n")
         table.writeheader()
-        table.writerows(rows.values())
+        table.writerows(last.values())
 
 
 def main(arguments=None):

@@ -70,13 +70,6 @@ def holm(tests):
     return [test._replace(adjusted=adjusted[k]) for k, test in enumerate(tests)]
 
 
-def true_positives(score, rate):
-    """The share of training pictures above all but `rate` of the held-out ones, and how many of these are above it."""
-    allowed = int(rate * len(score.held_out))
-    bar = score.held_out.sort(descending=True).values[allowed]
-    return (score.training > bar).double().mean().item(), allowed
-
-
 def differences(sides, likeness, labels=(None, None)):
     """Comparisons that say whether the two sides, (m, d) and (n, d), differ before any network: two-sided, adjusted.
 

@@ -37,6 +37,7 @@ LIMITS = [
     "The held-out pictures must be of the same source as the training pictures, and drawn at random from it.",
     "Pictures that were augmented, cut or resized otherwise in training are compared as they were given here.",
 ]
+HAS_PICTURE = "For membership by loss it has the very picture, and asks whether the network was trained on it."
 WITHOUT_START = "The stationarity attack and membership by loss do not use the network from before the training."
 
 
@@ -166,8 +167,7 @@ def compared(comparisons, unlike, leaks):
 
 def stated(p):
     """A p-value as p = 0.0058, or p < 10⁻¹²."""
-    text = number(p).replace("\u00a0", " ")
-    return f"p {text}" if text.startswith("<") else f"p = {text}"
+    return f"p {'= ' * (p >= 1e-12)}{number(p)}".replace("\u00a0", " ")
 
 
 def nearest(outcomes, with_start):
@@ -273,14 +273,15 @@ def staged(outcome):
 
 
 def rates(outcomes):
-    """True positives at few false ones, of every score of membership."""
+    """Of every score of membership the share of training pictures above all but few of the held-out ones."""
     rows = []
-    for one in (one for one in outcomes if one.score):
-        area = dict(zip(("auc", "low", "high"), one.score.area))
+    for name, score in ((one.name, one.score) for one in outcomes if one.score):
+        area = dict(zip(("auc", "low", "high"), score.area))
         for rate in judge.RATES:
-            value, allowed = judge.true_positives(one.score, rate)
-            of = {"rate": rate, "allowed": allowed, "of": len(one.score.held_out), "value": value}
-            rows.append({"score": one.name, **area, **of})
+            allowed = int(rate * len(score.held_out))
+            value = (score.training > score.held_out.sort(descending=True).values[allowed]).double().mean().item()
+            of = {"rate": rate, "allowed": allowed, "of": len(score.held_out), "value": value}
+            rows.append({"score": name, **area, **of})
     return rows
 
 
@@ -288,16 +289,12 @@ def threat_model(case):
     """What the attacker is taken to know, in sentences."""
     read = "all weights" if len(case.layers) > 1 else "the weights of the first layer"
     has = f"{read} of the network" if case.layers else "the outputs of the network"
-    sentences = [
+    return [
         f"The attacker has {has}" + (", and those from before its training." if case.start else "."),
         "It knows the size of the pictures, and how many there were where a layer does not tell.",
         "It has no training picture. The judge has them and the held-out ones, and matches both with what came back.",
+        *([HAS_PICTURE] if case.logits else []),
     ]
-    if case.logits:
-        sentences.append(
-            "For membership by loss it has the very picture, and asks whether the network was trained on it."
-        )
-    return sentences
 
 
 def galleries(case, sides, found):

@@ -53,7 +53,7 @@ def read(network, shape=None, layout="CHW"):
     if isinstance(network, torch.nn.Module):
         return of_module(network, shape, layout)
     if callable(network):
-        return Target(getattr(network, "__name__", "a function"), (), of_function(network, shape), [NO_WEIGHTS])
+        return Target(getattr(network, "__name__", "a function"), (), of_function(network, shape), [ONLY_OUTPUTS])
     name = Path(network).name if isinstance(network, str | Path) else "a state dict"
     state = tensors(network) if isinstance(network, str | Path) else network
     if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
@@ -65,8 +65,7 @@ def read(network, shape=None, layout="CHW"):
     return Target(name, layers, logits, [note] if note else [])
 
 
-NO_LAYERS = "Of the network only the outputs were looked at, as its weights were refused:"
-NO_WEIGHTS = "The network was given as a function: its weights were not looked at, only its outputs."
+ONLY_OUTPUTS = "The network was given as a function: its weights were not looked at, only its outputs."
 
 
 def of_function(function, shape):
@@ -88,7 +87,9 @@ def of_module(module, shape, layout):
     try:
         target = read(dict(module.state_dict()), shape, layout)
     except InputError as error:
-        target = Target(name, (), None, [f"{NO_LAYERS} {error}"])
+        target = Target(
+            name, (), None, [f"Of the network only the outputs were looked at, as its weights were refused: {error}"]
+        )
     flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
     shape = shape or (square(target.layers[0].weight.shape[1]) if target.layers else None)
     own = of_function((lambda x: module(flattened(x, layout))) if flat else module, shape)
