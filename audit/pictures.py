@@ -32,11 +32,6 @@ class Pictures(NamedTuple):
     notes: list  # sentences on what was done to them
 
 
-def shape_of(source):
-    """The shape (H, W, C) of pictures in an array or an `.npz` file; None for a folder, whose pictures are resized."""
-    return None if is_folder(source) else batch(*arrays(source))[0].shape[1:]
-
-
 def own_shapes(folders):
     """The shapes (H, W, C) of most of the first pictures of folders, as they are; grey ones can be taken as colour."""
     found = Counter()

@@ -61,7 +61,8 @@ def audit(
 
 def read(network, sources, shape, layout):
     """The weights.Target and the one shape (H, W, C) of its pictures: given, that of arrays, or that of most files."""
-    sizes = {size for size in map(pictures.shape_of, sources) if size} | ({tuple(shape)} if shape else set())
+    pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
+    sizes = {one.shape[1:] for one in pixels} | ({tuple(shape)} if shape else set())
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give one size, that of the network.")
     for shape in sizes:
