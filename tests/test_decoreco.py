@@ -208,7 +208,7 @@ def test_mistakes_are_told_in_one_sentence(victim, start, given, sentence):
     assert sentence in str(caught.value)
 
 
-def test_labels_of_candidates_are_balanced_and_a_rule_that_divides_by_the_weight_decay_needs_one(victim):
+def test_labels_are_balanced_and_a_rule_that_divides_by_the_decay_needs_one(victim):
     assert decoreco.balanced(8, 4).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     with pytest.raises(InputError, match="The tied rule divides by the weight decay, which is 0"):
         decoreco.make_rule("tied", HALVES, victim.released.network, SIGNED._replace(weight_decay=0.0))

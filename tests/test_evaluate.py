@@ -62,7 +62,7 @@ def pictures(n, seed, low=0.0):
 
 
 def make_trial(name, centred=True):
-    """A trial of an attack that gave the training images back; the known images are much brighter than they."""
+    """A trial of an attack that gave the training images back; the known ones are much brighter."""
     secret = Part(pictures(6, 0) ** 6, torch.tensor([0.0] * 3 + [1.0] * 3))
     known = Part(pictures(10, 1, low=0.8), torch.tensor([0.0] * 5 + [1.0] * 5))
     held_out = Part(pictures(6, 5) ** 6, secret.labels)

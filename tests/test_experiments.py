@@ -1,4 +1,4 @@
-"""Trials, readings and ranks: every start, seed and first weight is where it belongs, and all that is told is there."""
+"""Trials, readings, ranks and variants: all is where it belongs, and what is told is so."""
 
 import math
 
@@ -69,7 +69,7 @@ def test_outside_is_the_share_that_the_row_space_misses():
     assert rank.outside(x, basis) == 0.75 and rank.outside(x[:1], basis) == 0
 
 
-def test_a_condensed_victim_is_measured_by_its_neurons_that_differ_and_a_relu_network_has_no_count_of_them(toy):
+def test_neurons_that_differ_are_counted_for_softplus_networks_alone(toy):
     noise = starts.random(10, 192, 0)
     victim = stationary.train(toy.secret, networks.one_hidden(8, 0.01))
     found = rank.measured(victim, toy, noise)
@@ -97,7 +97,7 @@ def test_a_reading_gives_its_rows_for_every_start(toy_npz):
     assert all(row.seed == 1 and math.isfinite(row.value) for row in rows)
 
 
-# ---- Variants of one training: coordinates are exact, gradients clip, and what is released is what it says ----
+# ---- Variants of one training: exact coordinates, clipped gradients, changed weights ----
 
 SETTINGS = Settings(layers=3, neurons=7, decay=1e-2, start=0.1, rate=0.05, steps=30)
 

@@ -202,7 +202,7 @@ def test_an_image_in_two_parts(toy_npz):
         images.split(labelled, 20, 20, held_out=40)  # all images
 
 
-def test_torchvision_images_are_taken_in_file_order_and_a_failed_download_names_three_ways_out(monkeypatch, tmp_path):
+def test_cifar10_is_in_file_order_and_a_failed_download_names_three_ways_out(monkeypatch, tmp_path):
     targets = [6, 9, 9, 4, 1]  # frog, truck, truck, deer, automobile
     files = Mock(data=np.zeros((5, 32, 32, 3), np.uint8), targets=targets)
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", Mock(side_effect=[files, OSError("no network")]))

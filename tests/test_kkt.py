@@ -130,7 +130,7 @@ def test_derived_bound_holds(seed, trained, scale):
 
 @often
 @given(DRAWS, st.floats(1e-3, 1e5), st.booleans())
-def test_planted_sets_and_those_further_than_asked_for_keep_residual_and_margins(seed, distance, trained):
+def test_planted_and_faraway_sets_keep_residual_and_margins(seed, distance, trained):
     kkt = rough(seed % 20, dimensions=30) if trained else exact(seed, dimensions=16)
     far = kkt_sets.faraway(kkt, distance, seed)
     assert len(far.points) == 2 * len(kkt.points) and l2(far.points, kkt.points).min() > distance

@@ -1,4 +1,4 @@
-"""A known start: what comes back of networks that torch itself has trained, of all layers or of the last one alone."""
+"""A known start: what comes back of networks that torch trained, wholly or the last layer alone."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
     found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
     ours, theirs = (measures.match(part.images - victim.mean, found.images) for part in parts)
     assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
-    upright = (ours.signed > measures.SOME).sum()  # by the biases: which neurons an image activates cannot tell signs
+    upright = (ours.signed > measures.SOME).sum()  # by the biases: activity cannot tell it
     assert upright >= 0.8 * ours.some
     assert unmixing.attempt(victim.released, data.shape, M).details.count is None  # without the start
 
@@ -77,7 +77,7 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     assert known_start.attempt(trained.released, trained.start, (side, side, 3), 16)[0].details.count == 16
 
 
-def test_weight_decay_that_is_ignored_and_a_start_that_is_not_the_start_hide_the_count(trained, data):
+def test_an_ignored_weight_decay_and_a_wrong_start_hide_the_count(trained, data):
     released, start = trained["sgd_decay"].released, trained["sgd_decay"].start
     assert known_start.attempt(released, start, data.shape, M)[0].details.count == M
     assert known_start.attempt(released, start, data.shape, M, alpha=1.0)[0].details.count != M
@@ -161,7 +161,7 @@ FEW, H, D = 12, 120, 60
 
 
 def refined(share, dense=0):
-    """Images (FEW, D), what they added to a layer, images near them, and what `sparse.refine` makes of these.
+    """Images (FEW, D), what they added to a layer, images near them, and these by `sparse.refine`.
 
     A neuron that an image leaves far from active, by the weights of the start, has a zero, and that is a `share` of
     them; of the first `dense` images none.
@@ -231,7 +231,7 @@ def test_images_behind_ordinary_training_become_exact(data):
 
 @pytest.fixture(scope="module")
 def behind():
-    """Eight grey pictures in a Split, a Victim whose last layer the four secret ones trained, and its change."""
+    """Grey pictures, a Victim whose last layer the four secret ones trained, and its change."""
     data = images.split(images.thumbnails(images.load("photos"), 7), 4, 4, 1, "cpu", held_out=4)
     victim = torch_trainer.train_last(data.secret, 1500, seed=1)
     return data, victim, victim.released.network[1].weight - victim.start[1].weight

@@ -1,4 +1,4 @@
-"""The null, the detectors and membership tests: what they say of leaks that are known, and of none."""
+"""The null, detectors and membership tests: what they say of leaks that are known, and of none."""
 
 import pytest
 import torch
@@ -127,7 +127,7 @@ def test_only_the_victim_of_these_images_leaks_them():
 
 @pytest.fixture(scope="module", params=[("signed", 2), ("margin", 0)])
 def victim(views, request):
-    """A network, by two of the published recipes, with the images that trained it and others, less their mean."""
+    """A network by a published recipe, its training images and others, without their mean."""
     rule, stages = request.param
     recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
     victim = stationary.train(views.secret, recipe, 0)

@@ -1,4 +1,4 @@
-"""The kernel of one hidden layer against plain softplus networks and differences, and the bilevel attack on it."""
+"""One hidden layer against plain softplus networks and differences, and the bilevel attack on it."""
 
 import math
 
@@ -79,7 +79,7 @@ def test_hessian_product_is_the_derivative_of_the_gradient(x, y, sharpness):
     change = slope(lambda v: one_hidden.energy(v, x, y, MU, sharpness)[1], v, u, 1e-6)
     assert (product(u) - change).norm() <= 1e-7 * product(u).norm() and (u * precondition(u)).sum() > 0
     y = torch.sigmoid(one_hidden.logits(x, weights(1)._replace(sharpness=sharpness)))
-    product, precondition = one_hidden.hessian(v, x, y, MU, sharpness)  # ℓ' = 0: only the Gauss–Newton part is left
+    product, precondition = one_hidden.hessian(v, x, y, MU, sharpness)  # ℓ' = 0: Gauss–Newton alone
     assert (precondition(product(u)) - u).norm() <= 1e-9 * u.norm()
 
 

@@ -1,4 +1,4 @@
-"""Other images for the same weights: behind the affine model, and behind a network with one hidden layer."""
+"""Other images for the same weights: behind the affine model, and behind one hidden layer."""
 
 import re
 
@@ -89,7 +89,7 @@ def test_leverages_are_the_shares_that_the_first_layer_decides(trained):
     secret, released = trained
     theta, images = one_hidden.weights(released.network, 10.0), secret.images + 0.1 * starts.random(30, 100, 4)
     at = one_hidden.forward(one_hidden.pack(theta), images, 10.0)
-    signals = at.slope * at.w * affine.residuals(at.logits, released.labels)[:, None]  # equal neurons have equal ones
+    signals = at.slope * at.w * affine.residuals(at.logits, released.labels)[:, None]  # equal for equal neurons
     signals = signals / signals.norm(dim=0)
     shares = (signals @ torch.linalg.pinv(signals, rtol=1e-6)).diagonal()
     found, kinds = planting.leverages(released, images), len(planting.problem_of(released, images).axes.T)
@@ -97,7 +97,7 @@ def test_leverages_are_the_shares_that_the_first_layer_decides(trained):
 
 
 def test_weights_that_no_training_ends_at_are_refused_with_a_bound_below_what_is_reached(trained):
-    """Decay has not balanced them: wherever their training leads, it is at least as far as the bound says."""
+    """Decay has not balanced them: their training leads at least as far as the bound says."""
     secret, released = trained
     (first, bias), second = released.network
     skewed = released._replace(network=(networks.Layer(3 * first, bias), second))
@@ -148,7 +148,7 @@ def test_training_on_the_secret_images_returns_from_noise_and_from_the_start(tra
 def test_the_secret_images_are_measured_as_planted(trained):
     (x, _), released = trained
     found = judged.numbers_of(released, x, x, (10, 10, 1), 0)
-    assert found["relative_distance"] < 1e-10 < found["stored_distance"]  # as some pixels are beyond the range
+    assert found["relative_distance"] < 1e-10 < found["stored_distance"]  # some pixels are clipped
     assert found["moved"] == 0 and found["least_ssim"] == pytest.approx(1)
     rows = {row.name.split("/")[-1]: row for row in judged.rows_of("noise", found, 0)}
     assert rows["fresh_distance"].baseline == found["fresh_untouched"] and rows["moved"].baseline is None

@@ -42,11 +42,11 @@ def exact():
 # ---- Points on a sphere ----
 
 
-def test_points_have_length_one_and_the_sign_of_the_first_coordinate_and_are_no_rows_of_the_first_weights():
+def test_points_have_length_one_and_are_no_rows_of_the_first_weights():
     x, labels = spheres.labelled(9, 5, 10_000)
     assert torch.allclose(x.norm(dim=1), torch.ones(9).double()) and 0 < labels.sum() < 9
     assert torch.equal(labels, (x[:, 0] > 0).double()) and torch.equal(labels, labels.sort().values)
-    weight = networks.initial(RECIPE._replace(start=1.0), 5, 0)[0].weight  # one seed would draw the same numbers
+    weight = networks.initial(RECIPE._replace(start=1.0), 5, 0)[0].weight
     assert evaluation.cosines(weight, x).abs().max() < 1 - 1e-6
 
 

@@ -1,4 +1,4 @@
-"""The closed-form residual against autograd in float64, in both forms, for every rule; and in slices."""
+"""The closed-form residual against autograd in float64, in both forms, for every rule, in slices."""
 
 import math
 

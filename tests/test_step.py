@@ -53,7 +53,7 @@ def attacked(released, **settings):
 
 
 def prepared(released, rule, optimiser, space):
-    """The objective, the State, the Plan of twelve steps and the Settings of an attack in float64."""
+    """The objective, State, Plan of twelve steps and Settings of an attack in float64."""
     x = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(2)])
     network, basis = released.network, networks.span(released.network) if space == "span" else None
     labels = decoreco.balanced(10, max(len(network[-1].weight), 2))
@@ -145,7 +145,7 @@ class Replayed:
 
 
 def test_an_attack_in_graphs_is_the_plain_one(released, monkeypatch):
-    """As a GPU takes its steps: strides and single ones between two looks, tried before they are captured."""
+    """As a GPU takes its steps: strides and single ones, tried before they are captured."""
     plain = attacked(released, dtype=torch.float64, until=13)
     monkeypatch.setattr(step, "capture", Replayed)
 

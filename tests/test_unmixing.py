@@ -32,7 +32,7 @@ def layered(x, centred=False, mixed=None):
 
 
 def consistent(x, neurons, bias=True):
-    """A matrix B (neurons, m) that is zero where a neuron of the layer BX, B1 is not active at an image."""
+    """B (neurons, m) that is zero where a neuron of the layer BX, B1 is not active at an image."""
     mixed = starts.random(neurons, len(x), 0)
     for _ in range(200):
         active = (mixed @ x) @ x.T + bias * mixed.sum(1)[:, None] > 0
@@ -48,7 +48,7 @@ def changed(released, change):
 
 
 @pytest.mark.parametrize("centred", [False, True])
-def test_the_count_and_the_span_are_read_from_the_layer_and_half_precision_hides_no_count(pictures, centred):
+def test_the_count_and_the_span_are_read_also_in_half_precision(pictures, centred):
     x = pictures - pictures.mean(0) * centred
     released = layered(x, centred)
     count, basis, mixing = unmixing.read(released)
@@ -56,7 +56,7 @@ def test_the_count_and_the_span_are_read_from_the_layer_and_half_precision_hides
     torch.testing.assert_close(basis.T @ basis, torch.eye(basis.shape[1], dtype=basis.dtype))
     torch.testing.assert_close(x @ basis @ basis.T, x)
     torch.testing.assert_close(mixing @ basis.T, released.network[0].weight)
-    half = networks.change(released.network, torch.Tensor.half)  # moves every weight by 5e-4 of itself
+    half = networks.change(released.network, torch.Tensor.half)  # changes weights by 5e-4
     assert unmixing.read(released._replace(network=half))[0] == 12
 
 

@@ -1,4 +1,4 @@
-"""Trained networks: what is said of them is true, where their training begins, and how stationary they are."""
+"""Trained networks: what is said of them is true, where they begin, and how stationary they are."""
 
 import pytest
 import torch
@@ -199,7 +199,7 @@ def test_a_published_victim_says_what_the_trainer_would_say_of_it(tmp_path, rule
     network = weights.read(path, SHAPE).layers
     smooth = stationary.published(network, secret, recipe._replace(hidden=(99,), sharpness=10.0)).released.recipe
     ours = stationary.published(network, secret, recipe)
-    assert ours.released.recipe == smooth == recipe._replace(hidden=(7, 6), biases=True, stages=0)  # of what is there
+    assert ours.released.recipe == smooth == recipe._replace(hidden=(7, 6), biases=True, stages=0)
     still = ours.released.recipe._replace(epochs=0, dtype=torch.float64)  # a training that ends where it starts
     theirs = stationary.train(secret, still, start=ours.released.network)
     assert torch.equal(ours.mean, theirs.mean)
