@@ -173,5 +173,5 @@ def rows(name, grid, mixed, seed, sets, shape):
     listed = []
     for s, (a, b) in enumerate(mixed.T.tolist()):
         found = numbers_of(grid, s, sets, shape, a * b == 0)
-        listed += trial.rows(f"landscape/{name}/{a:g}/{b:g}", seed, found)
+        listed += trial.rows(f"landscape/{name}", seed, found, lambda_1=a, lambda_2=b)
     return listed

@@ -14,17 +14,23 @@ import numpy as np
 from lab.grid import arguments_of, finished, plan_of, read
 from lab.run import OWN, ROOT, sentence_of, until_interrupted
 from utils.errors import InputError, write
+from utils.trial import Row
 
 RESULTS = ROOT / "data" / "results"
 
 
 def table_of(plan, done):
-    """The lines of a .csv, one per number: the crossed parameters but SEED, then name, seed, value, baseline."""
+    """The lines of a .csv, one per number: the crossed parameters but SEED, then name, seed, value, baseline.
+
+    Parameters that differ within a run stand behind the crossed ones.
+    """
+    several = sorted({name for content in done.values() for row in content["rows"] for name in row} - {*Row._fields})
     for key, run in plan["runs"].items():
         crossed = {name: value for name, value in run["crossed"].items() if name != "SEED"}
         for row in done[key]["rows"]:
             numbers = {name: f"{row[name]:.13g}" if name in row else "" for name in ("value", "baseline")}
-            yield crossed | {"name": row["name"], "seed": row["seed"]} | numbers
+            where = {name: f"{row[name]:g}" if name in row else "" for name in several}
+            yield crossed | where | {"name": row["name"], "seed": row["seed"]} | numbers
 
 
 def provenance(plan, done):

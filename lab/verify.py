@@ -20,6 +20,7 @@ from lab.record import RESULTS
 from lab.run import ROOT, sentence_of, until_interrupted
 from utils.errors import choose, located
 from utils.notebook import registry
+from utils.trial import Row
 
 FOLDER = ROOT / "_build" / "verify"
 BASELINE = " (baseline)"  # behind the name of a quantity, as in lab.recorded
@@ -27,10 +28,16 @@ EQUAL, ROUNDING = 1e-9, 1e-12  # relative and absolute
 SHOWN = 5  # sentences on one run
 
 
+def named(row):
+    """The name of a row's quantity, and the parameters that differ within a run, which are not in capitals."""
+    several = (key for key in sorted(row) if key.islower() and key not in Row._fields and row[key] != "")
+    return " ".join([row["name"], *(f"{key}={float(row[key]):g}" for key in several)])
+
+
 def numbers_of(rows):
     """{(quantity, seed): number} of some rows; a baseline is a quantity, too. Durations are the machine's: left out."""
     return {
-        (row["name"] + words, str(row["seed"])): float(row[column])
+        (named(row) + words, str(row["seed"])): float(row[column])
         for row in rows if not row["name"].endswith("seconds")
         for column, words in (("value", ""), ("baseline", BASELINE)) if row.get(column) not in (None, "")
     }  # fmt: skip
@@ -44,7 +51,7 @@ def compared(name, value, found, seeds):
         return "outside", f"{name} is recorded, and not computed any more"
     if math.isclose(value, found, rel_tol=EQUAL, abs_tol=ROUNDING):
         return "equal", ""
-    if registry.find(name.removesuffix(BASELINE)).repeats == "exactly":
+    if registry.find(name.split()[0]).repeats == "exactly":
         return "outside", f"{name} is {found:g}, recorded {value:g}"
     if low <= found <= high:
         return "in the spread", ""

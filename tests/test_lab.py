@@ -17,11 +17,11 @@ import psutil
 import pytest
 import yaml
 
-from lab import grid, run, verify
+from lab import grid, record, run, verify
 
 ROOT = Path(__file__).parent.parent
 SUMS = "def double(x):\n    return 2 * x\n"
-UTILS = "__init__", "errors", "attacks/__init__", "notebook/parameters", "notebook/registry"
+UTILS = "__init__", "errors", "trial", "attacks/__init__", "notebook/parameters", "notebook/registry"
 DECLARED = """# Parameters of this chapter
 DATASET = "photos"
 SEED = 0
@@ -382,6 +382,13 @@ def test_a_number_is_equal_or_within_the_spread_of_its_quantity(name, again, cou
 def test_recorded_names_must_stay_and_others_may_come():
     found, why = verify.compare(rows_of([10]), {"SEED": 0}, [{"name": "a/c", "seed": 0, "value": 10}])
     assert found == {"outside": 1, "new": 1} and why == ["certificate/needed is recorded, and not computed any more"]
+
+
+def test_parameters_that_differ_within_a_run_are_columns():
+    rows = [{"name": "a", "seed": 0, "value": 1.0}, {"name": "b", "seed": 0, "value": 2.0, "lambda_1": 0.25}]
+    first, second = table = [*record.table_of({"runs": {"k": {"crossed": {"SEED": 0}}}}, {"k": {"rows": rows}})]
+    assert (first["lambda_1"], second["lambda_1"]) == ("", "0.25") and [*first][:2] == ["lambda_1", "name"]
+    assert verify.numbers_of(table) == verify.numbers_of(rows) == {("a", "0"): 1, ("b lambda_1=0.25", "0"): 2}
 
 
 CIFAR, RATTE = "DATASET: cifar10-subset", "RATTE: 1"  # of the grid

@@ -11,13 +11,17 @@ class Row(NamedTuple):
     value: float
     paper: float | None = None  # the paper's value
     baseline: float | None = None  # the same number without an attack, or for held-out images
+    where: dict | None = None  # parameters that differ within the run, {name: value}
 
 
-def rows(prefix, seed, quantities):
-    """The Rows of {quantity: (value, baseline)} or (value, baseline, paper's value); what is None is missing."""
+def rows(prefix, seed, quantities, **where):
+    """The Rows of {quantity: (value, baseline)} or (value, baseline, paper's value); what is None is missing.
 
-    def numbers(value, baseline=None, paper=None):
-        return [None if number is None else float(number) for number in (value, paper, baseline)]
-
-    named = {name: numbers(*several) for name, several in quantities.items()}
-    return [Row(f"{prefix}/{name}", seed, *ours) for name, ours in named.items() if ours[0] is not None]
+    `where` are parameters that differ within the run.
+    """
+    listed = []
+    for name, several in quantities.items():
+        value, baseline, paper = (None if x is None else float(x) for x in (*several, None, None)[:3])
+        if value is not None:
+            listed.append(Row(f"{prefix}/{name}", seed, value, paper, baseline, where or None))
+    return listed

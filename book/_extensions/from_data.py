@@ -27,9 +27,10 @@ def names():
             continue
         bounds = one.kind.bounds.replace("∞)", f"`{one.most}`]") if one.most else one.kind.bounds
         baseline = f" Baseline: {one.baseline}." * bool(one.baseline)
+        where = f" For each {', '.join(f'`{name}`' for name in one.where)}." * bool(one.where)
         exactly = " Repeats exactly." * (one.repeats == "exactly")
         yield "- " + ", ".join(f"`{name}`" for name in alternatives(one.name)) + "\\"
-        yield f"  *{one.kind.name}* in {bounds}. {one.meaning}{baseline}{exactly}"
+        yield f"  *{one.kind.name}* in {bounds}. {one.meaning}{baseline}{where}{exactly}"
 
 
 def alternatives(pattern):

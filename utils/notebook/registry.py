@@ -42,6 +42,7 @@ class Quantity:
     pattern: re.Pattern
     baseline: str = ""  # what the baseline is; empty: there is none
     most: str = ""  # the parameter that bounds number and baseline; empty: none does
+    where: tuple = ()  # the parameters that differ within a run, columns of a record
     repeats: Literal["exactly", "within the spread"] = "within the spread"  # of its record, if it is computed again
 
 
@@ -90,12 +91,14 @@ def find(name):
     return found[0]
 
 
-def check(name, value, baseline, parameters):
+def check(name, value, baseline, parameters, where=()):
     """Raise InputError unless a name is registered, and a number and its baseline, or None, are what it allows.
 
-    `parameters` are those of the run {name: value}, of which one may bound the number.
+    `parameters` are those of the run {name: value}, of which one may bound the number; `where` differ within the run.
     """
     found = find(name)
+    if {*where} != {*found.where}:
+        raise InputError(f"{name} has the parameters {[*where]}, but data/quantities.yaml says {[*found.where]}.")
     if baseline is not None and not found.baseline:
         raise InputError(f"{name} has no baseline: say in data/quantities.yaml what it is, or leave it out.")
     most = parameters.get(found.most, math.inf)

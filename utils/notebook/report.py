@@ -102,12 +102,13 @@ def save(run, rows, sha256):
         "duration_seconds": round(time.monotonic() - run.started, 3),
         "data_sha256": sha256,
     }
-    listed = [{key: value for key, value in row._asdict().items() if value is not None} for row in rows]
+    named = (row._asdict() | (row.where or {}) | {"where": None} for row in rows)
+    listed = [{key: value for key, value in one.items() if value is not None} for one in named]
     content = {"parameters": run.parameters, "provenance": provenance, "rows": listed}
     text, path = json.dumps(content, indent=1), run.parameters["RESULTS"]
     try:
         for row in rows:
-            registry.check(row.name, row.value, row.baseline, run.parameters)
+            registry.check(row.name, row.value, row.baseline, run.parameters, row.where or {})
         if path:
             save_file("RESULTS", path, text.encode())
     except InputError as error:
