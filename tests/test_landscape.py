@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conftest import chapter_functions, drawn, slope
-from experiments import evaluate, landscape, mixtures
+from experiments import evaluate, mixtures, three_losses
 from utils import images, networks
 from utils.attacks import bilevel, starts
 from utils.kernels import naive
@@ -68,7 +68,7 @@ def test_a_grid_in_slices_is_the_same_and_attacks_noise_once(explored):
 
 def test_lines_go_through_their_points(sets):
     a, b, _ = sets
-    t, x = landscape.line(a, b, 5)
+    t, x = three_losses.line(a, b, 5)
     assert torch.allclose(t, torch.tensor([-0.5, 0, 0.5, 1, 1.5]).double())
     assert torch.allclose(x[1], a) and torch.allclose(x[3], b)
 
@@ -111,7 +111,7 @@ def gradients(known):
     """The gradients of l_bi and l_st as functions of x."""
     scale = networks.flatten(known.network).square().sum() / 2
     upper = lambda x: bilevel.hypergradient(known, x).gradient / scale  # noqa: E731
-    return upper, lambda x: landscape.stationarity_loss(x, known)[1]
+    return upper, lambda x: three_losses.stationarity_loss(x, known)[1]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def six():
 def test_exact_spectra_are_those_of_the_hessians(six):
     x, known = six
     scale = 2 / networks.flatten(known.network).square().sum()
-    for exact, gradient in zip(landscape.spectra(x, known), gradients(known)):
+    for exact, gradient in zip(three_losses.spectra(x, known), gradients(known)):
         values = torch.linalg.eigvalsh(hessian(gradient, x))[-13:]  # rising
         exact = scale * exact
         assert torch.allclose(values[[0, -1]], exact[[0, -1]], rtol=1e-3)
@@ -134,17 +134,17 @@ def test_exact_spectra_are_those_of_the_hessians(six):
 
 def test_free_coefficients_curve_all_directions_alike(six):
     x, known = six
-    values = torch.linalg.eigvalsh(hessian(lambda x: landscape.free_gradient(x, known)[1], x))
+    values = torch.linalg.eigvalsh(hessian(lambda x: three_losses.free_gradient(x, known)[1], x))
     values = values[values > 1e-4 * values[-1]]
     assert len(values) == 12 + 1 - 6  # d + 1 directions less the row space of six images
     assert torch.allclose(values[1:], values[-1], rtol=1e-4)
-    assert math.isclose((values[-1] / values[0]).item(), landscape.free_condition(x), rel_tol=1e-3)
+    assert math.isclose((values[-1] / values[0]).item(), three_losses.free_condition(x), rel_tol=1e-3)
 
 
 def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(toy):
     x = toy.secret.images[:4, :6]
     known = stationary.train(images.Part(x, torch.tensor([0, 0, 1, 1]).double()), networks.one_hidden(3, 1e-2)).released
-    assert landscape.free_loss(x, known) <= 1e-12  # its own training images explain it
+    assert three_losses.free_loss(x, known) <= 1e-12  # its own training images explain it
     y = x.flip(1)
     theta = networks.flatten(known.network)
 
@@ -153,10 +153,10 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients(toy):
 
     basis = torch.linalg.qr(torch.func.jacrev(outputs)(theta).mT)[0]
     missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()
-    assert torch.allclose(landscape.free_loss(y, known), missed)
+    assert torch.allclose(three_losses.free_loss(y, known), missed)
     way = drawn(4, 6)
-    change = slope(lambda y: landscape.free_loss(y, known), y, way, 1e-6)
-    assert torch.allclose(change, (landscape.free_gradient(y, known)[1] * way).sum(), rtol=1e-4)
+    change = slope(lambda y: three_losses.free_loss(y, known), y, way, 1e-6)
+    assert torch.allclose(change, (three_losses.free_gradient(y, known)[1] * way).sum(), rtol=1e-4)
 
 
 def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian():
@@ -165,19 +165,19 @@ def test_exact_spectra_of_a_hidden_layer_are_those_of_the_hessian():
     known = bilevel.condensed(stationary.train(secret, networks.one_hidden(3, 1e-2)).released)
     scale = 2 / networks.flatten(known.network).square().sum()
     values = torch.linalg.eigvalsh(hessian(gradients(known)[1], x))
-    top = scale * landscape.spectra(x, known)[1][-3:]
+    top = scale * three_losses.spectra(x, known)[1][-3:]
     assert all((values / one - 1).abs().min() < 1e-3 for one in top)
 
 
 def test_descents_are_charged_by_products(toy, sets):
     released = stationary.train(toy.secret, AFFINE).released
-    costs = {loss: losses.descent(loss, sets[2], released) for loss in landscape.LOSSES}
+    costs = {loss: losses.descent(loss, sets[2], released) for loss in three_losses.LOSSES}
     for stop in losses.STOPS:
         assert costs["stationarity"][stop][0] == 3 * costs["stationarity"][stop][1] < costs["bilevel"][stop][0]
     value, product = losses.energy_terms(sets[2], released)
     v, u = drawn(2, 193)
     assert torch.allclose(slope(lambda v: value(v)[1], v, u), product(v)(u), atol=1e-6)
-    assert math.isclose(landscape.bilevel_loss(sets[0], released).item(), 0, abs_tol=1e-12)
+    assert math.isclose(three_losses.bilevel_loss(sets[0], released).item(), 0, abs_tol=1e-12)
 
 
 # ---- No local minimum above zero: points that are critical, built as the proof says ----
