@@ -8,7 +8,7 @@
 # make gpu      what a GPU can show, in ten minutes     RECORD=h100  the record's name     DEVICE=cpu  a rehearsal at toy size
 # make grid     GRID=experiments/example.yaml   every run of a grid, a table and a page; run again to resume
 # make record   GRID=experiments/affine.yaml    what a finished grid gave, into data/results/, for the chapters
-# make verify   RECORD=small   compute a run of a record again (or of each), and compare     RUNS=all   DATASET=FILE.npz
+# make verify   RECORD=small   compute a run of a record again (or of each), and compare     RUNS=all   DATASET=cifar10-subset
 # make paper    the attacks at the papers' sizes, hours on two cores; run again to resume
 # make batch    CHAPTER=three-starts-bilevel SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew

@@ -8,7 +8,6 @@ from collections import namedtuple
 import torch
 
 from utils import measures, networks, null
-from utils import trial as trials
 from utils.attacks import bilevel
 from utils.attacks.contract import scores
 from utils.kernels.similarity import (
@@ -22,6 +21,7 @@ from utils.kernels.similarity import (
     standardised,
     stretch,
 )
+from utils.trial import rows as rows_named
 
 # Table 1 of the first paper: ‖θ* − θ‖².
 TABLE_1 = {
@@ -206,6 +206,6 @@ def rows_of_leak(trial):
 
 
 def rows(trial):
-    """The trial's numbers for RESULTS, under its name; which ones, says whether the attack trains."""
+    """The trial's numbers for RESULTS, under its name: of weights if the attack trains, of pictures otherwise."""
     found = rows_of_pictures(trial) if trial.attack.network is None else rows_of_weights(trial)
-    return trials.rows(trial.name.prefix, trial.seed, found)
+    return rows_named(trial.name.prefix, trial.seed, found)

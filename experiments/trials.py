@@ -20,10 +20,10 @@ DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESUL
 class Name(NamedTuple):
     """What was attacked, how, and from where."""
 
-    attack: str  # bilevel or decoreco
+    attack: str  # bilevel, decoreco or the name of another attack
     model: str  # affine or one_hidden; for decoreco the rule of its coefficients
-    start: str  # random, ground_truth or partition
-    knowledge: str = ""  # known_theta0 or unknown_theta0, where it matters
+    start: str  # random, untuned, ground_truth or partition
+    knowledge: str = ""  # from_weights, known_theta0 or unknown_theta0, where it matters
 
     @property
     def prefix(self):

@@ -4,8 +4,8 @@ One run of each record, or --all, with the threads that were recorded, by today'
 differs by at most a billionth of itself, or by rounding. Unless data/quantities.yaml says that it repeats exactly, it
 may also lie *in the spread* of its record: its range over the seeds for the same parameters, widened on both sides by
 its width, and by at least a tenth of its largest number. Numbers that today's code writes in addition are *new*: they
-contradict nothing. --dataset FILE.npz holds CIFAR-10's images, for those in need. What was computed on a GPU is left
-out where there is none, unless the RECORD is named.
+contradict nothing. --dataset cifar10-subset, or FILE.npz, has CIFAR-10's images, for those in need. What was computed
+on a GPU is left out where there is none, unless the RECORD is named.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def code_of(commit, notebook):
 def lacking(foreign, about, chosen):
     """What this machine or this call lacks to compute a record again, in words."""
     if foreign and not chosen.dataset:
-        return "it needs CIFAR-10's images, as DATASET=FILE.npz."
+        return "it needs CIFAR-10's images: DATASET=cifar10-subset downloads them, DATASET=FILE.npz has them."
     if "cuda" in about["devices"] and not chosen.record:
         import torch  # which takes seconds
 

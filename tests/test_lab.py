@@ -392,7 +392,7 @@ def test_parameters_that_differ_within_a_run_are_columns():
 
 
 CIFAR, RATTE = "DATASET: cifar10-subset", "RATTE: 1"  # of the grid
-LACKING = "g was not computed: it needs CIFAR-10's images, as DATASET=FILE.npz."
+LACKING = "g was not computed: it needs CIFAR-10's images: DATASET=cifar10-subset downloads them"
 GONE = {"code": [{"commit": "0" * 40, "threads": 1, "fingerprint": "of older records", "runs": "all"}]}
 FIRST = "0.3333333333333"
 VERIFIED = [  # what is asked for, what is changed of the record, the status, and what is printed

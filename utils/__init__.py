@@ -1,6 +1,6 @@
 """The shared code of the book: what two chapters need, and the arithmetic that must be fast.
 
-images → training (the trainer) → attacks (the attacker) → evaluation (the evaluator) → figures, report
+images → training (the trainer) → attacks (the attacker) → measures, null (the evaluator) → notebook
 
 `kernels` is the arithmetic of all of them, tensors in and tensors out; `networks` what trainer, attacker and evaluator
 agree on. Attackers are given a `attacks.contract.Released`, and can reach neither the images nor the trainer.

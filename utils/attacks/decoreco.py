@@ -50,7 +50,7 @@ class State(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is another at every step, up to the last loss (K+1,), on the attack's device."""
+    """The values that change from step to step, up to the last loss (K+1,), on the attack's device."""
 
     sharpness: torch.Tensor  # α
     arrived: torch.Tensor  # whether that is the last α
@@ -105,9 +105,10 @@ def attack(
     and the surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. With an orthonormal
     `basis` (d, r), as from `networks.span`, r coordinates move, at √(d/r) times a pixel's learning rate, which keeps
     the length of steps. A `target` takes the place of θ*, such as θ* − θ⁰ for a start that is known. λ starts at
-    `coefficients` (…, n), or is drawn from `seed`. Of the iterates with the last α the first whose loss is at most
-    `tolerance` is returned, or the best. With `until` an attack stops after so many of its `iterations`; a call given
-    its `details.state` goes on. InputError if it diverges; a batch says so in `stopped`.
+    `coefficients` (…, n), or is drawn from `seed`. Only iterates with the last α count: the first whose loss is at
+    most `tolerance` is returned, or else the one with the smallest loss. With `until` an attack stops after so many of
+    its `iterations`; a call given its `details.state` goes on. InputError if it diverges; a batch says so in
+    `stopped`.
 
     The released network may be any torch.nn.Module that takes rows (n, d): then autograd differentiates it, slowly.
     """
@@ -180,7 +181,7 @@ def result(objective, state, plan, tolerance, until, start, clock):
     history = state.history[: int(state.step)]
     stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
     if stopped == "diverged":
-        raise InputError("The attack diverged: its loss is not finite. Choose a smaller LEARNING_RATE.")
+        raise InputError("The attack diverged: its loss is not finite. Give `attack` a smaller learning_rate.")
     best = until is None or state.least.isfinite().all()
     x, found = (state.best_x, state.best_coefficients) if best else (state.x, state.coefficients)
     objective.stationarity.sharpness.copy_(plan.at(state.step).sharpness)

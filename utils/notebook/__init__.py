@@ -1,1 +1,1 @@
-"""What the notebooks share: parameters, RESULTS, records, the ledger, tables and figures. No other room imports it."""
+"""What the notebooks share: parameters, RESULTS and the registry of its names, tables and figures."""
