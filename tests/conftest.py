@@ -56,9 +56,9 @@ def y():
     return torch.tensor([0.0] * 6 + [1.0] * 6, dtype=torch.float64)
 
 
-def drawn(*shape, seed=0):
+def drawn(*shape, seed=0, dtype=torch.float64):
     """Normal numbers, the same in every run."""
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
 def slope(function, x, way, step=1e-5):
