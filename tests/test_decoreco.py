@@ -146,7 +146,7 @@ def test_one_diverging_restart_leaves_the_others_alone_and_has_its_own_word(vict
     found = decoreco.attack(victim.released, batch, **settings)
     assert found.stopped == ["iterations", "diverged"] and found.history[-1, 0] < found.history[0, 0]
     assert found.images[0].isfinite().all()
-    with pytest.raises(InputError, match="The attack diverged: .* smaller LEARNING_RATE"):
+    with pytest.raises(InputError, match="The attack diverged: .* smaller learning_rate"):
         decoreco.attack(victim.released, batch[1], **settings)
 
 
