@@ -59,7 +59,7 @@ def best_pictures(candidates, data, some):
 
 
 def likeness(trial):
-    """How like each reconstruction is to each training image, by `similarity.alike`: (n, m)."""
+    """How like each reconstruction is to each training image, by `similarity.detail_ncc`: (n, m)."""
     return detail_ncc(trial.attack.images, secret(trial), trial.data.shape)
 
 
