@@ -93,7 +93,7 @@ pdf: runs _vendor
 
 stage = echo "$(1)/4 $(2)"; $(3) || failed="$$failed $(1)";
 test: .venv/ready .snakemake-env/ready
-	@failed=; $(call stage,1,the linter and the types and the tests that run no notebook; and the book with its committed outputs renders,\
+	@failed=; $(call stage,1,the linter; the types; the tests that run no notebook; the book with its committed outputs renders,\
 		$(MAKE) --no-print-directory -k -j2 check html EXECUTED=book TO=_build/test) \
 	$(call stage,2,every chapter at toy size with right and wrong parameters,\
 		$(PYTEST) $$(grep -l mark.chapters tests/test_*.py) -m chapters) \
