@@ -12,7 +12,7 @@ from utils import networks
 from utils.attacks import starts
 from utils.attacks.bilevel import Inner
 from utils.attacks.contract import Attack, Released
-from utils.attacks.objective import Parts
+from utils.attacks.decoreco import Parts
 from utils.images import Part, Split
 from utils.kernels import similarity
 from utils.notebook import registry

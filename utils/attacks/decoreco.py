@@ -7,6 +7,7 @@ below their bound. Images are without a mean: the trainer's is not released. Lea
 import copy
 import math
 import time
+from collections import namedtuple
 from functools import partial
 from typing import NamedTuple
 
@@ -14,12 +15,16 @@ import torch
 
 from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
-from utils.attacks.objective import Objective
 from utils.errors import InputError, choose
-from utils.kernels.coefficients import RULES, Tied
-from utils.kernels.layers import change
+from utils.kernels import naive
+from utils.kernels.coefficients import RULES, Tied, best
+from utils.kernels.layers import change, flatten
+from utils.kernels.residual import Stationarity
 from utils.kernels.solvers import STEPS, words
 from utils.kernels.step import run
+from utils.networks import in_span
+
+Tuned = namedtuple("Tuned", "attack rate")  # the Attack with the smallest loss, and its learning rate
 
 
 class State(NamedTuple):
@@ -49,20 +54,6 @@ class State(NamedTuple):
         return bool((self.least <= tolerance).all() or not latest.isfinite().any())
 
 
-class Plan(NamedTuple):
-    """The values that change from step to step, up to the last loss (K+1,), on the attack's device."""
-
-    sharpness: torch.Tensor  # α
-    arrived: torch.Tensor  # whether that is the last α
-    rate: torch.Tensor  # of x
-    coefficient_rate: torch.Tensor  # of λ
-
-    def at(self, step):
-        """The Plan of a step (1,), or of the last one behind it; a GPU looks it up by itself."""
-        k = step.clamp_max(len(self.rate) - 1)
-        return Plan(*(values.index_select(0, k)[0] for values in self))
-
-
 class Settings(NamedTuple):
     """How an optimiser moves: published settings, or ours."""
 
@@ -77,12 +68,11 @@ class Settings(NamedTuple):
         return self.softest * (self.sharpness / self.softest) ** (min(1.0, k / iterations / 0.8) if iterations else 1)
 
     def plan(self, optimiser, iterations, like):
-        """The Plan of an attack of so many steps, in numbers of the type of `like`; the last rate is zero."""
-        steps, factor = range(iterations + 1), STEPS[optimiser][1]
-        alphas = torch.tensor([self.alpha(k, iterations) for k in steps], dtype=torch.float64)
-        factors = torch.tensor([*(factor(k, iterations) for k in steps[:-1]), 0.0], dtype=torch.float64)
-        rates = ((factors * rate).to(like) for rate in (self.learning_rate, self.coefficient_rate))
-        return Plan(alphas.to(like), (alphas == self.sharpness).to(like.device), *rates)
+        """α and the rates of x and of λ at every step (K+1, 3), of the type of `like`; the last step moves nothing."""
+        factors = [*(STEPS[optimiser][1](k, iterations) for k in range(iterations)), 0.0]
+        rates = self.learning_rate, self.coefficient_rate
+        rows = [(self.alpha(k, iterations), *(factor * rate for rate in rates)) for k, factor in enumerate(factors)]
+        return torch.tensor(rows, dtype=torch.float64).to(like)
 
 
 # `sgd` as Buzaglo et al. (2023) publish it for regression on CIFAR-10; the others were chosen by the attacker's loss.
@@ -91,6 +81,72 @@ SETTINGS = {
     "adam": Settings(0.03, 0.03, 100.0, 10.0, 0.0197),
     "projection": Settings(0.01, 0.0, 30.0, 30.0, 0.0197),
 }
+
+
+class Parts(NamedTuple):
+    """The attacker's loss in parts, each (…); `stationarity` (…, L) for every layer, in units of ‖θ*‖²."""
+
+    stationarity: torch.Tensor  # ‖W̄_l − D_lᵀĀ_{l−1}‖²/‖θ*‖²
+    range: torch.Tensor  # weight · Σ relu(|x| − 1)²/‖θ*‖²
+    feasibility: torch.Tensor  # 5 Σ relu(λ_min − λ)²/‖θ*‖², zero for rules without a bound
+    share: torch.Tensor | None = None  # (…, n): by how much R/‖θ*‖² grows if a candidate is left out
+    state: tuple | None = None  # decoreco.State, of an attack that was to stop on its way
+
+    @property
+    def total(self):
+        """The attacker's loss."""
+        return self.stationarity.sum(-1) + self.range + self.feasibility
+
+
+class Objective:
+    """The attacker's loss and its gradients, at pixels x or at coordinates in a basis (d, r), and at λ."""
+
+    def __init__(self, network, rule, sharpness, lambda_min, range_weight, basis=None, target=None):
+        self.slow = isinstance(network, torch.nn.Module)  # then autograd differentiates it
+        if self.slow:
+            self.stationarity = naive.Stationarity(network, rule, target=target)
+            self.scale = self.stationarity.squares.sum()
+        else:
+            self.scale = flatten(network if target is None else target).square().sum()  # ‖θ*‖²
+            if basis is not None:
+                network, target = (net and in_span(net, basis) for net in (network, target))
+            self.stationarity = Stationarity(network, rule, target=target)
+        self.stationarity.sharpness = self.scale.new_tensor(sharpness)
+        self.bound = lambda_min if rule.bounded else -math.inf
+        self.range_weight, self.basis = range_weight, basis
+        self.unseen = self.scale - self.stationarity.squares.sum()  # ‖W₁‖² outside of the basis
+
+    def pixels(self, x):
+        """Coordinates (…, n, r) to pixels (…, n, d)."""
+        return x if self.basis is None else x @ self.basis.mT
+
+    def __call__(self, x, coefficients):
+        r = self.stationarity(x, coefficients)
+        r.layers[..., 0] += self.unseen
+        outside, x_gradient = self.outside(x)
+        below = (self.bound - coefficients).clamp_min(0)
+        parts = Parts(*(part / self.scale for part in (r.layers, outside, 5 * below.square().sum(-1))))
+        return parts, r.x_gradient + x_gradient, r.coefficient_gradient - 10 * below
+
+    def outside(self, x):
+        """The penalty for pixels outside of [−1, 1], and its gradient."""
+        if not self.range_weight:
+            return x.new_zeros(x.shape[:-2]), 0.0
+        pixels = self.pixels(x)
+        beyond = pixels - pixels.clamp(-1, 1)
+        push = 2 * self.range_weight * beyond
+        return self.range_weight * beyond.square().sum((-2, -1)), push if self.basis is None else push @ self.basis
+
+    def share(self, x, coefficients):
+        """By how much R/‖θ*‖² grows without candidate i: 2λᵢ(b − Hλ)ᵢ + λᵢ²Hᵢᵢ, as R is a quadratic in λ; (…, n)."""
+        h, b = self.stationarity.quadratic(x)
+        known = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
+        rest = b - (h @ known[..., None])[..., 0]
+        return (2 * known * rest + known.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
+
+    def best_coefficients(self, x):
+        """The λ (…, n) above the bound that minimises R for these x."""
+        return best(*self.stationarity.quadratic(x), self.bound)  # type: ignore[call-arg]
 
 
 def attack(
@@ -131,13 +187,6 @@ def attack(
     return result(objective, state, plan, tolerance, until, start, clock)
 
 
-class Tuned(NamedTuple):
-    """The attack with the smallest loss."""
-
-    attack: Attack
-    rate: float  # its learning rate
-
-
 def by_rate(released, start, rates, **settings):
     """Attack at each of these learning rates, with these settings: an attacker tunes by its own loss, not the truth."""
     tried = [Tuned(attack(released, start, learning_rate=rate, **settings), rate) for rate in rates]
@@ -155,18 +204,19 @@ def begin(x, coefficients, iterations):
 def descend(objective, state, plan, optimiser, tolerance, until, progress):
     """Step from a State until all has converged or diverged, or to the end, or `until` a step: the State there."""
     state, move = State(*(part.clone() for part in state)), STEPS[optimiser][0]
-    projects, last, taken = optimiser == "projection", len(state.history) - 1, int(state.step)
+    projects, last, taken = optimiser == "projection", len(plan) - 1, int(state.step)
     end = until if until is not None and until < last else last + 1  # the last candidates have a loss, too
+    final = plan[-1, 0]  # the α behind which losses count
 
     def step():  # reads and writes tensors of the state alone: a GPU captures it
-        now = plan.at(state.step)
-        objective.stationarity.sharpness.copy_(now.sharpness)
+        alpha, rate, coefficient_rate = plan.index_select(0, state.step.clamp_max(last))[0].unbind()
+        objective.stationarity.sharpness.copy_(alpha)
         if projects:  # the best λ for the candidates, which may have diverged; found on the processor
             state.coefficients.copy_(objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3)))
         parts, x_gradient, coefficient_gradient = objective(state.x, state.coefficients)
-        state.keep(parts.total, now.arrived & (state.least > tolerance))  # what has converged stays
-        move(state.x, x_gradient, state.x_memory, now.rate)
-        move(state.coefficients, coefficient_gradient, state.coefficient_memory, now.coefficient_rate)
+        state.keep(parts.total, (alpha == final) & (state.least > tolerance))  # what has converged stays
+        move(state.x, x_gradient, state.x_memory, rate)
+        move(state.coefficients, coefficient_gradient, state.coefficient_memory, coefficient_rate)
         state.step.add_(1)
 
     graph = not (projects or objective.slow)
@@ -182,20 +232,20 @@ def result(objective, state, plan, tolerance, until, start, clock):
     stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Give `attack` a smaller learning_rate.")
-    best = until is None or state.least.isfinite().all()
-    x, found = (state.best_x, state.best_coefficients) if best else (state.x, state.coefficients)
-    objective.stationarity.sharpness.copy_(plan.at(state.step).sharpness)
-    parts = objective(x, found)[0]._replace(share=objective.share(x, found), state=state if until else None)
-    seconds, x, found = time.perf_counter() - clock, objective.pixels(x).to(start), found.to(start)
-    return Attack(x, found, None, parts.total, history, stopped, parts, seconds)
+    counted = until is None or state.least.isfinite().all()
+    at = (state.best_x, state.best_coefficients) if counted else (state.x, state.coefficients)
+    objective.stationarity.sharpness.copy_(plan[min(int(state.step), len(plan) - 1), 0])
+    parts = objective(*at)[0]._replace(share=objective.share(*at), state=state if until else None)
+    seconds, images, coefficients = time.perf_counter() - clock, objective.pixels(at[0]).to(start), at[1].to(start)
+    return Attack(images, coefficients, None, parts.total, history, stopped, parts, seconds)
 
 
 def settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness):
     """The Settings of an optimiser, but for those that are given; InputError if the rule has no use for it."""
     choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project
-    given = dict(zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness)))
-    given = {name: value for name, value in given.items() if value is not None}
-    return SETTINGS[choose("OPTIMISER", optimiser, choices)]._replace(**given)
+    wanted = zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness))
+    changed = {name: value for name, value in wanted if value is not None}
+    return SETTINGS[choose("OPTIMISER", optimiser, choices)]._replace(**changed)
 
 
 def of_type(network, dtype):
@@ -207,8 +257,7 @@ def of_type(network, dtype):
 
 def outputs_of(network):
     """How many outputs a network has: as many as its last weights have rows."""
-    last = [*network.parameters()][-1] if isinstance(network, torch.nn.Module) else network[-1].weight
-    return len(last)
+    return len([*network.parameters()][-1] if isinstance(network, torch.nn.Module) else network[-1].weight)
 
 
 def draw(rule, x, seed):
