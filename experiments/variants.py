@@ -16,9 +16,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
-from utils.kernels import coordinates, losses
+from utils.kernels import coordinates, losses, naive
 from utils.training import Victim, stationary
-from utils.training.torch_trainer import layers_of, mirrored, module_of
+from utils.training.torch_trainer import layers_of, mirrored
 
 LOSSES = {
     "square": lambda z, y: mse_loss(z[:, 0], 2 * y - 1) / 2,
@@ -157,7 +157,7 @@ def initialised(x, outputs, o, seed):
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
     basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
     inside, rest = coordinates.split(first, basis)
-    return module_of((networks.Layer(inside, bias * o.biases), *upper)), basis, rest
+    return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, rest
 
 
 def noise_outside(o, basis, shape, count, noise):

@@ -12,7 +12,7 @@ from experiments.variants import Settings
 from utils import images, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.errors import InputError
-from utils.kernels import coordinates
+from utils.kernels import coordinates, naive
 from utils.kernels.layers import Layer
 from utils.training import stationary, torch_trainer
 
@@ -107,7 +107,7 @@ def test_training_in_coordinates_is_training_on_all_pixels_by_torch_alone(x, y, 
     o = SETTINGS._replace(**changes)
     net, basis, rest = variants.initialised(x[None], 1, o, 0)
     (first, bias), *upper = torch_trainer.layers_of(net)
-    net = torch_trainer.module_of((Layer(coordinates.joined(first, basis, rest), bias), *upper))
+    net = naive.module_of((Layer(coordinates.joined(first, basis, rest), bias), *upper)).float()
     optimiser = torch.optim.SGD(net.parameters(), o.rate, o.momentum, weight_decay=o.decay)
     for _ in range(o.steps):
         optimiser.zero_grad()

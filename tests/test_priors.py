@@ -123,7 +123,7 @@ def test_slackness_is_zero_for_equal_margins_alone():
 
 def test_without_centring_the_mean_is_zero_and_training_sees_the_shift():
     x, labels = spheres.labelled(12, 30, 0)
-    part = images.shifted(images.Part(x, labels), 0.5)
+    part = images.centred(images.Part(x, labels), 0.5)
     assert torch.allclose(part.images.mean(0), torch.full((30,), 0.5).double())
     victim = stationary.train(part, RECIPE)
     assert not victim.mean.any()

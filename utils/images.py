@@ -187,13 +187,8 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)  # type: ignore[call-arg]
 
 
-def centred(part):
-    """The Part of images without their mean."""
-    return shifted(part, 0.0)
-
-
-def shifted(part, shift):
-    """A Part's images without their mean, plus a constant in every pixel."""
+def centred(part, shift=0.0):
+    """The Part of images without their mean, plus a constant `shift` in every pixel."""
     return part._replace(images=part.images - part.images.mean(0) + shift)
 
 

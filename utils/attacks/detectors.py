@@ -89,25 +89,23 @@ def kinks(x, network, known):
 
 def candidate_scores(adversary):
     """Every score {name: (n,)} of the reconstructions by stationarity; `contract.scores` and the chapter's own."""
-    x, shape = adversary.found.images, adversary.shape
-    named = contract.scores(adversary.released, adversary.start, adversary.found, None, shape)
-    return named | {
-        "recurrence": match(x, adversary.again.images, shape).signed,
-        "agreement": match(x, adversary.unmixed, shape).signed,
-        "contrast": contrast.score(x, adversary.known, shape),
-        "kinks": kinks(x, adversary.released.network, adversary.known),
-    }
+    x, others = adversary.found.images, (adversary.again.images, adversary.unmixed)
+    recurrence, agreement = (match(x, other, adversary.shape).signed for other in others)
+    named = contract.scores(adversary.released, adversary.start, adversary.found, None, adversary.shape)
+    return named | {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
 
 
 def surplus_scores(adversary):
     """Every score {name: (n,)} of the surplus of unmixed images, whose sign is left open."""
-    x, shape = adversary.surplus, adversary.shape
-    return {
-        "recurrence": match(x, adversary.surplus_again, shape).either,
-        "agreement": match(x, adversary.found.images, shape).either,
-        "contrast": contrast.score(x, adversary.known, shape),
-        "kinks": kinks(x, adversary.released.network, adversary.known),
-    }
+    x, others = adversary.surplus, (adversary.surplus_again, adversary.found.images)
+    recurrence, agreement = (match(x, other, adversary.shape).either for other in others)
+    return {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
+
+
+def looks(x, adversary):
+    """The scores of images x (n, d) by themselves."""
+    alone = contrast.score(x, adversary.known, adversary.shape)
+    return {"contrast": alone, "kinks": kinks(x, adversary.released.network, adversary.known)}
 
 
 def features(named):

@@ -48,14 +48,6 @@ class Columns(NamedTuple):
     upper: torch.Tensor  # (m, m)
     bias: torch.Tensor  # (h,)
     basis: torch.Tensor  # (d, m), of the images
-    lengths: torch.Tensor  # (h, 1), that the rows had
-
-
-def columns(mixing, bias, basis):
-    """The Columns of A (h, m), of what was added to the biases (h,), and of a basis (d, m) of the images."""
-    lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    rows, upper = torch.linalg.qr(mixing / lengths)
-    return Columns(rows, upper, bias / lengths[:, 0], basis, lengths)
 
 
 def sized(matrix, known):
@@ -161,7 +153,9 @@ def refine(images, mixing, bias, basis, layers, shape):
     `bias` (h,) is what was added to the biases, `basis` (d, m) that of the images, `layers` the first layer at the
     start and at the end, `shape` that of an image. All on the CPU.
     """
-    known = columns(mixing, bias, basis)
+    lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    rows, upper = torch.linalg.qr(mixing / lengths)
+    known = Columns(rows, upper, bias / lengths[:, 0], basis)
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
     found = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
@@ -182,4 +176,4 @@ def refine(images, mixing, bias, basis, layers, shape):
             sure, found = before, near
             break  # one wrong column spoils all images
         matrix = exact
-    return matrix @ basis.mT, sure, known.lengths * (known.rows @ found.mT)
+    return matrix @ basis.mT, sure, lengths * (known.rows @ found.mT)

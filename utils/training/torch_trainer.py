@@ -5,6 +5,8 @@ or a network that was trained on other images, and training ends after a number 
 stationary point instead, and `variants` in many settings from small starts.
 """
 
+from functools import partial
+
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -12,44 +14,29 @@ from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
 from utils.images import Part
-from utils.kernels import coordinates
+from utils.kernels import coordinates, naive
 from utils.training import Victim
 
 BATCHES = 5  # in an epoch, whatever the number of images
-OPTIMISERS = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-    "sgd_decay": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=5e-4),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-2),
-}
+SGD, ADAM = partial(torch.optim.SGD, lr=0.05, momentum=0.9), partial(torch.optim.Adam, lr=1e-3)
 TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance each time that it is seen
-    "sgd": ("sgd", False),
-    "sgd_decay": ("sgd_decay", False),
-    "sgd_flips": ("sgd", True),
-    "adam": ("adam", False),
-    "adamw": ("adamw", False),
-    "adam_flips": ("adam", True),
+    "sgd": (SGD, False),
+    "sgd_decay": (partial(SGD, weight_decay=5e-4), False),
+    "sgd_flips": (SGD, True),
+    "adam": (ADAM, False),
+    "adamw": (partial(torch.optim.AdamW, lr=1e-3, weight_decay=1e-2), False),
+    "adam_flips": (ADAM, True),
 }
 
 
-def perceptron(inputs, hidden, seed, outputs=1):
+def perceptron(inputs, hidden, seed):
     """A ReLU network with hidden layers of these widths, from torch's default start."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         widths, layers = (inputs, *hidden), []
         for pair in zip(widths, widths[1:]):
             layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
-        return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], outputs))
-
-
-def module_of(network):
-    """The module, in single precision, that is a network of Layers with biases."""
-    *hidden, outputs = (len(layer.weight) for layer in network)
-    net = perceptron(network[0].weight.shape[1], hidden, 0, outputs)
-    with torch.no_grad():
-        for ours, theirs in zip(net.parameters(), (p for layer in network for p in layer)):
-            ours.copy_(theirs)
-    return net.to(network[0].weight.device)
+        return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
 
 
 def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES, last=False):
@@ -59,8 +46,8 @@ def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES
     """
     x, y = (part.images - mean).float(), part.labels.float()
     optimiser, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
-    trained = net[-1] if last else net
-    optimiser, chance = OPTIMISERS[optimiser](trained.parameters()), torch.Generator().manual_seed(seed)
+    optimiser = optimiser((net[-1] if last else net).parameters())
+    chance = torch.Generator().manual_seed(seed)
     for group in optimiser.param_groups:
         group["lr"] *= rate
     for _ in range(epochs):
@@ -74,9 +61,7 @@ def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES
             optimiser.step()
     loss = binary_cross_entropy_with_logits(net(x)[:, 0], y).item()
     if not loss < float("inf"):
-        raise InputError(
-            f"Training by TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or a lower rate."
-        )
+        raise InputError(f"Training by TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or rate.")
     return loss
 
 
@@ -122,7 +107,7 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, 
 
 def later(start, part, mean, shape, seed):
     """A network as its next release would be: after one more epoch of plain SGD on a Part."""
-    net = module_of(start)
+    net = naive.module_of(start).float()
     fit(net, part, mean, shape, "sgd", 1, seed)
     return layers_of(net)
 
