@@ -49,14 +49,8 @@ def model_of(sets, released, seed):
     if not recipe.hidden:
         return Model(inside, known, basis)
     drawn = (networks.initial(recipe, len(basis), s, device=basis.device) for s in (seed, 1000 + seed))
-    begins = (one_hidden.weights(networks.in_span(first, basis), recipe.sharpness) for first in drawn)
+    begins = (one_hidden.weights(first, recipe.sharpness, basis) for first in drawn)
     return Model(inside, known, basis, tuple(begins), networks.in_span(released.network, basis))
-
-
-def parts(known):
-    """The kernel of a released network's model, its weights θ*, labels and μ."""
-    model, (network, y, recipe) = bilevel.model_of(known), known
-    return model, model.weights(network, recipe.sharpness), y, recipe.weight_decay
 
 
 # ---- The losses and their gradients ----
@@ -64,7 +58,7 @@ def parts(known):
 
 def energy_gradient(x, known):
     """∇_θ E at θ* as a vector (…, n)."""
-    model, theta, y, decay = parts(known)
+    model, theta, y, decay = bilevel.lower_level(known)
     if model is affine:
         return affine.energy_gradient(x, y, theta, decay)
     vector = one_hidden.pack(theta).expand(*x.shape[:-2], -1)
@@ -73,14 +67,14 @@ def energy_gradient(x, known):
 
 def bilevel_loss(x, known):
     """l_bi (…); a network's training begins at θ*."""
-    model, theta, y, decay = parts(known)
+    model, theta, y, decay = bilevel.lower_level(known)
     solved = model.inner(x, y, decay, theta)[0]
     return model.square_norm(model.difference(solved, theta)) / model.square_norm(theta)
 
 
 def stationarity_loss(x, known):
     """l_st (…) and its gradient (…, m, d)."""
-    model, theta, y, decay = parts(known)
+    model, theta, y, decay = bilevel.lower_level(known)
     p, unit = energy_gradient(x, known), decay**2 * model.square_norm(theta)
     z = affine.logits(x, theta) if model is affine else None
     at = affine.Solved(theta, z, None, None, 0, None)
@@ -90,7 +84,7 @@ def stationarity_loss(x, known):
 
 def features(x, known):
     """The gradients ∇_θ Φ(xᵢ; θ*) as rows (…, m, n)."""
-    model, theta, *_ = parts(known)
+    model, theta, *_ = bilevel.lower_level(known)
     if model is affine:
         return one_hidden.bordered(x)
     at = one_hidden.forward(one_hidden.pack(theta), x, theta.sharpness)
@@ -101,7 +95,7 @@ def features(x, known):
 
 def free_loss(x, known):
     """l_free (…); its gradient is that at these coefficients."""
-    model, theta, *_ = parts(known)
+    model, theta, *_ = bilevel.lower_level(known)
     theta = theta if model is affine else one_hidden.pack(theta)
     rows = features(x, known)
     target = theta.expand(*rows.shape[:-2], -1)[..., None]
@@ -168,7 +162,7 @@ def spectra(x, known):
     """
     basis = networks.span_of(x, known.network[0].weight)
     seen = in_coordinates(known, basis)
-    (model, theta, y, decay), x = parts(seen), x @ basis
+    (model, theta, y, decay), x = bilevel.lower_level(seen), x @ basis
     solved, inverse, _ = model.inner(x, y, decay, theta)
     unit = torch.eye(energy_gradient(x, seen).shape[-1]).to(x)
     b = model.cross_gradient(x, y, solved, unit).flatten(1)  # (n, m·r)

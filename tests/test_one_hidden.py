@@ -170,7 +170,9 @@ def test_quasi_newton_gets_further_than_descent(x, y):
 @pytest.mark.parametrize("method", ["descent", "quasi-Newton", "stationary"])
 def test_the_hypergradient_agrees_with_differences(x, y, method):
     released = Released(networks.initial(RECIPE, 30, 3), y, networks.one_hidden(WIDTH, 0.1))
-    objective = truncated.objective_of(released, x.shape, weights(0), truncated.Inner(5, method, 0.2))
+    objective = truncated.objective_of(
+        bilevel.lower_level(released), x.shape, weights(0), truncated.Inner(5, method, 0.2)
+    )
     way = drawn(x.numel())
     expected = slope(lambda flat: objective(flat)[0], x.flatten(), way)
     assert torch.isclose(objective(x.flatten())[1] @ way, expected, rtol=1e-5)

@@ -10,7 +10,7 @@ from experiments import planted as judged
 from utils import images, networks
 from utils.attacks import bilevel, planting, starts
 from utils.errors import InputError
-from utils.kernels import affine, minimum, one_hidden
+from utils.kernels import affine, one_hidden
 from utils.training import stationary
 
 MU = 0.1
@@ -30,7 +30,7 @@ def test_the_equations_are_the_gradient_of_the_energy(trained):
     theta, k = wish.theta, len(wish.axes.T)
     terms = z, wish.labels, wish.weight_decay, theta.sharpness
     slope = one_hidden.unpack(one_hidden.energy(one_hidden.pack(theta), *terms)[1], k)
-    (found, _), w = minimum.conditions(z, wish, theta, 0.0), theta.second[:-1]
+    (found, _), w = planting.conditions(z, wish, theta, 0.0), theta.second[:-1]
     expected = slope.first / (wish.weight_decay * w[:, None])
     assert torch.allclose(found[: k * (k + 1)], expected.flatten(), atol=1e-9)
     assert torch.allclose(found[k * (k + 2)], slope.second[-1] / wish.weight_decay, atol=1e-9)
@@ -42,15 +42,15 @@ def test_the_equations_are_the_gradient_of_the_energy(trained):
 def test_the_slopes_of_the_conditions_are_their_derivatives(trained, change, margin):
     wish = planting.problem_of(trained[1], trained[0].images)
     z, terms = wish.seen + change * drawn(*wish.seen.shape, seed=1), (wish, wish.theta, 0.1, margin)
-    _, slopes = minimum.conditions(z, *terms)
-    again = torch.func.jacrev(lambda z: minimum.conditions(z, *terms)[0])(z)
+    _, slopes = planting.conditions(z, *terms)
+    again = torch.func.jacrev(lambda z: planting.conditions(z, *terms)[0])(z)
     assert wish.copied.any() and (slopes - again).norm() <= 1e-9 * again.norm()
 
 
 def test_the_secret_images_satisfy_the_equations_and_are_their_own_nearest(trained):
     secret, released = trained
     wish = planting.problem_of(released, secret.images)
-    assert minimum.conditions(wish.seen, wish, wish.theta, 0.0)[0].abs().max() < 1e-5
+    assert planting.conditions(wish.seen, wish, wish.theta, 0.0)[0].abs().max() < 1e-5
     assert torch.allclose(planting.nearest(wish.seen, wish), secret.images, atol=1e-6)
 
 
@@ -67,7 +67,7 @@ def test_two_neurons_for_all_equal_ones_have_the_least_eigenvalue_of_the_whole_n
         product, _ = one_hidden.hessian(v, x, released.labels, MU, sharpness)
         return torch.linalg.eigvalsh(product(torch.eye(len(v), dtype=v.dtype)))[0]
 
-    assert torch.allclose(least(part.network, 10.0), least(halves.network, halves.recipe.sharpness), atol=1e-8)
+    assert torch.allclose(least(part.network, 10.0), least(halves.network, halves.sharpness), atol=1e-8)
 
 
 def test_other_images_train_to_the_same_weights(trained):

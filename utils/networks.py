@@ -8,10 +8,11 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from utils.errors import choose
+from utils.kernels.coordinates import in_span, span_of, within
 from utils.kernels.layers import Layer, change, flatten, forward, joint, parted, square_norm
 from utils.kernels.similarity import l2
 
-__all__ = ["Layer", "change", "flatten", "forward", "joint", "parted", "square_norm"]
+__all__ = ["Layer", "change", "flatten", "forward", "in_span", "joint", "parted", "span_of", "square_norm", "within"]
 
 
 class Recipe(NamedTuple):
@@ -30,6 +31,7 @@ class Recipe(NamedTuple):
     epochs: int = 2500
     stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see kernels.kinks
     dtype: torch.dtype = torch.float64
+    copies: tuple = ()  # of a `bilevel.condensed` network: how many equal neurons each hidden one stands for, by β/√n
 
 
 def affine(weight_decay, start="zero"):
@@ -125,28 +127,6 @@ def span(network, tolerance=None):
 def leading_span(network, count):
     """The `count` right singular vectors of W₁ with the largest singular values, as a basis: (d, count)."""
     return torch.linalg.svd(network[0].weight, full_matrices=False)[2][:count].mT
-
-
-def span_of(*rows):
-    """An orthonormal basis (…, d, r) of the span of all these images and weights, each (…, n, d).
-
-    It holds the gradients of both attacks. An optimiser that only combines gradients, such as L-BFGS, loses nothing if
-    r coordinates replace d pixels; Adam, which scales each by itself, is another one in other coordinates.
-    """
-    most = torch.broadcast_shapes(*(part.shape[:-2] for part in rows))
-    return torch.linalg.qr(torch.cat([part.expand(*most, -1, -1) for part in rows], -2).mT)[0]
-
-
-def in_span(network, basis):
-    """The network for images given by their coordinates in a basis (…, d, r): W₁ becomes W₁Q (…, n_1, r)."""
-    weight, bias = network[0].weight @ basis, network[0].bias
-    bias = bias.expand(*weight.shape[:-1]) if bias is not None else None
-    return (Layer(weight, bias), *network[1:])
-
-
-def within(x, basis):
-    """Project images (…, n, d) onto the span of a basis; None is all there is."""
-    return x if basis is None else x @ basis @ basis.mT
 
 
 def distance(network, target):

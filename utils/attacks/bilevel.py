@@ -40,15 +40,13 @@ Inner = namedtuple("Inner", "sound gradient_norm iterations")
 def hypergradient(released, x, inverse=None, start=None, pairs=()):
     """Evaluate l(x) = ½‖θ(x) − θ*‖² and dl/dx, eq. (7) with the sign that makes it a gradient, at images x (…, m, d).
 
-    The inner solve begins at `start`, a network or weights of the model's kernel; the affine model can do without.
-    `inverse`, in place of the kernel's `inner`, solves the lower level and finds p in another way.
+    The inner solve begins at the network `start`; the affine model can do without. `inverse`, in place of the kernel's
+    `inner`, solves the lower level and finds p in another way.
     """
     lower = lower_level(released)
     if start is None and lower.model is one_hidden:
         raise InputError("A network with a hidden layer needs theta_start, a network: zero is a saddle of its energy.")
-    if isinstance(start, tuple) and isinstance(start[0], networks.Layer):
-        start = lower.model.weights(start, released.recipe.sharpness)
-    return evaluate(lower, x, start, inverse, pairs)
+    return evaluate(lower, x, start and lower.model.weights(start, released.sharpness), inverse, pairs)
 
 
 def evaluate(lower, x, start, inverse=None, pairs=()):
@@ -60,10 +58,11 @@ def evaluate(lower, x, start, inverse=None, pairs=()):
     return Hypergradient(model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound, pairs)
 
 
-def lower_level(released):
-    """The Lower of a released network."""
-    model, recipe = model_of(released), released.recipe
-    return Lower(model, model.weights(released.network, recipe.sharpness), released.labels, recipe.weight_decay)
+def lower_level(released, basis=None):
+    """The Lower of a released network, for images or for their coordinates in a basis (…, d, r)."""
+    model = model_of(released)
+    target = model.weights(released.network, released.sharpness, basis)
+    return Lower(model, target, released.labels, released.recipe.weight_decay)
 
 
 def model_of(released):
@@ -80,8 +79,9 @@ def condensed(released, tolerance=1e-6):
     """The same victim with one neuron for all that are equal, if it has any; see `one_hidden.merged`."""
     if len(released.network) == 1:
         return released
-    theta = one_hidden.merged(one_hidden.weights(released.network, released.recipe.sharpness), tolerance)
-    recipe = released.recipe._replace(sharpness=theta.sharpness)
+    theta = one_hidden.merged(one_hidden.weights(released.network, released.sharpness), tolerance)
+    copies = (released.recipe.sharpness / theta.sharpness).square().round()
+    recipe = released.recipe._replace(copies=tuple(copies.tolist()))
     return released._replace(network=one_hidden.network(theta), recipe=recipe)
 
 
@@ -92,10 +92,9 @@ class UpperLevel:
     images are further than 2 from their start (root mean square of `pixels`), or the inner solves' budget is used up.
     """
 
-    def __init__(self, lower, start, pixels, theta, warm, budget, watch):
+    def __init__(self, lower, start, pixels, theta, warm, budget):
         self.lower, self.start, self.pixels, self.theta = lower, start, pixels, theta
-        self.warm, self.budget, self.watch, self.iterations = warm, budget, watch, 0
-        self.history, self.sound = [], []
+        self.warm, self.budget, self.iterations, self.history, self.sound = warm, budget, 0, [], []
 
     def moved(self, flat):
         """Root mean square change of a pixel: (…)."""
@@ -103,21 +102,17 @@ class UpperLevel:
 
     def __call__(self, flat):
         if self.iterations >= self.budget or (self.moved(flat) > 2).all():
-            return torch.full_like(self.found.loss, math.inf), torch.zeros_like(flat)  # type: ignore[has-type]
-        self.tried = flat
-        self.found = evaluate(self.lower, flat.reshape(self.start.shape), self.theta)
-        self.iterations += self.found.solved.iterations
-        return self.found.loss, self.found.gradient.flatten(-2)
+            return torch.full_like(self.here.loss, math.inf), torch.zeros_like(flat)  # type: ignore[has-type]
+        self.tried, self.here = flat, evaluate(self.lower, flat.reshape(self.start.shape), self.theta)
+        self.iterations += self.here.solved.iterations
+        return self.here.loss, self.here.gradient.flatten(-2)
 
     def accept(self, flat, loss):
         """Note an iterate, from whose θ(x) inner solves go on if `warm`; return which problems left the pixel range."""
         if self.warm:
-            self.theta = select((self.tried == flat).all(-1), self.found.solved.weights, self.theta)
+            self.theta = select((self.tried == flat).all(-1), self.here.solved.weights, self.theta)
         self.history.append(loss)
-        self.sound.append(self.found.sound.expand(loss.shape))
-        self.bar.update()  # type: ignore[attr-defined]
-        if self.watch is not None:
-            self.watch(flat.reshape(self.start.shape), loss)
+        self.sound.append(self.here.sound.expand(loss.shape))
         return ~(loss.isfinite() & (self.moved(flat) <= 1))
 
 
@@ -147,27 +142,32 @@ def attack(
     small = condensed(released)
     if theta_start is None and model is one_hidden:
         released, theta_start, inner_start = small, small.network, "cold"
-    basis, sharpness = basis_of(start, small.network[0].weight), released.recipe.sharpness
-    seen = released._replace(network=networks.in_span(released.network, basis))
-    lower, theta = lower_level(seen), theta_start and model.weights(networks.in_span(theta_start, basis), sharpness)
-    look = watch and (lambda x, loss: watch(x @ basis.mT, loss))
-    upper = UpperLevel(lower, start @ basis, start.shape[-1], theta, inner_start == "warm", budget, look)
+    basis = basis_of(start, small.network[0].weight)
+    lower, theta = lower_level(released, basis), theta_start and model.weights(theta_start, released.sharpness, basis)
+    upper = UpperLevel(lower, start @ basis, start.shape[-1], theta, inner_start == "warm", budget)
     scale = model.square_norm(lower.target) / 2
-    settings = {"value_tolerance": tolerance * scale, "iterations": iterations, "each": upper.accept}
-    with tuned(upper.start, seen.network), bar(iterations, "bilevel attack", progress) as upper.bar:  # type: ignore
-        found = solvers.lbfgs(upper, upper.start.flatten(-2), **settings)
-    return result(upper, found, start, basis, scale, clock)
+
+    def each(flat, loss):
+        shown.update()
+        if watch:
+            watch(flat.reshape(upper.start.shape) @ basis.mT, loss)
+        return upper.accept(flat, loss)
+
+    settings = {"value_tolerance": tolerance * scale, "iterations": iterations, "each": each}
+    with tuned(upper.start, model.network(lower.target)), bar(iterations, "bilevel attack", progress) as shown:
+        end = solvers.lbfgs(upper, upper.start.flatten(-2), **settings)
+    return result(upper, end, start, basis, scale, clock)
 
 
 def check(released, start, theta_start, iterations, budget, inner_start):
     """Raise InputError unless the attack can be made with these settings."""
     check_start(released, start, released.labels)
     if iterations < 0 or not budget > 0:
-        given = f"{iterations} iterations and an inner budget of {budget}"
-        raise InputError(f"{given}: give at least 0 iterations and 1 inner step.")
+        settings = f"{iterations} iterations and an inner budget of {budget}"
+        raise InputError(f"{settings}: give at least 0 iterations and 1 inner step.")
     choose("INNER_START", inner_start, ("warm", "cold"))
-    given, own = ([layer.weight.shape for layer in network] for network in (theta_start or (), released.network))
-    if theta_start is not None and given != own:
+    shapes = [[layer.weight.shape for layer in network] for network in (theta_start or (), released.network)]
+    if theta_start is not None and shapes[0] != shapes[1]:
         raise InputError("theta_start has other shapes than the released network: draw it from the same recipe.")
 
 
@@ -178,15 +178,15 @@ def basis_of(start, rows):
     return basis if inside else networks.span_of(start, rows)
 
 
-def result(upper, found, start, basis, scale, clock):
+def result(upper, end, start, basis, scale, clock):
     """The Attack of a solvers.Minimum; what no step of the inner solver is left for has not stalled."""
-    x, stopped = found.x.reshape(upper.start.shape), found.stopped
+    x, stopped = end.x.reshape(upper.start.shape), end.stopped
     solved = evaluate(upper.lower, x, upper.theta).solved
-    network = networks.in_span(upper.lower.model.network(solved.weights), basis.mT)
+    network = upper.lower.model.network(solved.weights, basis)
     if upper.iterations >= upper.budget:
         names = "stalled", "budget"
         stopped = stopped.replace(*names) if isinstance(stopped, str) else [word.replace(*names) for word in stopped]
     inner, history = Inner(torch.stack(upper.sound), solved.gradient_norm, upper.iterations), torch.stack(upper.history)
     images = start + (x - upper.start) @ basis.mT
     seconds = time.perf_counter() - clock
-    return Attack(images, None, network, found.value / scale, history / scale, stopped, inner, seconds)
+    return Attack(images, None, network, end.value / scale, history / scale, stopped, inner, seconds)

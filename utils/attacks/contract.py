@@ -21,10 +21,15 @@ class Released(NamedTuple):
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
 
+    @property
+    def sharpness(self):
+        """β of the softplus; where hidden neurons stand for several equal ones, of each (h,)."""
+        beta, copies = self.recipe.sharpness, self.recipe.copies
+        return beta / self.labels.new_tensor(copies).sqrt() if copies else beta
+
     def forward(self, x):
         """The inputs and the outputs of every layer for images x (…, m, d), as `layers.forward`."""
-        sharpness = self.recipe.sharpness
-        return forward(self.network, x, lambda z: one_hidden.activation(z, sharpness)[0])
+        return forward(self.network, x, lambda z: one_hidden.activation(z, self.sharpness)[0])
 
     def outputs(self, x):
         """Φ(x; θ*) for images x (…, m, d): (…, m, K)."""

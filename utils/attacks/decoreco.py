@@ -55,7 +55,7 @@ class State(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How an optimiser moves: published settings, or ours."""
+    """How an optimiser moves candidates."""
 
     learning_rate: float  # of a pixel
     coefficient_rate: float  # of λ
@@ -123,10 +123,10 @@ class Objective:
     def __call__(self, x, coefficients):
         r = self.stationarity(x, coefficients)
         r.layers[..., 0] += self.unseen
-        outside, x_gradient = self.outside(x)
+        outside, push = self.outside(x)
         below = (self.bound - coefficients).clamp_min(0)
         parts = Parts(*(part / self.scale for part in (r.layers, outside, 5 * below.square().sum(-1))))
-        return parts, r.x_gradient + x_gradient, r.coefficient_gradient - 10 * below
+        return parts, r.x_gradient + push, r.coefficient_gradient - 10 * below
 
     def outside(self, x):
         """The penalty for pixels outside of [−1, 1], and its gradient."""
@@ -156,17 +156,15 @@ def attack(
 ) -> Attack:  # fmt: skip
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them.
 
-    `labels` (n,) are those of the candidates, by default `balanced`; `rule` is one of RULES. `optimiser` is `sgd`
-    (momentum 0.9), `adam` (cosine schedule), or `projection`: Adam for the images, the best λ for each of them. Rates
-    and the surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. With an orthonormal
-    `basis` (d, r), as from `networks.span`, r coordinates move, at √(d/r) times a pixel's learning rate, which keeps
-    the length of steps. A `target` takes the place of θ*, such as θ* − θ⁰ for a start that is known. λ starts at
-    `coefficients` (…, n), or is drawn from `seed`. Only iterates with the last α count: the first whose loss is at
-    most `tolerance` is returned, or else the one with the smallest loss. With `until` an attack stops after so many of
-    its `iterations`; a call given its `details.state` goes on. InputError if it diverges; a batch says so in
-    `stopped`.
-
-    The released network may be any torch.nn.Module that takes rows (n, d): then autograd differentiates it, slowly.
+    The network is a stack of layers or any torch.nn.Module that takes rows (n, d), which autograd differentiates,
+    slowly. `labels` (n,) are those of the candidates, by default `balanced`; `rule` is one of RULES. `optimiser` is
+    `sgd` (momentum 0.9), `adam` (cosine schedule), or `projection`: Adam for the images, the best λ for each of them.
+    Rates and the surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. With an
+    orthonormal `basis` (d, r), as from `networks.span`, r coordinates move, at √(d/r) times a pixel's learning rate,
+    which keeps the length of steps. A `target` takes the place of θ*, such as θ* − θ⁰ for a known start. λ starts at
+    `coefficients` (…, n), or is drawn from `seed`. Only iterates with the last α count: the first whose loss is at most
+    `tolerance` is returned, or else the one with the smallest loss. With `until` an attack stops after so many of its
+    `iterations`; a call given its `details.state` goes on. InputError if it diverges; of a batch, `stopped` says it.
     """
     clock, x = time.perf_counter(), start.to(dtype)
     settings = settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness)

@@ -14,12 +14,14 @@ from collections import namedtuple
 import numpy as np
 import torch
 from scipy.optimize import least_squares
+from torch.nn.functional import normalize, pad
 
 from utils import networks
 from utils.attacks import bilevel
 from utils.attacks.contract import check_start
 from utils.errors import InputError
-from utils.kernels import minimum, one_hidden
+from utils.kernels import affine, one_hidden
+from utils.kernels.losses import curvatures
 
 ENOUGH = 1e-6  # relative squared distance at which no other preparation is tried
 # Weights and margins once the kinks are sharp, and how often the conditions are computed at most.
@@ -29,26 +31,133 @@ LOWEST = 1e-4  # over μ, the least eigenvalue of ∇²E at which a stationary p
 # r+1), the bias last; labels (m,) and μ; TU (m, r) and T(1 − UUᵀ) (m, d); U (d, r), a basis of the rows of W₁, r = K
 # unless these are dependent; ‖x̄‖² (m,); and which neurons stand for several that are equal (K,).
 Problem = namedtuple("Problem", "theta labels weight_decay seen others axes sizes copied")
+# At Z: z̄ (m, r+1), W̄₁ (K, r+1), w (K,), σ, σ', σ'', σ''' and s (m, K), r (m, 1), ∂r/∂z (m, r); μ.
+At = namedtuple("At", "rows first w active slope bend third s r turns decay")
 
 
 def problem_of(released, start):
     """The Problem for images T (m, d) behind a whole network with one hidden layer."""
-    if bilevel.model_of(released) is not one_hidden or isinstance(released.recipe.sharpness, torch.Tensor):
+    if bilevel.model_of(released) is not one_hidden or released.recipe.copies:
         raise InputError("Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack.")
-    first, *rest = one_hidden.merged(one_hidden.weights(released.network, released.recipe.sharpness))
+    small = bilevel.condensed(released)
+    first, *rest = bilevel.lower_level(small).target
     axes, upper = torch.linalg.qr(first[:, :-1].T)
     axes = axes[:, upper.diagonal().abs() > 1e-9 * upper.abs().max()]  # fewer than K if the rows are dependent
     theta = one_hidden.Weights(torch.cat([first[:, :-1] @ axes, first[:, -1:]], 1), *rest)
-    seen, copied = start @ axes, theta.sharpness < 0.9 * released.recipe.sharpness
+    seen, copied = start @ axes, torch.tensor(small.recipe.copies).to(first) > 1
     others, sizes = start - seen @ axes.T, 1 + start.square().sum(1)
     return Problem(theta, released.labels, released.recipe.weight_decay, seen, others, axes, sizes, copied)
 
 
 def nearest(z, problem):
     """The images nearest to the start with these coordinates: (m, d)."""
-    state, r = minimum.forward(z, problem.labels, problem.theta)
-    columns = torch.linalg.qr(torch.nn.functional.normalize(r[:, None] * state.slope, dim=0))[0]  # of C
+    state, r = evaluated(z, problem.labels, problem.theta)
+    columns = torch.linalg.qr(normalize(r[:, None] * state.slope, dim=0))[0]  # of C
     return z @ problem.axes.T + problem.others - columns @ (columns.T @ problem.others)
+
+
+# ---- When are weights a minimum for images Z (m, r)? ----
+# With z̄ = (z, 1), s_ij = z̄_i·w̄_j and the residuals r_i = ℓ'_i/m each condition rests on sums over images of functions
+# f(r_i, s_ij), whose change with z_i is ∂f/∂r_i · ∂r_i/∂z_i + ∂f/∂s_ij · w_j. All is over μ, the weight decay. Each
+# function gives values (k,) and slopes (k, m, r).
+
+
+def evaluated(z, labels, theta):
+    """A one_hidden.State at Z, and the residuals ℓ'/m (m,)."""
+    state = one_hidden.forward(one_hidden.pack(theta), z, theta.sharpness)
+    return state, affine.residuals(state.logits, labels) / len(z)
+
+
+def terms(z, labels, theta, decay):
+    """All that the conditions at Z are made of."""
+    (rows, first, w, active, slope, bend, logits), r = evaluated(z, labels, theta)
+    third = theta.sharpness * bend * (1 - 2 * slope)
+    turns = curvatures(logits)[:, None] / len(z) * ((slope * w) @ first[:, :-1])  # (m, K) @ (K, r)
+    return At(rows, first, w, active, slope, bend, third, rows @ first.T, r[:, None], turns, decay)
+
+
+def changes(at, of_r, of_s):
+    """How sums Σ_i f_ij change with Z, given ∂f/∂r and ∂f/∂s (m, K): (K, m, r)."""
+    return of_r.T[:, :, None] * at.turns + of_s.T[:, :, None] * at.first[:, None, :-1]
+
+
+def stationary(at):
+    """∇_θE of every neuron over μw_j: Σ_i r_i σ'(s_ij) z̄_i/μ + w̄_j/w_j, zero if the first layer is stationary."""
+    values = (at.r * at.slope).T @ at.rows / at.decay + at.first / at.w[:, None]  # (K, m) @ (m, r+1)
+    slopes = changes(at, at.slope, at.r * at.bend)[:, None] * at.rows.T[:, :, None]  # (K, r+1, m, r)
+    slopes[:, :-1] += (at.r * at.slope).T[:, None, :, None] * torch.eye(slopes.shape[-1]).to(slopes)[:, None]
+    return values.flatten(), slopes.flatten(0, 1) / at.decay
+
+
+def bias(at, last):
+    """The same of the last bias, Σ_i r_i/μ + b₂."""
+    return at.r.sum()[None] / at.decay + last, at.turns[None] / at.decay
+
+
+def kinks(at):
+    """The row of w_j less w̄_j times that of w̄_j: Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j; a tenth, in logarithms.
+
+    Only images near a kink add to it, those of one class with one sign; in logarithms it says where to go even if all
+    of them are far away.
+    """
+    sign, height = at.w.sign() / at.decay, at.active - at.slope * at.s
+    balance = (at.first.square().sum(1) / at.w - at.w) * at.w.sign()
+    parts = at.r * sign * height  # (m, K)
+    above = parts.clamp_min(0).sum(0) + (-balance).clamp_min(0) + 1e-30
+    below = (-parts).clamp_min(0).sum(0) + balance.clamp_min(0) + 1e-30
+    weights = sign / torch.where(parts > 0, above, below)
+    return (above.log() - below.log()) / 10, changes(at, weights * height, -weights * at.r * at.s * at.bend) / 10
+
+
+def downward(at):
+    """f = max(0, −r_i w_j) σ''(s_ij), of images near the kink of a neuron of their class, ∂f/∂r and ∂f/∂s (m, K)."""
+    pull = (-at.r * at.w).clamp_min(0)
+    return pull * at.bend, -at.w * at.bend * (pull > 0), pull * at.third
+
+
+def curving(at, weight):
+    """E curves up unless images of its class lie near the kink of a neuron: `weight` times the root of `downward`."""
+    each, *of = downward(at)
+    roots = (each.sum(0) + 1e-14).sqrt()
+    return weight * roots, weight / 2 * changes(at, *of) / roots[:, None, None]
+
+
+def parting(at, copied, sizes, margin):
+    """Where equal neurons may part: that q_j has no eigenvalue below `margin`, and Σ_i ‖x̄_i‖² f_ij is at most 15.
+
+    Both over μ; q_j is the curvature of E in the weights of one of `copied` (K,) against the others, in coordinates Z;
+    `sizes` are ‖x̄‖² (m,) of the start.
+    """
+    if not margin > 0 or not copied.any():
+        return at.w.new_zeros(2 * len(copied)), at.w.new_zeros(2 * len(copied), *at.turns.shape)
+    curved = torch.einsum("ia,ij,ib->jab", at.rows, at.r * at.w * at.bend, at.rows)  # (K, r+1, r+1)
+    sums = (at.r * at.slope).T @ at.rows
+    q = torch.cat([torch.cat([curved, sums[:, :, None]], 2), pad(sums, (0, 1))[:, None]], 1)
+    lowest, vectors = torch.linalg.eigh(q)
+    p, last = vectors[:, :-1, 0], vectors[:, -1, 0]
+    t = at.rows @ p.T  # the eigenvalue is Σ_i r_i (w_j σ'' t² + 2 last σ' t)_ij
+    one, two = at.w * at.bend * t, last * at.slope
+    falls = changes(at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.bend))
+    falls = falls + 2 * (at.r * (one + two)).T[:, :, None] * p[:, None, :-1]
+    each, *of = downward(at)
+    values = torch.cat([1 - (lowest[:, 0] / at.decay + 1) / margin, sizes @ each / (15 * at.decay) - 1]).clamp_min(0)
+    slopes = torch.cat([-falls / margin, sizes[:, None] * changes(at, *of) / 15]) / at.decay
+    on = copied.repeat(2)
+    return on * torch.log1p(values.square()) / 10, (on * values / (1 + values.square()) / 5)[:, None, None] * slopes
+
+
+def conditions(z, problem, theta, weight, margin=0.0):
+    """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E behind images with coordinates Z, and their slopes.
+
+    θ, in place of the problem's own, may have softer kinks.
+    """
+    here = terms(z, problem.labels, theta, problem.weight_decay)
+    found = stationary(here), kinks(here), bias(here, theta.second[-1:]), curving(here, weight)
+    values, slopes = zip(*found, parting(here, problem.copied, problem.sizes, margin))
+    return torch.cat(values), torch.cat(slopes)
+
+
+# ---- The search ----
 
 
 def settle(z, problem):
@@ -68,22 +177,17 @@ def least(z, problem, theta, terms, steps):
     """Move Z to least squares of the conditions, in a trust region."""
     unit = 0.02 * math.sqrt(len(z) * len(problem.axes))  # its radius, at first
 
-    def given(u):
+    def moved(u):
         return z + unit * torch.from_numpy(u).to(z).view_as(z)
 
     @functools.lru_cache(1)
-    def conditions(point):  # values and slopes, which are asked for one after the other
-        values, slopes = minimum.conditions(given(np.frombuffer(point).copy()), problem, theta, *terms)
+    def both(point):  # values and slopes, which are asked for one after the other
+        values, slopes = conditions(moved(np.frombuffer(point).copy()), problem, theta, *terms)
         return values.cpu().numpy(), unit * slopes.flatten(1).cpu().numpy()
 
-    def values(u):
-        return conditions(u.tobytes())[0]
-
-    def slopes(u):
-        return conditions(u.tobytes())[1]
-
     settings = {"max_nfev": steps, "xtol": 1e-12, "ftol": 1e-10, "gtol": 1e-14}
-    return given(least_squares(values, np.zeros(z.numel()), slopes, **settings).x)
+    values, slopes = (lambda u, k=k: both(u.tobytes())[k] for k in (0, 1))
+    return moved(least_squares(values, np.zeros(z.numel()), slopes, **settings).x)
 
 
 def prepare(released, start, tries=8, seed=0) -> torch.Tensor:
@@ -110,20 +214,21 @@ def prepare(released, start, tries=8, seed=0) -> torch.Tensor:
 def halved(released):
     """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
     small = bilevel.condensed(released)
-    theta = one_hidden.weights(small.network, small.recipe.sharpness)
-    copied = theta.sharpness < 0.9 * released.recipe.sharpness
-    which = torch.cat([torch.arange(len(copied)).to(copied.device), copied.nonzero()[:, 0]])
-    roots = (1.0 + copied.to(theta.first)).sqrt()[which]
-    second = torch.cat([theta.second[which] / roots, theta.second[-1:]])
-    theta = one_hidden.Weights(theta.first[which] / roots[:, None], second, theta.sharpness[which] * roots)
-    return small._replace(network=one_hidden.network(theta), recipe=small.recipe._replace(sharpness=theta.sharpness))
+    theta = bilevel.lower_level(small).target
+    copies = torch.tensor(small.recipe.copies).to(theta.first)
+    which = torch.cat([torch.arange(len(copies)).to(copies.device), (copies > 1).nonzero()[:, 0]])
+    parts = (1.0 + (copies > 1))[which]  # 1 or 2
+    second = torch.cat([theta.second[which] / parts.sqrt(), theta.second[-1:]])
+    network = one_hidden.network(theta._replace(first=theta.first[which] / parts.sqrt()[:, None], second=second))
+    recipe = small.recipe._replace(copies=tuple((copies[which] / parts).tolist()))
+    return small._replace(network=network, recipe=recipe)
 
 
 def trained(released, images):
     """The Solved that training on images (m, d) finds from θ*, the images and θ*, in the span of images and weights."""
-    seen, sharpness = networks.span_of(images, bilevel.condensed(released).network[0].weight), released.recipe.sharpness
-    target = one_hidden.weights(networks.in_span(released.network, seen), sharpness)
-    return one_hidden.solve(images @ seen, released.labels, released.recipe.weight_decay, target), images @ seen, target
+    basis = networks.span_of(images, bilevel.condensed(released).network[0].weight)
+    _, target, labels, decay = bilevel.lower_level(released, basis)
+    return one_hidden.solve(images @ basis, labels, decay, target), images @ basis, target
 
 
 def distance(released, images):
@@ -136,8 +241,8 @@ def distance(released, images):
 def leverages(released, images):
     """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
     problem = problem_of(released, images)
-    state, r = minimum.forward(images @ problem.axes, problem.labels, problem.theta)
-    columns = torch.nn.functional.normalize(r[:, None] * state.slope, dim=0)  # β_j may make them tiny
+    state, r = evaluated(images @ problem.axes, problem.labels, problem.theta)
+    columns = normalize(r[:, None] * state.slope, dim=0)  # β_j may make them tiny
     return torch.linalg.svd(columns, full_matrices=False)[0].square().sum(1)
 
 
@@ -171,10 +276,10 @@ def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
 def check_stationary(released):
     """Raise InputError unless every neuron is balanced as at a stationary point of E for some images and labels.
 
-    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `minimum`), so that | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
+    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `kinks`), so that | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
     The distance to the nearest weights with that is a bound for every training set.
     """
-    theta, decay = one_hidden.weights(released.network, released.recipe.sharpness), released.recipe.weight_decay
+    _, theta, _, decay = bilevel.lower_level(released)
     a, b = theta.first.norm(dim=1)[:, None], theta.second[:-1, None].abs()
     at, c = torch.linspace(0, 1, 1001).to(a) * (a + b), math.log(2) / decay / theta.sharpness  # (h, 1001)
     ends = (at.square() - c * at).clamp_min(0).sqrt(), (at.square() + c * at).sqrt()

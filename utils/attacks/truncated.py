@@ -11,7 +11,7 @@ import torch
 from utils import networks
 from utils.attacks import bilevel, planting
 from utils.errors import InputError
-from utils.kernels import one_hidden, solvers
+from utils.kernels import coordinates, one_hidden, solvers
 
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
 
@@ -28,14 +28,12 @@ def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
     """θ(x), the Weights after so many steps on E from Weights θ⁰, for images x (…, m, d): differentiable in x.
 
     `descent` takes steps of gradient descent at a `rate`, `quasi-Newton` those of L-BFGS. With Xᵀ = QLᵀ the network
-    sees the rows of L alone, and outside of Q the weights W₁ only decay, so that all of that part is one number, its
-    norm.
+    sees the rows of L alone, and the rest of the first layer is one number, its norm; see `coordinates`.
     """
-    first, q = start.first[..., :-1], torch.linalg.qr(x.mT)[0]  # (h, d), (…, d, m)
-    outside = first - first @ q @ q.mT
-    size = outside.norm(dim=(-2, -1))[..., None]
-    bias = start.first[..., -1:].expand(*q.shape[:-2], -1, 1)
-    inside = start._replace(first=torch.cat([first @ q, bias], -1))
+    q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
+    first, rest = coordinates.split(start.first[..., :-1], q)
+    size, bias = rest.norm(dim=(-2, -1))[..., None], start.first[..., -1:].expand(*q.shape[:-2], -1, 1)
+    inside = start._replace(first=torch.cat([first, bias], -1))
     v = torch.cat([one_hidden.pack(inside), size], -1)
 
     def energy(v):
@@ -48,27 +46,27 @@ def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
     for _ in range(steps if method == "descent" else 0):
         v = v - rate * energy(v)[1]
     theta = one_hidden.unpack(v[..., :-1], x.shape[-2], start.sharpness)
-    rows = theta.first[..., :-1] @ q.mT + (v[..., -1:] / size)[..., None] * outside
+    rows = coordinates.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
     return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
 
 
-def objective_of(released, shape, theta0, inner):
+def objective_of(lower, shape, theta0, inner):
     """l(x) = ½‖θ(x) − θ*‖² (…) and its gradient, functions of x flattened to (…, md), training from Weights θ⁰.
 
-    The gradient goes through all steps, or, where training ends at a stationary point, is that of eq. (7).
+    `lower` is a bilevel.Lower. The gradient goes through all steps, or, where training ends at a stationary point, is
+    that of eq. (7).
     """
-    target = one_hidden.weights(released.network, released.recipe.sharpness)
 
     def explicit(flat):
         x = flat.reshape(shape).requires_grad_()
-        theta = trained(x, released.labels, released.recipe.weight_decay, theta0, *inner)
-        loss = one_hidden.square_distance(theta, target) / 2
+        theta = trained(x, lower.labels, lower.weight_decay, theta0, *inner)
+        loss = one_hidden.square_distance(theta, lower.target) / 2
         (slope,) = torch.autograd.grad(loss.sum(), x)
         return loss.detach(), slope.flatten(-2)
 
     def implicit(flat):
-        found = bilevel.hypergradient(released, flat.reshape(shape), start=theta0)
-        return found.loss, found.gradient.flatten(-2)
+        at = bilevel.evaluate(lower, flat.reshape(shape), theta0)
+        return at.loss, at.gradient.flatten(-2)
 
     return implicit if inner.method == "stationary" else explicit
 
@@ -94,46 +92,32 @@ def descend(objective, flat, pixels, iterations):
     return best
 
 
-def search(objective, flat, pixels, goal, iterations):
-    """The same by L-BFGS, until l(x) ≤ `goal` (k,); it ends where all images left the pixel range."""
-    settings = {"value_tolerance": goal, "each": lambda x, loss: moved(x, flat, pixels) > 1}
-    return solvers.lbfgs(objective, flat, iterations=iterations, **settings).x
-
-
-def coordinates(released, start, theta0):
-    """Released, start and θ⁰ in the span of all rows, where that is small, and its axes (d, r), else None."""
-    (k, m, d), both = start.shape, (released.network, theta0)
-    if k * m + 2 * len(theta0[0].weight) >= d:
-        return released, start, theta0, None
-    axes = networks.span_of(start.flatten(0, 1), *(net[0].weight for net in both))
-    target, theta0 = (networks.in_span(net, axes) for net in both)
-    return released._replace(network=target), start @ axes, theta0, axes
-
-
 def attack(released, start, theta0, inner, *, iterations=10, fixed=False, prepared=False):
     """Move images from starts (k, m, d): the images, and ‖θ(x) − θ*‖² before and after (k,).
 
     Training begins at a network θ⁰, or at θ* for None. With `fixed` the steps are those of eq. (7) with one η, else of
     L-BFGS. Attacks on stationary points end by their own rules, those on `prepared` starts by `planting.attack`'s.
     """
-    sharpness = released.recipe.sharpness
-    norm = one_hidden.square_norm(one_hidden.weights(released.network, sharpness))
+    norm = one_hidden.square_norm(bilevel.lower_level(released).target)
     if inner.method == "stationary" and not fixed:
         settings = {"theta_start": theta0, "iterations": iterations}
         attacks = (planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings) for x in start)
         images, histories = zip(*((one.images, one.history) for one in attacks))
         return torch.stack(images), *(norm * torch.stack([history[k] for history in histories]) for k in (0, -1))
-    small, seen, first, axes = coordinates(released, start, theta0 or released.network)
-    objective = objective_of(small, seen.shape, one_hidden.weights(first, sharpness), inner)
-    flat, pixels = seen.flatten(-2), start[0].numel()
+    (k, m, d), theta0, basis = start.shape, theta0 or released.network, None
+    if k * m + 2 * len(theta0[0].weight) < d:  # the span of all rows is smaller than the space of images
+        basis = networks.span_of(start.flatten(0, 1), released.network[0].weight, theta0[0].weight)
+    seen = start if basis is None else start @ basis
+    lower, theta0 = bilevel.lower_level(released, basis), one_hidden.weights(theta0, released.sharpness, basis)
+    objective, flat, pixels = objective_of(lower, seen.shape, theta0, inner), seen.flatten(-2), m * d
     before = objective(flat)[0]
     if not before.isfinite().all():
         raise InputError(f"The inner training diverges at a rate of {inner.rate:g}.")
-    found = (
-        descend(objective, flat, pixels, iterations)
-        if fixed
-        else search(objective, flat, pixels, norm * 1e-13 / 2, iterations)
-    )
-    x = found.reshape(seen.shape)
-    images = x if axes is None else start + (x - seen) @ axes.mT
-    return images, 2 * before, 2 * objective(found)[0]
+    if fixed:
+        end = descend(objective, flat, pixels, iterations)
+    else:  # where all images have left the pixel range, it ends, too
+        settings = {"value_tolerance": norm * 1e-13 / 2, "each": lambda x, loss: moved(x, flat, pixels) > 1}
+        end = solvers.lbfgs(objective, flat, iterations=iterations, **settings).x
+    x = end.reshape(seen.shape)
+    images = x if basis is None else start + (x - seen) @ basis.mT
+    return images, 2 * before, 2 * objective(end)[0]

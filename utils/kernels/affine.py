@@ -10,6 +10,7 @@ from collections import namedtuple
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from utils.kernels.coordinates import in_span
 from utils.kernels.layers import flatten, parted
 from utils.kernels.losses import curvatures
 
@@ -55,14 +56,15 @@ def majoriser(x, y, theta, weight_decay):
     return square_norm(energy_gradient(x, y, theta, weight_decay)) / (2 * weight_decay**2)
 
 
-def weights(network, sharpness=None):
-    """The weights of an affine network as θ (…, d+1), the bias last; it has no activation to be sharp."""
-    return flatten(network)
+def weights(network, sharpness=None, basis=None):
+    """The weights of an affine network as θ (…, d+1), the bias last; in a basis (…, d, r) of images, (…, r+1)."""
+    return flatten(network if basis is None else in_span(network, basis))
 
 
-def network(theta):
-    """The affine network with weights θ (…, d+1)."""
-    return (parted(theta[..., None, :]),)
+def network(theta, basis=None):
+    """The affine network with weights θ (…, d+1), or (…, r+1) in a basis of images."""
+    layers = (parted(theta[..., None, :]),)
+    return layers if basis is None else in_span(layers, basis.mT)
 
 
 def solve(x, y, weight_decay, start=None):

@@ -1,9 +1,35 @@
-"""Coordinates in which a network trains: the first layer is its part in the images' span, plus a rest.
+"""Coordinates in which a network trains and is attacked: those of the images' span, in which few numbers are enough.
 
 A step of gradient descent adds combinations of the images to the rows of the first layer, and weight decay shrinks all
 of them by one factor. So W = AQᵀ + cN at any time, for an orthonormal basis Q (d, r) of the images: A (h, r) is
 trained, and no image ever touches N (h, d), of which only the factor c changes. Training moves A and c in place of W.
 """
+
+import torch
+
+from utils.kernels.layers import Layer
+
+
+def span_of(*rows):
+    """An orthonormal basis (…, d, r) of the span of all these images and weights, each (…, n, d).
+
+    It holds the gradients of both attacks. An optimiser that only combines gradients, such as L-BFGS, loses nothing if
+    r coordinates replace d pixels; Adam, which scales each by itself, is another one in other coordinates.
+    """
+    most = torch.broadcast_shapes(*(part.shape[:-2] for part in rows))
+    return torch.linalg.qr(torch.cat([part.expand(*most, -1, -1) for part in rows], -2).mT)[0]
+
+
+def in_span(network, basis):
+    """The network for images given by their coordinates in a basis (…, d, r): W₁ becomes W₁Q (…, n_1, r)."""
+    weight, bias = network[0].weight @ basis, network[0].bias
+    bias = bias.expand(*weight.shape[:-1]) if bias is not None else None
+    return (Layer(weight, bias), *network[1:])
+
+
+def within(x, basis):
+    """Project images (…, n, d) onto the span of a basis; None is all there is."""
+    return x if basis is None else x @ basis @ basis.mT
 
 
 def split(weight, basis):

@@ -14,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad, softplus
 
 from utils.kernels import solvers
 from utils.kernels.affine import residuals, ridge, times
+from utils.kernels.coordinates import in_span
 from utils.kernels.layers import joint, parted
 from utils.kernels.losses import curvatures
 
@@ -60,14 +61,16 @@ def merged(theta, tolerance=1e-6):
     return Weights(means[:, :-1], torch.cat([means[:, -1], theta.second[-1:]]), own / roots)
 
 
-def weights(network, sharpness):
-    """The Weights of a network with one hidden layer, whose softplus has the sharpness β."""
-    return Weights(joint(network[0]), joint(network[1])[..., 0, :], sharpness)
+def weights(network, sharpness, basis=None):
+    """The Weights of a network whose softplus has the sharpness β; for images in a basis (…, d, r), if there is one."""
+    first, second = network if basis is None else in_span(network, basis)
+    return Weights(joint(first), joint(second)[..., 0, :], sharpness)
 
 
-def network(theta):
-    """The layers of Weights."""
-    return parted(theta.first), parted(theta.second[..., None, :])
+def network(theta, basis=None):
+    """The layers of Weights, for images themselves if these are for images in a basis (…, d, r)."""
+    layers = parted(theta.first), parted(theta.second[..., None, :])
+    return layers if basis is None else in_span(layers, basis.mT)
 
 
 def pack(theta):

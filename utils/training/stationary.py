@@ -46,14 +46,12 @@ def train(secret, recipe, seed=0, start=None) -> Victim:
     start = start or networks.initial(recipe, x.shape[1], seed, outputs, x.device)
     if not smooth:
         return measured(descended(start, x - mean, y, recipe), secret, recipe)
-    if not recipe.hidden:
-        solved = affine.solve(x - mean, y, recipe.weight_decay, affine.weights(start))
-        return victim_of(affine.network(solved.weights), solved.logits[:, None], y, recipe, mean, solved.gradient_norm)
-    basis = networks.span_of(x - mean)
-    seen, theta0 = (x - mean) @ basis, one_hidden.weights(networks.in_span(start, basis), recipe.sharpness)
-    solved = one_hidden.solve(seen, y, recipe.weight_decay, theta0)
-    network, z = networks.in_span(one_hidden.network(solved.weights), basis.mT), one_hidden.logits(seen, solved.weights)
-    return victim_of(network, z[:, None], y, recipe, mean, solved.gradient_norm)
+    model = one_hidden if recipe.hidden else affine
+    basis = networks.span_of(x - mean) if recipe.hidden else None  # the affine model finds few coordinates by itself
+    seen = x - mean if basis is None else (x - mean) @ basis
+    solved = model.solve(seen, y, recipe.weight_decay, model.weights(start, recipe.sharpness, basis))
+    z = model.logits(seen, solved.weights)[:, None]
+    return victim_of(model.network(solved.weights, basis), z, y, recipe, mean, solved.gradient_norm)
 
 
 def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
@@ -64,14 +62,14 @@ def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
     x, y = secret
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis = networks.span_of(x)  # in which training happens
-    seen, start = x @ basis, one_hidden.weights(networks.in_span(theta0, basis), recipe.sharpness)
+    seen, start = x @ basis, one_hidden.weights(theta0, recipe.sharpness, basis)
 
     def objective(v):
         return one_hidden.energy(v, seen, y, 0.0, recipe.sharpness)
 
     settings = {"gradient_tolerance": gradient_tolerance, "iterations": 3000}
     end = solvers.lbfgs(objective, one_hidden.pack(start), **settings).x
-    return networks.in_span(one_hidden.network(one_hidden.unpack(end, seen.shape[1])), basis.mT)
+    return one_hidden.network(one_hidden.unpack(end, seen.shape[1]), basis)
 
 
 def measured(network, secret, recipe):
