@@ -25,7 +25,7 @@ class Reconstructions(NamedTuple):
 
 
 ATTACKS = {
-    "stationarity": Reconstructions(lambda adversary: adversary.found.images, detectors.candidate_scores, True),
+    "stationarity": Reconstructions(lambda adversary: adversary.attack.images, detectors.candidate_scores, True),
     "unmixing": Reconstructions(lambda adversary: adversary.surplus, detectors.surplus_scores, False),
 }
 

@@ -174,7 +174,7 @@ def rows_of(reading, labelled, seed, device="cpu"):
     target = one_hidden.weights(released.network, reading.sharpness)
     starts_of = {"known": theta0, "unknown": initial(reading, d, 2 * seed + 1, device), "weights": None}
     start = [starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)]
-    inner = truncated.Inner(reading.inner_steps, reading.inner, reading.rate)
+    inner = truncated.Training(reading.inner_steps, reading.inner, reading.rate)
     settings = {"iterations": reading.steps, "fixed": reading.outer == "fixed", "prepared": reading.prepared}
     start = torch.stack(start)
     found, before, after = truncated.attack(released, start, starts_of[reading.knowledge], inner, **settings)

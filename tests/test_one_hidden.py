@@ -171,7 +171,7 @@ def test_quasi_newton_gets_further_than_descent(x, y):
 def test_the_hypergradient_agrees_with_differences(x, y, method):
     released = Released(networks.initial(RECIPE, 30, 3), y, networks.one_hidden(WIDTH, 0.1))
     objective = truncated.objective_of(
-        bilevel.lower_level(released), x.shape, weights(0), truncated.Inner(5, method, 0.2)
+        bilevel.lower_level(released), x.shape, weights(0), truncated.Training(5, method, 0.2)
     )
     way = drawn(x.numel())
     expected = slope(lambda flat: objective(flat)[0], x.flatten(), way)
@@ -181,7 +181,7 @@ def test_the_hypergradient_agrees_with_differences(x, y, method):
 @pytest.mark.parametrize("fixed", [True, False])
 def test_the_attack_lowers_every_distance_and_tells_it(x, y, fixed):
     theta0 = networks.initial(RECIPE, 30, 0)
-    target, inner = truncated.trained(x, y, MU, weights(0), 10), truncated.Inner(10, "descent", 1e-2)
+    target, inner = truncated.trained(x, y, MU, weights(0), 10), truncated.Training(10, "descent", 1e-2)
     released, start = Released(one_hidden.network(target), y, RECIPE), torch.stack([x, starts.random(12, 30, 4)])
     found, before, after = truncated.attack(released, start, theta0, inner, iterations=5, fixed=fixed)
     assert before[0] < 1e-20 and after[1] < before[1]
@@ -192,6 +192,6 @@ def test_the_attack_lowers_every_distance_and_tells_it(x, y, fixed):
 
 def test_training_that_diverges_is_told(x, y):
     released = Released(networks.initial(RECIPE, 30, 3), y, RECIPE)
-    inner = truncated.Inner(400, "descent", 1e6)
+    inner = truncated.Training(400, "descent", 1e6)
     with pytest.raises(InputError, match="The inner training diverges at a rate of 1e.06"):
         truncated.attack(released, x[None], networks.initial(RECIPE, 30, 0), inner)

@@ -42,8 +42,8 @@ def load(dataset, binary=True):
     if dataset == "photos":
         squares, kinds = views()
         return Labelled(squares, kinds // 2 if binary else kinds)
-    found = cifar10(binary=binary)
-    return Labelled(*(part[SUBSET] for part in found)) if dataset == "cifar10-subset" else found
+    labelled = cifar10(binary=binary)
+    return Labelled(*(part[SUBSET] for part in labelled)) if dataset == "cifar10-subset" else labelled
 
 
 def views():
@@ -51,13 +51,13 @@ def views():
 
     data/README.md names authors and licences, and says how the squares were chosen.
     """
-    found, labels = [], []
+    pictures, labels = [], []
     for file, (label, squares) in json.loads((DATA / "photographs.json").read_text(encoding="utf-8")).items():
         photograph = read(file)
-        found += [view(photograph, *square) for square in squares]
+        pictures += [view(photograph, *square) for square in squares]
         labels += [label] * len(squares)
-    order = np.random.default_rng(0).permutation(len(found))
-    return np.array(found)[order], np.array(labels)[order]
+    order = np.random.default_rng(0).permutation(len(pictures))
+    return np.array(pictures)[order], np.array(labels)[order]
 
 
 def read(file):

@@ -120,8 +120,8 @@ def span(network, tolerance=None):
     Without a gap, or given a `tolerance`, those with σ > `tolerance`·σ_max, 1e-6 if it is not given.
     """
     _, values, vectors = torch.linalg.svd(network[0].weight, full_matrices=False)
-    found = gap(network).count if tolerance is None else None
-    return vectors[values > (tolerance or 1e-6) * values[0]][:found].mT
+    count = gap(network).count if tolerance is None else None
+    return vectors[values > (tolerance or 1e-6) * values[0]][:count].mT
 
 
 def leading_span(network, count):

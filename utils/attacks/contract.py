@@ -37,7 +37,7 @@ class Released(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """What an attack found, and how it went; (…) are independent attacks, in one batch."""
+    """The result of an attack, and how it went; (…) are independent attacks, in one batch."""
 
     images: torch.Tensor | None  # x (…, n, d), the iterate with the smallest loss; None if the attack refused
     coefficients: torch.Tensor | None  # λ (…, n), where the attack has them
@@ -95,13 +95,13 @@ def bar(iterations, name, progress):
     return tqdm(range(iterations + 1), desc=name, leave=False, disable=silent)
 
 
-def scores(released, start, found, again, shape):
+def scores(released, start, attack, again, shape):
     """What an adversary can say of an Attack from `start` (n, d): {name: score (n,)}, the higher, the likelier.
 
     A score is left out where it is constant up to rounding, by `similarity.is_constant` for sums over d pixels: its
     order would be that of rounding errors. So an attack within the span has no share in the span, which is 1 for all.
     """
-    x, basis = found.images, span(released.network)
+    x, basis = attack.images, span(released.network)
     seen, before = within(x, basis), within(start, basis)
     named = {
         "drift from the start": (seen - before).norm(dim=1) / before.norm(dim=1).clamp_min(1e-12),
@@ -109,6 +109,6 @@ def scores(released, start, found, again, shape):
     }
     if again is not None:
         named["recurrence"] = match(x, again.images, shape).signed  # in an independent Attack on the same network
-    if found.coefficients is not None:
-        named |= {"coefficient": found.coefficients.abs(), "share of the residual": found.details.share}
+    if attack.coefficients is not None:
+        named |= {"coefficient": attack.coefficients.abs(), "share of the residual": attack.details.share}
     return {name: score for name, score in named.items() if not is_constant(score, x.shape[-1])}

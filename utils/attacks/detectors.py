@@ -27,7 +27,7 @@ class Adversary(NamedTuple):
     known: torch.Tensor  # (k, d), photographs without their mean
     shape: tuple  # (H, W, C)
     start: torch.Tensor  # (n, d)
-    found: contract.Attack  # by stationarity, from the start
+    attack: contract.Attack  # by stationarity, from the start
     again: contract.Attack  # a second run, from noise
     unmixed: torch.Tensor  # (m, d)
     surplus: torch.Tensor  # (m + m/5, d): more were unmixed than there are
@@ -59,8 +59,8 @@ def unmix_surplus(released, shape, seed):
     """Unmixed images (m + m/5, d) by an adversary who takes the count m for larger: the surplus must be inventions."""
     count = unmixing.read(released)[0] * 6 // 5
     basis = unmixing.read(released, count)[1]
-    found = unmixing.unmix(basis, shape, count, seed)[0] @ basis.mT  # (m + m/5, d)
-    return SPREAD * found / found.std(dim=1, keepdim=True)
+    images = unmixing.unmix(basis, shape, count, seed)[0] @ basis.mT  # (m + m/5, d)
+    return SPREAD * images / images.std(dim=1, keepdim=True)
 
 
 def make_attacks(released, known, shape, seed, place, steps):
@@ -89,15 +89,15 @@ def kinks(x, network, known):
 
 def candidate_scores(adversary):
     """Every score {name: (n,)} of the reconstructions by stationarity; `contract.scores` and the chapter's own."""
-    x, others = adversary.found.images, (adversary.again.images, adversary.unmixed)
+    x, others = adversary.attack.images, (adversary.again.images, adversary.unmixed)
     recurrence, agreement = (match(x, other, adversary.shape).signed for other in others)
-    named = contract.scores(adversary.released, adversary.start, adversary.found, None, adversary.shape)
+    named = contract.scores(adversary.released, adversary.start, adversary.attack, None, adversary.shape)
     return named | {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
 
 
 def surplus_scores(adversary):
     """Every score {name: (n,)} of the surplus of unmixed images, whose sign is left open."""
-    x, others = adversary.surplus, (adversary.surplus_again, adversary.found.images)
+    x, others = adversary.surplus, (adversary.surplus_again, adversary.attack.images)
     recurrence, agreement = (match(x, other, adversary.shape).either for other in others)
     return {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
 

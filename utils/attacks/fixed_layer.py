@@ -32,21 +32,16 @@ class Missed(NamedTuple):
     coefficients: torch.Tensor  # c (m, k)
 
 
-def features(first, x):
-    """φ(x) = max(W₁x + b₁, 0) of images (m, d): (m, h)."""
-    return forward((first,), x)[1][0].clamp_min(0)
-
-
 def missed(first, change, x):
     """What images x (m, d) leave of Δ (k, h): Missed."""
-    rows = features(first, x)
+    rows = forward((first,), x)[1][0].clamp_min(0)  # φ(x) (m, h)
     gram, size = rows @ rows.mT, change.square().sum()
     inverse = torch.linalg.inv(gram + RIDGE * gram.diagonal().mean() * torch.eye(len(x)).to(gram))
     c = inverse @ (rows @ change.mT)
     return Missed(1 - (rows.mT @ c * change.mT).sum() / size, c.square().sum(1) / inverse.diagonal() / size, c)
 
 
-def descend(first, change, x, steps):
+def descend(first, change, x):
     """Images with a smaller loss, by L-BFGS from x (m, d), and the loss of every evaluation."""
     history = []
 
@@ -57,26 +52,26 @@ def descend(first, change, x, steps):
         history.append(loss.item())
         return history[-1], slope.cpu().flatten().numpy()
 
-    options = {"maxiter": steps, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-12}
+    options = {"maxiter": STEPS, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-12}
     end = minimize(value, x.cpu().flatten().numpy(), jac=True, method="L-BFGS-B", options=options).x
     return torch.as_tensor(end).to(x).view(x.shape), history
 
 
-def attack(first, change, count, *, rounds=ROUNDS, steps=STEPS, seed=0):
+def attack(first, change, count, *, seed=0):
     """Images (count, d) whose features hold Δ (k, h), given the fixed first layer. InputError if Δ vanishes.
 
     A descent may end with an image that explains nothing, mostly a second copy of another one: it is drawn anew.
     """
     clock, chance = time.perf_counter(), torch.Generator().manual_seed(seed)
     if change.shape[1] != len(first.weight) or not change.isfinite().all() or not change.any():
-        given = f"values of shape {tuple(change.shape)} for {len(first.weight)} neurons"
-        raise InputError(f"Nothing was added to the last layer, or {given}: give its change, one row for an output.")
+        shapes = f"values of shape {tuple(change.shape)} for {len(first.weight)} neurons"
+        raise InputError(f"Nothing was added to the last layer, or {shapes}: give its change, one row for an output.")
     first, change = type(first)(*(p if p is None else p.double() for p in first)), change.double()
     idle, x, history = torch.ones(count, dtype=torch.bool), first.weight.new_zeros(count, first.weight.shape[1]), []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         drawn = SCALE * torch.randn(x.shape, generator=chance)
-        x, found = descend(first, change, torch.where(idle.to(x.device)[:, None], drawn.to(x), x), steps)
-        history += found
+        x, losses = descend(first, change, torch.where(idle.to(x.device)[:, None], drawn.to(x), x))
+        history += losses
         left = missed(first, change, x)
         idle = (left.absence < IDLE * left.share).cpu()
         if left.share < FOUND:

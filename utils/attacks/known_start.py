@@ -93,20 +93,20 @@ def stationarity(released, start, candidates, alpha, count, **settings):
     return decoreco.attack(released, candidates, rule="margin", target=target, basis=basis, **settings)
 
 
-def exact(released, start, alpha, found, shape):
-    """What `attempt` found behind a known start, with exact images where their columns of B are sparse: Attack.
+def exact(released, start, alpha, unmixed, shape):
+    """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
 
     `shape` is that of an image. As they were, and none sure, where the layer does not tell the count: then its span
     holds more than images.
     """
-    details, device = found.details, found.images.device
+    details, device = unmixed.details, unmixed.images.device
     if details.count != details.basis.shape[1]:
-        return found._replace(details=details._replace(sure=torch.zeros(len(found.images), dtype=torch.bool)))
+        return unmixed._replace(details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool)))
     changed, _ = trained_part(released, start, alpha)
     mixing = changed.network[0].weight @ details.basis
     (first,), (initial,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
-    on_cpu = (part.cpu() for part in (found.images, mixing, changed.network[0].bias, details.basis))
+    on_cpu = (part.cpu() for part in (unmixed.images, mixing, changed.network[0].bias, details.basis))
     refined = sparse.refine(*on_cpu, change((initial, first), torch.Tensor.cpu), shape)  # type: ignore[call-arg]
     images, sure, columns = (part.to(device) for part in refined)
     details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
-    return found._replace(images=images, details=details)
+    return unmixed._replace(images=images, details=details)

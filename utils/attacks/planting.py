@@ -152,8 +152,8 @@ def conditions(z, problem, theta, weight, margin=0.0):
     θ, in place of the problem's own, may have softer kinks.
     """
     here = terms(z, problem.labels, theta, problem.weight_decay)
-    found = stationary(here), kinks(here), bias(here, theta.second[-1:]), curving(here, weight)
-    values, slopes = zip(*found, parting(here, problem.copied, problem.sizes, margin))
+    several = stationary(here), kinks(here), bias(here, theta.second[-1:]), curving(here, weight)
+    values, slopes = zip(*several, parting(here, problem.copied, problem.sizes, margin))
     return torch.cat(values), torch.cat(slopes)
 
 
@@ -264,8 +264,8 @@ def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
     settings = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
     for seed in range(3):
         images = start if before <= tolerance else prepare(released, start, seed=seed)
-        found = bilevel.attack(released, images, **settings)
-        tried.append((lowest(halved(released), found.images) < LOWEST, found.loss.item(), found))
+        result = bilevel.attack(released, images, **settings)
+        tried.append((lowest(halved(released), result.images) < LOWEST, result.loss.item(), result))
         if tried[-1][:2] <= (False, ENOUGH) or before <= tolerance:
             break
     best = min(tried, key=lambda one: one[:2])[2]

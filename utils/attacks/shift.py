@@ -38,9 +38,9 @@ def estimate(rows):
     return Shift(-cross / visible, -offset / cross)
 
 
-def trusted(found):
+def trusted(shift):
     """Whether the diluted estimate of a Shift is at least a tenth of the reverse one."""
-    return found.diluted * found.reverse >= 0.1 * found.reverse**2
+    return shift.diluted * shift.reverse >= 0.1 * shift.reverse**2
 
 
 def attack(released, noise, belief, basis, coefficients, iterations, lengths=(1, 10, 100)):
@@ -52,11 +52,11 @@ def attack(released, noise, belief, basis, coefficients, iterations, lengths=(1,
     constant = torch.full((1, len(basis)), belief).to(basis)
 
     def scaled(k, steps):
-        found = decoreco.attack(
+        result = decoreco.attack(
             released, noise + constant, rule="margin", lambda_min=0.0, range_weight=0.0, learning_rate=0.03 * k,
             coefficient_rate=0.1 / k, sharpness=100.0, iterations=steps, basis=basis, coefficients=coefficients / k,
         )  # fmt: skip
-        return found._replace(images=found.images - within(constant, basis))
+        return result._replace(images=result.images - within(constant, basis))
 
     tried = {k: scaled(k, max(1, iterations // 2)) for k in lengths}
     k = min(tried, key=lambda k: tried[k].loss)
@@ -73,5 +73,5 @@ def subtracted(released, shift):
 
 def unmixed(released, belief, shape, count, seed):
     """Pictures (2·count, d) by unmixing, the shift subtracted, and their negatives, since the sign remains open."""
-    found = unmixing.attack(subtracted(released, belief), shape, count=count, seed=seed)
-    return torch.cat([found.images, -found.images])
+    result = unmixing.attack(subtracted(released, belief), shape, count=count, seed=seed)
+    return torch.cat([result.images, -result.images])

@@ -52,8 +52,8 @@ class Columns(NamedTuple):
 
 def sized(matrix, known):
     """The images M (m, m) with the sizes and signs of those that were trained on: b₁ − αb₁⁰ = B1 tells them."""
-    found = known.rows @ known.upper @ torch.linalg.inv(matrix)  # B, up to the size of every column
-    factors = 1 / torch.linalg.lstsq(found, known.bias[:, None]).solution[:, 0]
+    mixing = known.rows @ known.upper @ torch.linalg.inv(matrix)  # B, up to the size of every column
+    factors = 1 / torch.linalg.lstsq(mixing, known.bias[:, None]).solution[:, 0]
     spread = (matrix @ known.basis.mT).std(1)
     low, high = RANGE
     believed = (factors.abs() * spread > low) & (factors.abs() * spread < high)
@@ -74,18 +74,18 @@ def sparsest(rows, near, likely, size):
     `size` on. A large one asks what is likely, a small one what is near. Conjugate gradients take all vectors a few
     iterations towards the solution, each time from the last one.
     """
-    found, steps = near, int(math.log(LAST[0] / size) / math.log(FALL))
+    vectors, steps = near, int(math.log(LAST[0] / size) / math.log(FALL))
     for size in (*(size * FALL**k for k in range(steps)), *LAST[1:]):
         kind = torch.float32 if size > LAST[0] else torch.float64
-        a, w = rows.to(kind), found.to(kind)
+        a, w = rows.to(kind), vectors.to(kind)
         weights = likely.to(kind) / (len(a) * (w @ a.mT).square() + size**2)
 
         def product(v, a=a, weights=weights):
             return ((v @ a.mT) * weights) @ a
 
         initial = w / dot(w, product(w))
-        found = normalize(initial + cg(product, w - product(initial), iterations=SOLVED).x, dim=1)
-    return found.to(near)
+        vectors = normalize(initial + cg(product, w - product(initial), iterations=SOLVED).x, dim=1)
+    return vectors.to(near)
 
 
 def zeros(rows, vectors):
@@ -93,48 +93,48 @@ def zeros(rows, vectors):
     return (rows @ vectors.mT).abs() * len(rows) ** 0.5 < SURE[0]
 
 
-def kept(found, near, enough, rows):
-    """Which of the vectors found (m, m) are taken: with enough zeros (m,), and not all of them those of another one.
+def kept(vectors, near, enough, rows):
+    """Which vectors (m, m) are taken: with enough zeros (m,), and not all of them those of another one.
 
     Of vectors that are equal, or zero at the same neurons, that nearest its start is taken.
     """
-    taken, moved, zero = enough.clone(), (found * near).sum(1).abs(), zeros(rows, found).double()
-    within = (found @ found.mT).abs() > 0.999  # rounding hides zeros of faint columns
-    if len(found) <= unmixing.FEW:  # of hundreds of columns of B, some share as many
+    taken, moved, zero = enough.clone(), (vectors * near).sum(1).abs(), zeros(rows, vectors).double()
+    within = (vectors @ vectors.mT).abs() > 0.999  # rounding hides zeros of faint columns
+    if len(vectors) <= unmixing.FEW:  # of hundreds of columns of B, some share as many
         within |= zero.mT @ zero > SHARED * zero.sum(0)[:, None]
     for i in moved.argsort().tolist():
         taken[i] &= not (within[i] & taken).sum() > 1
     return taken
 
 
-def judged(found, near, sure, rows, share):
-    """Which of the vectors found (m, m) are sure, as those are that were it before: by their zeros in rows·w.
+def judged(vectors, near, sure, rows, share):
+    """Which vectors (m, m) are sure, as those are that were it before: by their zeros in rows·w.
 
     They have more than vectors of a span without structure, and more than a `share` of what is usual.
     """
-    count = zeros(rows, found).sum(0)
-    enough = count > len(found) + SURE[1] * len(rows)
+    count = zeros(rows, vectors).sum(0)
+    enough = count > len(vectors) + SURE[1] * len(rows)
     enough &= count > share * count[enough | sure].double().median()
-    return kept(found, near, sure | enough, rows)
+    return kept(vectors, near, sure | enough, rows)
 
 
-def again(found, near, likely, rows):
-    """The vectors found (m, m), where those with few zeros are sought once more, by what is likely and what is near."""
-    few = ~judged(found, near, torch.zeros(len(found), dtype=torch.bool), rows, USUAL[0])
+def again(vectors, near, likely, rows):
+    """The vectors (m, m), where those with few zeros are sought once more, by what is likely and what is near."""
+    few = ~judged(vectors, near, torch.zeros(len(vectors), dtype=torch.bool), rows, USUAL[0])
     for size in FIRST[1:] if few.any() else ():
         other = sparsest(rows, near[few], likely[few], size)
-        more = zeros(rows, other).sum(0) > zeros(rows, found[few]).sum(0)
-        found[few] = torch.where(more[:, None], other, found[few])
-    return found
+        more = zeros(rows, other).sum(0) > zeros(rows, vectors[few]).sum(0)
+        vectors[few] = torch.where(more[:, None], other, vectors[few])
+    return vectors
 
 
-def completed(matrix, found, sure, basis, shape):
-    """The rows M (m, m) that columns found (m, m) allow where they are `sure`, near to a matrix; the rest by unmixing.
+def completed(matrix, columns, sure, basis, shape):
+    """The rows M (m, m) that columns (m, m) allow where they are `sure`, near to a matrix; the rest by unmixing.
 
     Row i is orthogonal to the sure columns of other images. What may be added to it is a combination of the rows whose
     columns are unsure, and the objective of unmixing chooses it.
     """
-    certain, own = found[sure].mT, torch.eye(len(found), dtype=torch.bool)[:, sure]
+    certain, own = columns[sure].mT, torch.eye(len(columns), dtype=torch.bool)[:, sure]
     initial = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
     if sure.all():
         return initial
@@ -157,23 +157,23 @@ def refine(images, mixing, bias, basis, layers, shape):
     rows, upper = torch.linalg.qr(mixing / lengths)
     known = Columns(rows, upper, bias / lengths[:, 0], basis)
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
-    found = torch.zeros_like(matrix)
+    vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
         likely = inactive(matrix @ basis.mT, layers)
         near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
-        initial = torch.where(sure[:, None], found, near)
-        found, before = initial.clone(), sure
-        found[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[0])
-        sure = judged(found, near, before, known.rows, USUAL[0])
+        initial = torch.where(sure[:, None], vectors, near)
+        vectors, before = initial.clone(), sure
+        vectors[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[0])
+        sure = judged(vectors, near, before, known.rows, USUAL[0])
         if (sure & ~before).sum() <= len(sure) // 100:
-            found = again(found, near, likely, known.rows)
-            sure = judged(found, near, before, known.rows, USUAL[1])
-        found = torch.where(sure[:, None], found, near)
-        if (found - initial).abs().max() < 1e-9:
+            vectors = again(vectors, near, likely, known.rows)
+            sure = judged(vectors, near, before, known.rows, USUAL[1])
+        vectors = torch.where(sure[:, None], vectors, near)
+        if (vectors - initial).abs().max() < 1e-9:
             break
-        exact = sized(completed(matrix, torch.linalg.solve(known.upper, found.mT).mT, sure, basis, shape), known)
+        exact = sized(completed(matrix, torch.linalg.solve(known.upper, vectors.mT).mT, sure, basis, shape), known)
         if cosine_similarity(matrix, exact).abs().median() < LIKE:
-            sure, found = before, near
+            sure, vectors = before, near
             break  # one wrong column spoils all images
         matrix = exact
-    return matrix @ basis.mT, sure, lengths * (known.rows @ found.mT)
+    return matrix @ basis.mT, sure, lengths * (known.rows @ vectors.mT)

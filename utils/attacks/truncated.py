@@ -16,7 +16,7 @@ from utils.kernels import coordinates, one_hidden, solvers
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
 
 
-class Inner(NamedTuple):
+class Training(NamedTuple):
     """How the attacker trains."""
 
     steps: int  # K

@@ -70,8 +70,8 @@ def whitened(basis, shape, few):
 
     Whitened in double precision, since an image of the span may be nearly flat; then single precision does.
     """
-    found, white = contrast.whiten(contrast.details(basis.mT, shape, 1.7 if few else 1.0, few))
-    return found.float(), white
+    details, white = contrast.whiten(contrast.details(basis.mT, shape, 1.7 if few else 1.0, few))
+    return details.float(), white
 
 
 def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER):
@@ -80,10 +80,10 @@ def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER):
     `each` is called with the rows of every step, in whitened coordinates; `later` are the stages for many images.
     """
     few, history = count <= FEW, []
-    found, white = whitened(basis, shape, few)
+    details, white = whitened(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
     for floor, window, steps in STAGES if few else later:
-        rows, values = contrast.minimise(rows, found, floor, window, steps, each=each)
+        rows, values = contrast.minimise(rows, details, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)
 
@@ -140,7 +140,7 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
     (first,) = change(released.network[:1], torch.Tensor.double)
     if first.weight.shape[1] != math.prod(shape):
         raise InputError(f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}.")
-    given, (count, basis, mixing) = count, read(released, count)
+    asked, (count, basis, mixing) = count, read(released, count)
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
         matrix, history = unmix(basis, shape, count, seed + k, later=later)
@@ -157,7 +157,7 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
         sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
         signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
     matrix = signs[:, None] * matrix
-    own_count = count if given is None else None
+    own_count = count if asked is None else None
     details = Unmixed(own_count, basis, matrix, uneven, agreement(known, signs)[1].item())
     stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - clock
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
@@ -175,6 +175,6 @@ def attempt(released, shape, count, seed=0, later=LATER):
 
 
 def refused(*sentences):
-    """The Attack that found nothing, and says why."""
+    """The Attack without images that says why."""
     nothing = torch.full((), math.nan)
     return Attack(None, None, None, nothing, nothing[None], "refused", Unmixed(), 0.0, sentences)

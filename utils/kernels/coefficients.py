@@ -100,5 +100,5 @@ def best(h, b, bound=-math.inf, ridge=1e-6):
     factors = roots[..., None] * vectors.mT  # (…, n, n)
     targets = (vectors.mT @ b[..., None])[..., 0] / roots - bound * factors.sum(-1)
     pairs = zip(factors.reshape(-1, *h.shape[-2:]).cpu().numpy(), targets.reshape(-1, h.shape[-1]).cpu().numpy())
-    found = [torch.from_numpy(nnls(*pair)[0]) for pair in pairs]
-    return bound + torch.stack(found).reshape(b.shape).to(like)
+    solutions = [torch.from_numpy(nnls(*pair)[0]) for pair in pairs]
+    return bound + torch.stack(solutions).reshape(b.shape).to(like)

@@ -40,21 +40,21 @@ def details(rows, shape, grey=1.0, together=False):
     colours = planes(rows, shape)
     if colours.shape[1] == 3:
         colours = torch.einsum("kc,rchw->rkhw", rows.new_tensor(OPPONENT), colours)
-    found = conv2d(colours.flatten(0, 1)[:, None], filters).unflatten(0, colours.shape[:2])  # (r, G, 8, H−2, W−2)
-    found = found / found.square().mean((0, 3, 4), keepdim=True).sqrt().clamp_min(1e-20)
-    found[:, 0] *= grey if found.shape[1] == 3 else 1.0
-    return found.flatten(1, 2)[:, None] if together else found
+    filtered = conv2d(colours.flatten(0, 1)[:, None], filters).unflatten(0, colours.shape[:2])  # (r, G, 8, H−2, W−2)
+    filtered = filtered / filtered.square().mean((0, 3, 4), keepdim=True).sqrt().clamp_min(1e-20)
+    filtered[:, 0] *= grey if filtered.shape[1] == 3 else 1.0
+    return filtered.flatten(1, 2)[:, None] if together else filtered
 
 
-def whiten(found):
+def whiten(details):
     """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it.
 
     What is nearly flat, such as a piece of sky, stays so: made as strong as the rest it would spoil all other images.
     """
-    flat = found.flatten(1)
+    flat = details.flatten(1)
     values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
     matrix = vectors * values.clamp_min(FLAT * values[-1]).rsqrt() @ vectors.T
-    return (matrix @ flat).view_as(found), matrix
+    return (matrix @ flat).view_as(details), matrix
 
 
 def around(energy, window):
@@ -74,19 +74,19 @@ def energies(seen):
     return sum(part.square() for part in seen.unbind(2)) / seen.shape[2]  # faster than a mean over that dimension
 
 
-def objective(matrix, found, floor, window):
+def objective(matrix, details, floor, window):
     """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart.
 
     J = ½ mean_{G,p} log(`floor` + e_p) for each image, where e_p is the mean of squared details in a `window` around
     place p.
     """
-    faint = (floor + around(energies(mixed(matrix, found)), window)).log().mean((1, 2, 3)) / 2
+    faint = (floor + around(energies(mixed(matrix, details)), window)).log().mean((1, 2, 3)) / 2
     return faint.sum() - torch.logdet(matrix.mT @ matrix) / 2
 
 
-def mixed(matrix, found):
+def mixed(matrix, details):
     """The details of the images that rows M (m, r) mix."""
-    return (matrix.to(found) @ found.flatten(1)).view(-1, *found.shape[1:])
+    return (matrix.to(details) @ details.flatten(1)).view(-1, *details.shape[1:])
 
 
 def relative(matrix, seen, floor, window, free=slice(None)):
@@ -117,13 +117,13 @@ def precondition(slope, curvature, free=slice(None)):
 
     Blocks are lifted to eigenvalues of at least LEAST. Rows that are not `free` have no partner: E_ij = g_ij / h_ij.
     """
-    found = slope / curvature.clamp_min(LEAST)
+    step = slope / curvature.clamp_min(LEAST)
     ours, theirs = curvature[free], curvature[free].mT
     lowest = (ours + theirs) / 2 - ((ours - theirs).square() / 4 + 1).sqrt()
     lift = (LEAST - lowest).clamp_min(0)
     ours, theirs = ours + lift, theirs + lift
-    found[free] = (theirs * slope[free] - slope[free].mT) / (ours * theirs - 1)
-    return found
+    step[free] = (theirs * slope[free] - slope[free].mT) / (ours * theirs - 1)
+    return step
 
 
 def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambda matrix: None):
@@ -171,9 +171,9 @@ def shortened(matrix, seen, now, move, where):
         moved = matrix + step @ matrix[free]
         lengths = moved.norm(dim=1, keepdim=True)
         flat = torch.addmm(seen.flatten(1), step.to(seen), seen[free].flatten(1)).div_(lengths.to(seen))
-        found = relative(moved / lengths, flat.view_as(seen), *where)
-        if found.value <= now.value + 1e-4 * (step * now.slope).sum():
-            return moved / lengths, flat.view_as(seen), step, found
+        trial = relative(moved / lengths, flat.view_as(seen), *where)
+        if trial.value <= now.value + 1e-4 * (step * now.slope).sum():
+            return moved / lengths, flat.view_as(seen), step, trial
     return None
 
 
@@ -182,10 +182,10 @@ def score(pictures, known, shape, floor=0.1, window=3):
 
     Details are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
     """
-    found = details(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
-    own, found = found[: len(known)], found[len(known) :]
+    filtered = details(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
+    own, filtered = filtered[: len(known)], filtered[len(known) :]
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
-    energy = (found / unit).square().mean(1)  # (n, H, W)
+    energy = (filtered / unit).square().mean(1)  # (n, H, W)
     energy = energy / energy.mean((1, 2), keepdim=True).clamp_min(1e-12)
     near = avg_pool2d(energy[:, None], window, 1, window // 2)[:, 0]
     return -(floor + near).log().mean((1, 2)) / 2

@@ -38,12 +38,12 @@ def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4, i
         return u, unflatten(combined(network, d, a) / weight_decay + theta, network)
 
     def objective(angles):
-        slope, up, found = slopes(angles), 0, []
+        slope, up, pieces = slopes(angles), 0, []
         u, g = error(slope)
         for k, kink in enumerate(kinks):  # up: the derivative in the signals D_l, from the first layer to the last
             up = a[k] @ g[k].weight.mT + ((up * slope[k - 1]) @ network[k].weight.mT if k else 0)
-            found.append((up * u[k])[kink])
-        return flatten(g).square().sum() / 2, torch.cat(found) * angles.cos() / (2 * weight_decay)
+            pieces.append((up * u[k])[kink])
+        return flatten(g).square().sum() / 2, torch.cat(pieces) * angles.cos() / (2 * weight_decay)
 
     def relative(slope):
         return torch.stack([g.weight.norm() / l.weight.norm() for g, l in zip(error(slope)[1], network)])
@@ -57,12 +57,12 @@ def rounded(network, x, slopes, rates):
 
     Returns inputs and outputs as `forward` does, and the slopes, for s (m, n_l) and β (n_l) of every hidden layer.
     """
-    a, z, found = [x], [], []
+    a, z, clipped = [x], [], []
     for layer, s, rate in zip(network, slopes, rates):
         z.append(a[-1] @ layer.weight.mT)
-        found.append((s + rate * z[-1]).clamp(0, 1))
-        a.append(found[-1] * z[-1] - (found[-1] - s).square() / (2 * rate))
-    return a, [*z, a[-1] @ network[-1].weight.mT], found
+        clipped.append((s + rate * z[-1]).clamp(0, 1))
+        a.append(clipped[-1] * z[-1] - (clipped[-1] - s).square() / (2 * rate))
+    return a, [*z, a[-1] @ network[-1].weight.mT], clipped
 
 
 def whitened(network, a, z, slopes, loss, weight_decay):
@@ -103,10 +103,10 @@ def minimise(network, x, labels, loss, weight_decay, slopes, rates):
     def objective(moved):
         at = theta + root(moved)
         trial = unflatten(at, network)
-        a, z, found = rounded(trial, x, slopes, rates)
-        d, _ = back(trial, loss.slope(z[-1], labels) / len(x), found)
+        a, z, clipped = rounded(trial, x, slopes, rates)
+        d, _ = back(trial, loss.slope(z[-1], labels) / len(x), clipped)
         value = loss.value(z[-1], labels).mean() + weight_decay / 2 * at @ at
         return value, root(combined(trial, d, a) + weight_decay * at)
 
-    found = lbfgs(objective, torch.zeros_like(theta), iterations=50, memory=10)
-    return unflatten(theta + root(found.x), network)
+    end = lbfgs(objective, torch.zeros_like(theta), iterations=50, memory=10)
+    return unflatten(theta + root(end.x), network)

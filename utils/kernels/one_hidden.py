@@ -162,9 +162,9 @@ def solve(x, y, weight_decay, start, tolerance=1e-9):
     terms = (x, y, weight_decay, start.sharpness)
     near = solvers.lbfgs(lambda v: energy(v, *terms), v, gradient_tolerance=1e-2, iterations=200)
     goal = {"gradient_tolerance": tolerance if x.dtype == torch.float64 else max(tolerance, 1e-6)}  # single precision's
-    found = solvers.newton_cg(lambda v: energy(v, *terms), lambda v: hessian(v, *terms), near.x, **goal)
-    theta = unpack(found.x, x.shape[-1], start.sharpness)
-    return Solved(theta, found.gradient_norm, near.iterations + found.iterations, found.converged)
+    end = solvers.newton_cg(lambda v: energy(v, *terms), lambda v: hessian(v, *terms), near.x, **goal)
+    theta = unpack(end.x, x.shape[-1], start.sharpness)
+    return Solved(theta, end.gradient_norm, near.iterations + end.iterations, end.converged)
 
 
 def inner(x, y, weight_decay, start, pairs=()):

@@ -110,11 +110,11 @@ def lbfgs(
         if not pairs:
             direction = direction / gradient.norm(dim=-1, keepdim=True).clamp_min(1)
         active = ~(converged | stuck | left)
-        found, *moved = backtrack(objective, x, value, gradient, direction, active)
+        free, *moved = backtrack(objective, x, value, gradient, direction, active)
         s, y = moved[0] - x, moved[2] - gradient
         safe = dot(s, y) > 1e-14 * dot(y, y)
         pairs = [*pairs, (s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0))][-memory:]
-        stuck = stuck | ~found
+        stuck = stuck | ~free
         x, value, gradient = moved
     stopped = words("iterations", left=left, converged=converged, stalled=stuck)
     return Minimum(x, value, gradient.norm(dim=-1), iteration, converged, stopped, pairs)
