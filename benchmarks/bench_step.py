@@ -1,22 +1,22 @@
-"""One evaluation of the residual of stationarity R and of its gradients, a step of an attack; and what bounds it."""
+"""A step of an attack: the residual of stationarity R and its gradients, or a hypergradient; and what bounds it."""
 
 import os
 from functools import cache, partial
 
 import pytest
 import torch
-from problems import DEVICE, PUBLISHED, agree, normal, regression
+from problems import DEVICE, PUBLISHED, normal, regression, released
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.speed import counted, least_bytes
+from lab.speed import counted
 from utils import networks
-from utils.attacks import decoreco
-from utils.kernels import naive, step
+from utils.attacks import bilevel, starts
+from utils.kernels import layers, naive, step
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity
 
-TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-12}  # of gradients that are differences of large sums
 PRODUCTS = "mm", "bmm", "addmm", "baddbmm"
+M, WIDTH, WEIGHT_DECAY, SHARPNESS = 100, 6144, 1e-2, 10.0  # images and neurons of the first paper; its victim's
 
 
 class Recorded(TorchDispatchMode):
@@ -37,25 +37,18 @@ def products(function):
     return lambda: [product() for product in recorded.products]
 
 
-def compare(network, x, coefficients, basis=None):
-    """Our step, in coordinates of a basis if there is one, and the plain one, which agree."""
-    small = (network, x) if basis is None else (networks.in_span(network, basis), x @ basis)
-    ours = partial(Stationarity(small[0], Signed(), PUBLISHED.sharpness), small[1], coefficients)
-    plain = partial(naive.residual, naive.module_of(network), x, coefficients, PUBLISHED.sharpness)
-    (_, _, *mine), (_, down, other) = ours(), plain()
-    for pair in zip(mine, (down if basis is None else down @ basis, other)):
-        agree(*pair, TOLERANCES[x.dtype])
-    return ours, plain
-
-
-@cache
-def halfway(n, dtype):
-    """A network 3072-1000-1000-1, n candidates on their way and their λ, and a basis of the row space of W₁."""
-    victim, to = regression(1000, epochs=500), getattr(torch, dtype)
-    basis = networks.span(victim.network, 0.0)
-    found = decoreco.attack(victim, normal(n), basis=basis, iterations=30, range_weight=0.0)
-    network = networks.change(victim.network, lambda p: p.to(to))
-    return network, found.images.to(to), found.coefficients.to(to), basis.to(to)
+def evaluation(version, n, width, dtype):
+    """A step of n candidates in one version, at a network 3072-width-width-1 behind fifty photographs; and a note."""
+    victim, dtype = regression(width, epochs=500), getattr(torch, dtype)
+    network = networks.change(victim.network, lambda p: p.to(dtype))
+    x, coefficients = normal(n).to(dtype), torch.linspace(-1, 1, n, dtype=dtype, device=DEVICE)
+    if version == "plain":
+        return partial(naive.residual, naive.module_of(network), x, coefficients, PUBLISHED.sharpness), ""
+    note = ""
+    if version == "coordinates":
+        basis = networks.span(victim.network, 0.0).to(dtype)  # of the row space of W₁
+        network, x, note = networks.in_span(network, basis), x @ basis, f"{basis.shape[1]} coordinates of 3072 pixels"
+    return partial(Stationarity(network, Signed(), PUBLISHED.sharpness), x, coefficients), note
 
 
 def replayed(function):
@@ -68,17 +61,14 @@ def replayed(function):
 @pytest.mark.parametrize("version", ["pixels", "coordinates", "products", "plain"])
 @pytest.mark.parametrize("n", [50, 200, 500, 1000])
 def test_step(n, version, dtype, measure, rounding):
-    network, x, coefficients, basis = halfway(n, dtype.replace("tf", "float"))
-    spanned = version == "coordinates"
-    ours, plain = compare(network, x, coefficients, basis if spanned else None)
-    function, note = plain if version == "plain" else ours, f"{basis.shape[1]} coordinates of 3072 pixels" * spanned
-    work = {"flops": counted(function), "bytes": least_bytes(n, (3072, 1000, 1000, 1), x.element_size())}
+    function, note = evaluation(version, n, 1000, dtype.replace("tf", "float"))
+    flops = counted(function)
     if version == "products":
-        function, note = products(function), "the matrix products of the step in pixels, alone"
+        function = products(function)
     if DEVICE.type == "cuda":
         function = replayed(function)
     rounding(dtype)
-    measure(function, "step", version, {"candidates": n}, dtype, apart=True, note=note, **work)
+    measure(function, "step", version, {"candidates": n}, dtype, apart=True, note=note, flops=flops)
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda" or os.cpu_count() < 2, reason="needs a processor of two cores or more")
@@ -87,13 +77,35 @@ def test_step(n, version, dtype, measure, rounding):
 @pytest.mark.parametrize("n", [20, 50, 100, 200])
 def test_threads(n, width, number, measure, request):
     request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
-    recipe = networks.perceptron("signed", width, width)._replace(start=3072**-0.5)
-    network = networks.change(networks.initial(recipe, 3072, 0, 1, DEVICE), torch.Tensor.float)
-    function, _ = compare(network, normal(n).float(), torch.linspace(-1, 1, n, device=DEVICE))
-    work = {"flops": counted(function), "bytes": least_bytes(n, (3072, width, width, 1)), "note": "a step in pixels"}
+    function, _ = evaluation("pixels", n, width, "float32")
     torch.set_num_threads(number)
     name = f"{number} thread{'s' * (number > 1)}"
-    measure(function, "threads", name, {"candidates": n, "width": width}, "float32", **work)
+    measure(function, "threads", name, {"candidates": n, "width": width}, "float32")
+
+
+def plain_product(victim, x):
+    """A product with the Hessian of the energy E, as a function of one vector θ, at θ*."""
+    theta = networks.flatten(victim.network).requires_grad_()
+    energy = naive.energy(x, victim.labels, layers.unflatten(theta, victim.network), WEIGHT_DECAY, SHARPNESS)
+    (gradient,) = torch.autograd.grad(energy, theta, create_graph=True)
+    return partial(torch.autograd.grad, gradient, theta, gradient.detach(), retain_graph=True)
+
+
+@pytest.mark.parametrize("version", ["ours", "plain autograd, at least"])
+def test_hypergradient(version, measure):
+    """Near the secret images, in the span of both; the plain version takes at least as many products as ours steps."""
+    victim, secret = released(networks.one_hidden(WIDTH, WEIGHT_DECAY, SHARPNESS), M)
+    x = secret + 0.01 * (starts.random(*secret.shape, 0, DEVICE) - 0.5)
+    small = bilevel.condensed(victim)
+    basis = networks.span_of(x, small.network[0].weight)
+    few = small._replace(network=networks.in_span(small.network, basis))
+    ours = partial(bilevel.hypergradient, few, x @ basis, start=few.network)
+    steps, about = ours().solved.iterations, {"size": {"images": M, "hidden": WIDTH}, "dtype": "float64"}
+    if version == "ours":
+        measure(ours, "hypergradient", version, note=f"with training from θ*, {steps} steps", **about)
+    else:
+        note = f"extrapolated: {steps} products with the Hessian, as many as ours takes steps"
+        measure(plain_product(victim, x), "hypergradient", version, scale=steps, note=note, **about)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"] + ["bfloat16", "tf32"] * (DEVICE.type == "cuda"))

@@ -9,12 +9,12 @@ import pytest
 import torch
 from problems import DEVICE
 
-BEGUN, MINUTES = time.monotonic(), float(os.environ.get("MINUTES", "inf"))
+START, MINUTES = time.monotonic(), float(os.environ.get("MINUTES", "inf"))
 
 
 def pytest_runtest_setup():
     """What does not begin within so many MINUTES is not measured."""
-    if time.monotonic() - BEGUN > 60 * MINUTES:
+    if time.monotonic() - START > 60 * MINUTES:
         pytest.skip(f"not measured: the {MINUTES:g} minutes are over")
 
 
@@ -40,10 +40,10 @@ def measure(benchmark):
         benchmark.extra_info |= about | {"flops": None, "bytes": None, "note": ""} | work
         benchmark.group = ", ".join([kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart])
         benchmark.name += " ~" * (scale != 1)
-        found = benchmark.pedantic(finished, (function,)) if once else benchmark(finished, function)
+        result = benchmark.pedantic(finished, (function,)) if once else benchmark(finished, function)
         if benchmark.enabled:
             benchmark.stats.stats.data[:] = [scale * seconds for seconds in benchmark.stats.stats.data]
-        return found
+        return result
 
     return run
 
