@@ -1,9 +1,4 @@
-"""What a step of the stationarity attack costs: by formula, as torch counts it, and as it was timed.
-
-A product of matrices of a×b and b×c entries takes 2abc operations; all else, slopes, sums and masks, is not counted.
-Networks are given by their widths (n₀, …, n_L), with biases in the first layer alone, as in the attacked ones. The
-records in `data/speed` are files of pytest-benchmark.
-"""
+"""What was timed: the files of pytest-benchmark in `data/speed`; and how many operations a call takes."""
 
 import json
 from typing import NamedTuple
@@ -14,32 +9,9 @@ from lab.recorded import readable
 from utils import images
 from utils.errors import InputError
 
-MACHINE = "processor", "cores", "threads"
-
-
-def operations(n, widths, form="cheaper"):
-    """F(n): the operations of a step of n candidates; shares of R in the `gram`, `direct` or `cheaper` form."""
-    total = 0
-    for layer, (inputs, outputs) in enumerate(zip(widths, widths[1:])):
-        share = {"gram": 4 * n**2 * (inputs + outputs), "direct": 6 * n * inputs * outputs}
-        share["cheaper"] = min(share.values())
-        total += (8 if layer else 4) * n * inputs * outputs + share[form]
-    return total
-
-
-def plain_operations(n, widths):
-    """The operations of `naive.residual`: the direct form, but for a product by zeros in the last layer."""
-    return operations(n, widths, "direct") - 2 * n * widths[-2] * widths[-1]
-
-
-def least_bytes(n, widths, number=4):
-    """B(n): the bytes to read weights, candidates and λ once, and write two gradients, with `number` bytes each."""
-    weights = sum(a * b for a, b in zip(widths, widths[1:])) + widths[1]
-    return number * (weights + 2 * n * widths[0] + 2 * n)
-
 
 def counted(function, *given):
-    """How many operations the products of a call take, as torch counts them."""
+    """How many operations the products of matrices in a call take, as torch counts them."""
     with FlopCounterMode(display=False) as counter:
         function(*given)
     return counter.get_total_flops()
@@ -53,29 +25,20 @@ def words(seconds):
     return f"{1e3 * seconds:.3g} ms"
 
 
-def key_of(kernel, version, dtype, size, **_):
-    """What tells a row of a record from the others."""
-    return kernel, version, dtype, *sorted(size.items())
-
-
-def size_of(row):
-    """The size of what was timed, in words."""
-    return ", ".join(f"{unit} {value}" for unit, value in row["size"].items())
-
-
 class Record(NamedTuple):
-    """A machine, its limits {version: operations or bytes in a second}, and what was timed on it {key: row}."""
+    """What was timed on a machine, and its limits."""
 
     machine: list  # processor, cores and threads
-    limits: dict
-    rows: dict
+    limits: dict  # {version: operations or bytes in a second}
+    rows: list  # {kernel, version, dtype, size, flops, note, seconds} each
 
     def row(self, kernel, version, dtype="float32", **size):
         """A row; InputError if it is not there."""
-        if found := self.rows.get(key_of(kernel, version, dtype, size)):
-            return found
-        what = f"{kernel} of {version}, {dtype}, {size}"
-        raise InputError(f"The record has no {what}: write it with `make bench RECORD=NAME`.")
+        wanted = {"kernel": kernel, "version": version, "dtype": dtype, "size": size}
+        for row in self.rows:
+            if wanted.items() <= row.items():
+                return row
+        raise InputError(f"There is no {[*wanted.values()]} in the record: write it with `make bench RECORD=NAME`.")
 
     def took(self, *which, **size):
         """The seconds of a row."""
@@ -83,32 +46,36 @@ class Record(NamedTuple):
 
     def beside(self, kernel, slow, fast):
         """Every size of a kernel in two versions, for a table; ≈ if one was extrapolated."""
-        for quick in [one for key, one in self.rows.items() if key[:2] == (kernel, fast)]:
-            plain = self.row(kernel, slow, quick["dtype"], **quick["size"])
-            times = plain["seconds"], quick["seconds"]
-            about = "≈ " * ("extrapolated" in plain["note"])
-            yield [size_of(quick), about + words(times[0]), words(times[1]), f"{times[0] / times[1]:.1f}"]
+        for row in self.rows:
+            if (row["kernel"], row["version"]) == (kernel, fast):
+                other = self.row(kernel, slow, row["dtype"], **row["size"])
+                about, times = "≈ " * ("extrapolated" in other["note"]), (other["seconds"], row["seconds"])
+                yield [size_of(row), about + words(times[0]), words(times[1]), f"{times[0] / times[1]:.1f}"]
 
     def listed(self, *kernels):
         """What was timed of some kernels, each with its seconds, for a table."""
-        for one in self.rows.values():
-            if one["kernel"] in kernels:
-                what = f"{one['kernel']} of {one['version']}, {one['dtype']}, {size_of(one)}"
-                yield [what, f"{one['seconds']:.3g}"]
+        for row in self.rows:
+            if row["kernel"] in kernels:
+                what = f"{row['kernel']} of {row['version']}, {row['dtype']}, {size_of(row)}"
+                yield [what, f"{row['seconds']:.3g}"]
+
+
+def size_of(row):
+    """The size of what was timed, in words."""
+    return ", ".join(f"{unit} {number}" for unit, number in row["size"].items())
 
 
 def load(name):
     """The Record `data/speed/NAME.json`; InputError if it is missing or damaged."""
-    path, limits, rows = images.DATA / "speed" / f"{name}.json", {}, {}
+    path, limits, rows = images.DATA / "speed" / f"{name}.json", {}, []
     with readable(path, f" (`make bench RECORD={name}` writes it)"):
         content = json.loads(path.read_text(encoding="utf-8"))
-        for one in content["benchmarks"]:
-            about, stats = one["extra_info"], one["stats"]
+        for about, stats in ((one["extra_info"], one["stats"]) for one in content["benchmarks"]):
             if about["kernel"] == "limits":
                 limits[about["version"]] = (about["flops"] or about["bytes"]) / stats["min"]
             else:
-                rows[key_of(**about)] = about | {"seconds": float(stats["median"])}
-        return Record([content["machine_info"][what] for what in MACHINE], limits, rows)
+                rows.append(about | {"seconds": float(stats["median"])})
+        return Record([content["machine_info"][what] for what in ("processor", "cores", "threads")], limits, rows)
 
 
 def on_gpus():

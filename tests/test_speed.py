@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from conftest import chapter_functions
+from conftest import chapter_functions, drawn
 from lab import speed
 from utils import images, networks
 from utils.errors import InputError
@@ -14,38 +14,31 @@ from utils.kernels import naive
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
 
-TINY = (3, 2, 1)
-SHARES = {"cheaper": cheaper_share, "gram": gram_share, "direct": direct_share}
 ROW = {"kernel": "step", "version": "plain", "size": {"candidates": 2}, "dtype": "float32"}
-STEP = {"extra_info": ROW, "stats": {"median": 0.5}}
+STEP = {"extra_info": ROW | {"note": ""}, "stats": {"median": 0.5}}
 LIMIT = {"extra_info": {"kernel": "limits", "version": "float32", "flops": 16e9, "bytes": None}, "stats": {"min": 2.0}}
 ABOUT = {"device": "cpu", "processor": "any", "cores": 2, "threads": 2}
 RECORD = {"machine_info": ABOUT, "benchmarks": [STEP, LIMIT]}
 
 
-def test_bytes_of_a_network_small_enough_to_count():
-    assert speed.least_bytes(2, TINY) == 4 * (6 + 2 + 2 + 12 + 4)
-    assert speed.least_bytes(2, TINY, 8) == 2 * speed.least_bytes(2, TINY)
-
-
-@pytest.mark.parametrize("widths", [TINY, (30, 20, 1), (30, 8, 9, 1), (12, 5, 6, 7, 1)])
-def test_both_versions_of_a_step_agree_and_torch_counts_what_the_formulas_count(widths):
-    network = networks.initial(networks.perceptron("signed", *widths[1:-1]), widths[0], 0)
-    generator = torch.Generator().manual_seed(0)
-    given = (torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((4, widths[0]), (4,)))
-    network, *given = networks.change(network, torch.Tensor.double), *given
-    plainly = naive.module_of(network), *given, 30.0
-    value, *gradients = naive.residual(*plainly)
-    assert speed.counted(naive.residual, *plainly) == speed.plain_operations(4, widths)
-    for form, share in SHARES.items():
-        step = Stationarity(network, Signed(), 30.0, share)
-        assert speed.counted(step, *given) == speed.operations(4, widths, form)
-        torch.testing.assert_close([step(*given).value, *step(*given)[2:]], [value, *gradients])
-
-
 @pytest.fixture(scope="module")
 def chapter():
     return chapter_functions("speed")
+
+
+def test_bytes_of_a_network_small_enough_to_count(chapter):
+    assert chapter["least_bytes"](2, (3, 2, 1), 8) == 8 * (6 + 2 + 2 + 12 + 4)
+
+
+@pytest.mark.parametrize("widths", [(3, 2, 1), (30, 20, 1), (30, 8, 9, 1), (12, 5, 6, 7, 1)])
+def test_all_versions_of_a_step_agree_and_torch_counts_what_the_formula_counts(chapter, widths):
+    network = networks.initial(networks.perceptron("signed", *widths[1:-1]), widths[0], 0)
+    network, given = networks.change(network, torch.Tensor.double), (drawn(4, widths[0]), drawn(4))
+    value, *gradients = naive.residual(naive.module_of(network), *given, 30.0)
+    for share in (cheaper_share, gram_share, direct_share):
+        step = Stationarity(network, Signed(), 30.0, share)
+        assert share != cheaper_share or speed.counted(step, *given) == chapter["operations"](4, widths)
+        torch.testing.assert_close([step(*given).value, *step(*given)[2:]], [value, *gradients])
 
 
 @pytest.mark.parametrize("bits", [7, 10])
@@ -84,10 +77,11 @@ def test_a_record_is_read_by_kernel_version_size_and_precision(folder):
     (folder / "cpu.json").write_text(json.dumps(RECORD))
     cpu = speed.load("cpu")
     assert cpu.machine == ["any", 2, 2] and cpu.limits == {"float32": 8e9} and not speed.on_gpus()
-    assert cpu.row("step", "plain", candidates=2) == ROW | {"seconds": 0.5}
+    assert cpu.row("step", "plain", candidates=2) == STEP["extra_info"] | {"seconds": 0.5}
     assert cpu.took("step", "plain", candidates=2) == 0.5
     assert [*cpu.listed("step")] == [["step of plain, float32, candidates 2", "0.5"]]
-    with pytest.raises(InputError, match="has no step of plain, float64.*make bench RECORD="):
+    assert [*cpu.beside("step", "plain", "plain")] == [["candidates 2", "500 ms", "500 ms", "1.0"]]
+    with pytest.raises(InputError, match="no .'step', 'plain', 'float64'.*make bench RECORD="):
         cpu.row("step", "plain", "float64", candidates=2)
 
 
@@ -97,7 +91,6 @@ DAMAGED = {
     "no processor": json.dumps({**RECORD, "machine_info": {"device": "cpu"}}),
     "no limit": json.dumps({**RECORD, "benchmarks": [{**LIMIT, "stats": {}}]}),
     "a time in words": json.dumps({**RECORD, "benchmarks": [{**STEP, "stats": {"median": "long"}}]}),
-    "a row without a size": json.dumps({**RECORD, "benchmarks": [{**STEP, "extra_info": {**ROW, "size": None}}]}),
 }
 
 
