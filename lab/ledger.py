@@ -20,6 +20,7 @@ from typing import Literal
 import yaml
 
 from lab import recorded
+from lab.grid import refuse_twice
 from utils.errors import InputError, from_fields, located
 from utils.notebook import report, verdicts
 
@@ -32,6 +33,7 @@ RULES = {"above": operator.gt, "below": operator.lt}  # of the number of one see
 WITHOUT = {"proof": PROVED, "refutation": REFUTED, "open": OPEN}  # rules that need no record, and their verdicts
 COUNTED = "at", "measure", "record", "quantities", "threshold", "stated", "needs_convergence"
 NEEDED = {"proof": ["place"], "refutation": ["place"], "open": ["experiment", "cost"]} | dict.fromkeys(RULES, COUNTED)
+FAILURES, PAPERS = (FAILED, REFUTED, MISSED), ("first paper", "second paper")
 SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
 FUNCTIONS = {"__builtins__": {"min": min, "max": max, "abs": abs}}  # of a formula
 record_of = functools.cache(recorded.load)  # a page judges many lines by the same few records
@@ -90,8 +92,7 @@ def load(path=FILE):
     """The sentences of the ledger, checked; InputError says in one sentence what is missing or unknown."""
     with recorded.readable(path):
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if twice := [name for name, times in Counter(row.get("id") for row in rows).items() if times > 1]:
-        raise InputError(f"{FILE.name}, {twice[0]}: the id stands twice.")
+    refuse_twice(FILE.name, [row.get("id") for row in rows])
     return [sentence(row) for row in rows]
 
 
@@ -107,15 +108,15 @@ def sentence(fields):
 
 def of_seeds(line, formula):
     """{seed: number} by a formula of a line's quantities; InputError if one of them is not in the record."""
-    found, record = {}, record_of(line.record)
+    numbers, record = {}, record_of(line.record)
     for name, quantity in line.quantities.items():
         of = quantity if isinstance(quantity, dict) else {"name": quantity}
         where = line.where | of.get("where", {})
-        found[name] = recorded.values(record, of["name"], of.get("column", "value"), **where)
-        if not found[name]:
+        numbers[name] = recorded.values(record, of["name"], of.get("column", "value"), **where)
+        if not numbers[name]:
             raise InputError(f"{record.name} has no {of['name']} with {where or 'any parameters'}: see {FILE.name}.")
-    seeds = sorted(set.intersection(*map(set, found.values())))
-    return {seed: eval(formula, FUNCTIONS, {name: of[seed] for name, of in found.items()}) for seed in seeds}
+    seeds = sorted(set.intersection(*map(set, numbers.values())))
+    return {seed: eval(formula, FUNCTIONS, {name: of[seed] for name, of in numbers.items()}) for seed in seeds}
 
 
 def unconverged(line, seeds):
@@ -140,7 +141,7 @@ def judge(line):
     """The verdict on a line, from the record alone: Judged."""
     if line.rule in WITHOUT:
         return Judged(WITHOUT[line.rule], "", {})
-    if line.stated == "before" and not recorded.exists(line.record):
+    if line.stated == "before" and not (recorded.DATA / "results" / f"{line.record}.json").exists():
         return Judged(OPEN, "not recorded yet", {})
     values = of_seeds(line, line.formula or next(iter(line.quantities)))
     true, n = sum(RULES[line.rule](value, line.threshold) for value in values.values()), len(values)
@@ -152,8 +153,8 @@ def judge(line):
         f"drifts across the threshold in {(turning := returning(line, values))} of {n} seeds": turning > 0,
         "that one adversary fails does not show it of all": line.all_adversaries and true == n,
     }
-    told = ", ".join(reason for reason, holds in reasons.items() if holds)
-    return Judged(OPEN if told else HELD if true == n else line.otherwise, told, values)
+    reason = ", ".join(text for text, holds in reasons.items() if holds)
+    return Judged(OPEN if reason else HELD if true == n else line.otherwise, reason, values)
 
 
 def verdict(row):
@@ -166,14 +167,14 @@ def verdict(row):
 def number(line):
     """What a line rests on, in words: a number, where a proof stands, or what is missing."""
     judged = judge(line)
-    told = [judged.reason] if judged.reason else []
+    parts = [judged.reason] if judged.reason else []
     if judged.values:
         n, sign = len(judged.values), {"above": ">", "below": "<"}[line.rule]
         bound = f"{n} seed{'s' * (n > 1)}, true if {sign} {report.typeset(f'{line.threshold:g}')}"
-        told.append(f"{line.measure}: {verdicts.words(judged.values.values())}, {bound}")
+        parts.append(f"{line.measure}: {verdicts.words(judged.values.values())}, {bound}")
     if judged.word == OPEN:
-        told.append(f"to close it: {line.experiment} ({line.cost})")
-    return "; ".join(told) or line.place
+        parts.append(f"to close it: {line.experiment} ({line.cost})")
+    return "; ".join(parts) or line.place
 
 
 def table(chapter):
@@ -186,3 +187,32 @@ def table(chapter):
         *([row.sentence if k == 0 else "…", line.setting, judge(line).word, number(line)]
           for row in rows for k, line in enumerate(row.lines)),
     )  # fmt: skip
+
+
+def counts():
+    """How many sentences have each verdict, in one sentence."""
+    rows = load()
+    times = Counter(map(verdict, rows))
+    words = ", ".join(f"{times[word]} {word}" for word in WORDS if word in times)
+    settings = sum(len(row.lines) for row in rows)
+    return f"The ledger, `data/claims.yaml`, judges {len(rows)} sentences in {settings} settings: {words}."
+
+
+def lists():
+    """Markdown: a table of the verdicts on each paper, and under every verdict its sentences with their settings."""
+    rows = sorted(load(), key=lambda row: (row.paper, row.section))
+    of_paper = {name: Counter(verdict(row) for row in rows if row.paper == k) for k, name in enumerate(PAPERS, 1)}
+    lines = [[word, *(times[word] for times in of_paper.values())] for word in WORDS]
+    parts = [report.table(["verdict", *of_paper], *lines, ["sentences", *map(Counter.total, of_paper.values())]).data]
+    for word in sorted(WORDS, key=FAILURES.__contains__, reverse=True):
+        items = [item(row) for row in rows if verdict(row) == word]
+        closed = "" if word in FAILURES else ":class: dropdown\n"
+        parts.append("\n".join([f"```{{admonition}} {len(items)} {word}\n{closed}", *items, "```"]))
+    return "\n\n".join(parts)
+
+
+def item(row):
+    """A sentence with where it stands, and under it its settings: an item of a list."""
+    where = f"{PAPERS[row.paper - 1]}, {'section ' * row.section[0].isdigit()}{row.section}"
+    lines = (f"**{judge(line).word}** ({line.setting}): {number(line)}" for line in row.lines)
+    return "\n  - ".join([f"- {row.sentence} ({where})", *lines])

@@ -1,8 +1,4 @@
-"""What grids at the paper's size gave, read from `data/results`. Every file names the command that remakes it.
-
-A grid's results are three files: `.csv` (a line per number: crossed parameters, name, seed, value, baseline), `.json`
-(the command, the grid, and provenance) and, where a figure shows them, `.npz` (pictures as bytes).
-"""
+"""What grids at the paper's size gave, read from `data/results` (what its files hold is told by lab/record.py)."""
 
 import csv
 import json
@@ -21,9 +17,8 @@ from utils.notebook import report, verdicts
 from utils.training.stationary import STATIONARY
 
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
-SOLVED = evaluate.SOLVED["affine"]  # largest relative distance of an attack on the affine model that has converged
 Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance
-BETWEEN = "(; | / )"  # names that are said one after the other
+NAME = r"[^ ;/].*?(?=; | / |$)"  # of several, with ; or / between them
 BASELINE = " (baseline)"  # behind the name of a quantity
 PAIR = ("reconstructions", "nearest_training")
 
@@ -37,11 +32,6 @@ def readable(path, what=""):
         raise InputError(f"{path} cannot be read{what}: take it from the repository again.") from error
 
 
-def exists(name):
-    """Whether a grid was recorded."""
-    return (DATA / "results" / f"{name}.json").exists()
-
-
 def load(name):
     """Read the results of a grid; InputError if they are missing or damaged."""
     table, description = (DATA / "results" / f"{name}.{kind}" for kind in ("csv", "json"))
@@ -51,17 +41,17 @@ def load(name):
     with readable(table):
         rows = list(csv.DictReader((text := table.read_text(encoding="utf-8")).splitlines(), strict=True))
         numbers = [int(row["seed"]) + float(row["value"]) + float(row["baseline"] or 0) for row in rows]
-        found = {tuple(row["seed" if name == "SEED" else name] for name in crossed) for row in rows}
-        if not (text.endswith("\n") and all(map(math.isfinite, numbers)) and len(found) == runs):
+        there = {tuple(row["seed" if name == "SEED" else name] for name in crossed) for row in rows}
+        if not (text.endswith("\n") and all(map(math.isfinite, numbers)) and len(there) == runs):
             raise ValueError("a line, a number or a run is not there")
     return Recorded(name, rows, about)
 
 
 def everything():
     """The Recorded of all grids, {name: Recorded}: those at a paper's size first, those on our own photographs last."""
-    found = [load(path.stem) for path in sorted((DATA / "results").glob("*.json"))]
-    own = {one.name: one.about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos" for one in found}
-    return {one.name: one for one in sorted(found, key=lambda one: (not one.about["full_size"], own[one.name]))}
+    records = [load(path.stem) for path in sorted((DATA / "results").glob("*.json"))]
+    own = {one.name: one.about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos" for one in records}
+    return {one.name: one for one in sorted(records, key=lambda one: (not one.about["full_size"], own[one.name]))}
 
 
 def values(recorded, quantity, column="value", **where):
@@ -73,10 +63,10 @@ def values(recorded, quantity, column="value", **where):
         quantity, column = quantity.removesuffix(BASELINE), "baseline"
     where = {"name": quantity} | where
     rows = [row for row in recorded.rows if all(row[name] == str(value) for name, value in where.items())]
-    found = {int(row["seed"]): float(row[column]) for row in rows}
-    if len(found) < len(rows):
+    numbers = {int(row["seed"]): float(row[column]) for row in rows}
+    if len(numbers) < len(rows):
         raise InputError(f"{quantity} of {recorded.name} has several values per seed: name more parameters.")
-    return found
+    return numbers
 
 
 def by_seed(recorded, quantity, column="value", **where):
@@ -108,20 +98,21 @@ def beyond(recorded, quantity, **where):
     return [after[seed] - before[seed] for seed in after]
 
 
-def said(recorded, names, places=None, **where):
+def result(recorded, names, **where):
     """A quantity's mean over the seeds with its extent, in words; and in how many seeds it is, if not in all.
 
-    Several names, between ; or / as in "alike; alike (baseline)", are said one after the other.
+    Several names, between ; or / as in "alike; alike (baseline)", are put into words one after the other.
     """
-    parts, seeds = re.split(BETWEEN, names), len(recorded.about["grid"]["cross"]["SEED"])
-    for k, name in enumerate(parts[::2]):
-        found = by_seed(recorded, name, **where)
-        few = f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
-        parts[2 * k] = verdicts.words(found, places) + few if found else "–"
-    return "".join(parts)
+
+    def words(name):
+        numbers, seeds = by_seed(recorded, name[0], **where), len(recorded.about["grid"]["cross"]["SEED"])
+        few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds else ""
+        return verdicts.words(numbers) + few
+
+    return re.sub(NAME, words, names)
 
 
-def summary(corner, runs, quantities, across=False, say=said):
+def summary(corner, runs, quantities, across=False, say=result):
     """A Markdown table of quantities over their seeds, as `say` puts a Recorded, a name and parameters into words.
 
     `runs` are {label: (Recorded, prefix of all names, {parameter: value})}, a line each, or `across` a column each;
@@ -129,8 +120,7 @@ def summary(corner, runs, quantities, across=False, say=said):
     """
 
     def cell(names, record, prefix, where):
-        parts = re.split(BETWEEN, names)
-        return "".join(one if k % 2 else say(record, f"{prefix}/{one}", **where) for k, one in enumerate(parts))
+        return re.sub(NAME, lambda name: say(record, f"{prefix}/{name[0]}", **where), names)
 
     pairs = [*(quantities.items() if isinstance(quantities, dict) else quantities)]
     table = [[corner, *(label for label, _ in pairs)]]

@@ -2,7 +2,7 @@
 
 from sphinx.util.docutils import SphinxDirective
 
-from lab import ledger, ledger_page
+from lab import ledger
 from utils.notebook import registry, report
 
 
@@ -40,7 +40,7 @@ def alternatives(pattern):
 
 PARTS = {
     "quantities": {"kinds": kinds, "names": names, "placeholders": placeholders},
-    "verdicts": {"counts": lambda: [ledger_page.counts()], "lists": lambda: [ledger_page.lists()]},
+    "verdicts": {"counts": lambda: [ledger.counts()], "lists": lambda: [ledger.lists()]},
 }
 
 
