@@ -14,12 +14,9 @@ import itertools
 import json
 import math
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import yaml
@@ -31,12 +28,13 @@ from utils.notebook.parameters import DATASETS, assignments, check
 FOLDER = ROOT / "_build" / "grids"
 SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"
 MOST = 10_000  # runs
-TEXT, NAMES = (str, "text"), (dict, "names with values, as in {IMAGES: 500}")
-KEYS = {  # of a grid; the last three are for lab.record
-    "experiment": TEXT, "about": TEXT, "parameters": NAMES, "cross": NAMES,
-    "minutes": (int | float, "a number larger than 0"), "retries": (int, "a whole number from 0 on"),
-    "label": TEXT, "full_size": (bool, "true or false"), "pictures": (list, "a list, as in [{SEED: 0, first: 8}]"),
-}  # fmt: skip
+CODE = (
+    "utils",
+    ":(glob)experiments/*.py",
+    "requirements.lock",
+)  # what git calls that `run.code_of` reads, but the notebook
+KEYS = {"experiment": str, "about": str, "parameters": dict, "cross": dict, "minutes": (int, float)}
+KEYS |= {"label": str, "full_size": bool, "pictures": list}  # for lab.record
 
 
 class Strict(yaml.SafeLoader):
@@ -69,10 +67,9 @@ def check_keys(grid):
     if not isinstance(grid, dict) or not grid.get("cross"):
         raise InputError("there are no runs: say what to cross, as in cross: {SEED: [0, 1, 2]}.")
     for name, value in grid.items():
-        kind, what = KEYS[choose("a key", name, KEYS)]
-        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-        if not right or name == "minutes" and not 0 < value < math.inf or name == "retries" and value < 0:
-            raise InputError(f"{name} is {value!r}; it must be {what}.")
+        right = isinstance(value, KEYS[choose("a key", name, KEYS)])
+        if not right or name == "minutes" and not 0 < value < math.inf:
+            raise InputError(f"{name} is {value!r}: write it as in experiments/example.yaml.")
     for name, values in grid["cross"].items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{name} is {values!r}; under cross it must be a list of values, as in [0, 1, 2].")
@@ -98,30 +95,25 @@ def values_of(grid, given, declared):
         raise InputError(f"{min(both)} is crossed and has one value, too: take one of them out.")
     if (runs := math.prod(map(len, cross.values()))) > MOST:
         raise InputError(f"these are {runs:,} runs: cross fewer values, for {MOST:,} runs at most.")
-    found = {name: [value] for name, value in fixed.items()} | cross
-    for name, values in found.items():
+    values = {name: [value] for name, value in fixed.items()} | cross
+    for name in values:
         if name in OWN:
             raise InputError(f"{name} is set for every run: take it out.")
-        found[name] = [typed(value, declared.get(name)) for value in values]
-        for value in found[name]:
+        values[name] = [typed(value, declared.get(name)) for value in values[name]]
+        refuse_twice(name, values[name])
+        for value in values[name]:
             check(declared, name, value)
             if name == "DATASET" and value not in DATASETS and not (value.endswith(".npz") and os.path.isfile(value)):
                 from utils import images  # which takes seconds
 
                 images.load(value)  # says what is wrong
-        refuse_twice(name, found[name])
-    return found
+    return values
 
 
 def git(*words):
     """What a command of git prints; None where there is no git, no repository or no such commit."""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
-
-
-def code_paths(notebook):
-    """What git calls the files that `run.code_of` reads."""
-    return "utils", ":(glob)experiments/*.py", "requirements.lock", str(notebook)
 
 
 def plan_of(grid, given):
@@ -133,7 +125,7 @@ def plan_of(grid, given):
     declared = declared_by(notebook := notebook_of(grid.get("experiment")))
     values = values_of(grid, given, declared)
     commit = git("rev-parse", "HEAD") or ""
-    commit += "-dirty" * bool(git("status", "--porcelain", "--", *code_paths(notebook)))
+    commit += "-dirty" * bool(git("status", "--porcelain", "--", *CODE, str(notebook)))
     shared = {"notebook": str(notebook), "code": code_of(notebook), "commit": commit, "threads": None}
     shared |= {"own": [name for name in OWN if name in declared], "minutes": grid.get("minutes", MINUTES)}
     texts = {value for listed in values.values() for value in listed if isinstance(value, str)}
@@ -146,40 +138,39 @@ def plan_of(grid, given):
         label = " ".join(f"{name}={value}" for name, value in crossed.items())
         about = {"crossed": crossed, "parameters": parameters, "label": label}
         runs[hashlib.sha256(text.encode()).hexdigest()[:16]] = shared | about
-    return planned(runs, grid.get("retries", 0))
+    return planned(runs)
 
 
-def planned(runs, retries=0):
+def planned(runs):
     """The plan of some runs {key: what it needs}: so many at a time, on so many threads, by JOBS and the cores."""
-    cores, stated = os.cpu_count() or 1, os.environ.get("OMP_NUM_THREADS", "")
-    jobs = os.environ.get("JOBS") or str(max(1, min(len(runs), cores, max(2, cores // 4))))
-    if not re.fullmatch("[1-9][0-9]*", jobs):
-        raise InputError(f"JOBS is {jobs!r}; it must be a whole number larger than 0.")
-    threads = int(stated) if re.fullmatch("[1-9][0-9]*", stated) else max(1, cores // int(jobs))
-    return {"root": str(ROOT), "jobs": int(jobs), "threads": threads, "retries": retries, "runs": runs}
+    cores = os.cpu_count() or 1
+    jobs = int(os.environ.get("JOBS") or max(1, min(len(runs), cores, max(2, cores // 4))))
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // jobs))
+    return {"root": str(ROOT), "jobs": jobs, "threads": threads, "runs": runs}
 
 
-def snakemake(plan, folder, place, profile, *options):
-    """Write the plan into a place; Snakemake's command for it in the folder of the grid."""
+def snakemake(plan, folder, profile, dry):
+    """Write the plan into the folder of a grid; Snakemake's command for it, or to say what it would do."""
     if not SNAKEMAKE.exists():
         raise InputError("Snakemake is not set up: `make .snakemake-env/ready` does it.")
     if profile and not (Path(profile) / "config.yaml").is_file():
         raise InputError(f"there is no file {profile}/config.yaml: give the folder of a profile.")
-    path = place / "plan.json"
+    path = folder / "plan.json"
     here = {"path": str(path), "folder": str(folder), "python": sys.executable, "driver": os.getpid()}
     write(path, json.dumps(plan | here).encode())
     words = ["--snakefile", ROOT / "lab" / "Snakefile", "--directory", folder, "--config", f"plan={path}"]
-    words += ["--keep-going", "--nolock", "--rerun-triggers", "mtime"]
+    words += ["--keep-going", "--nolock", "--ignore-incomplete", "--rerun-triggers", "mtime"]  # what is there is whole
     words += ["--forcerun", "table"]  # it makes no run for a table that is there
     cluster = ["--profile", Path(profile or "").resolve(), "--default-storage-prefix", folder]
     words += cluster if profile else ["--cores", str(plan["jobs"] * plan["threads"])]
-    return [SNAKEMAKE, *words, "--scheduler", "greedy", "--nocolor", *options]
+    words += ["--dry-run", "--quiet", "rules"] if dry else ["--report", folder / "report.html", "--report-after-run"]
+    return [SNAKEMAKE, *words, "--scheduler", "greedy", "--nocolor"]
 
 
 def finished(plan, folder):
     """{key: what it wrote} of the runs that are finished."""
-    found = {key: results_of(folder / "runs" / key / OWN["RESULTS"]) for key in plan["runs"]}
-    return {key: content for key, content in found.items() if content}
+    results = {key: results_of(folder / "runs" / key / OWN["RESULTS"]) for key in plan["runs"]}
+    return {key: content for key, content in results.items() if content}
 
 
 def hold(lock, folder):
@@ -191,17 +182,15 @@ def hold(lock, folder):
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def drive(plan, folder, profile=None):
+def drive(plan, folder, profile=None, dry=False):
     """Let Snakemake compute what is not finished; return {key: what it wrote} of all that is, and its status."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "driver.lock", "w") as lock, open(folder / "snakemake.log", "a") as log:
         hold(lock, folder)
         log.truncate(0)
         print(f"{len(finished(plan, folder))} of {len(plan['runs'])} done: {folder}", flush=True)
-        shutil.rmtree(folder / ".snakemake" / "incomplete", ignore_errors=True)  # what is there is whole
-        command = snakemake(plan, folder, folder, profile, "--report", folder / "report.html", "--report-after-run")
         streams: dict = dict(stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()])
-        process = subprocess.Popen(command, start_new_session=True, **streams)
+        process = subprocess.Popen(snakemake(plan, folder, profile, dry), start_new_session=True, **streams)
         try:
             status = process.wait()
         except KeyboardInterrupt:  # here, Snakemake and its jobs end with this process
@@ -212,21 +201,14 @@ def drive(plan, folder, profile=None):
         return finished(plan, folder), status
 
 
-def dry_run(plan, folder, profile):
-    """Let Snakemake say what it would run, without a trace; return its status."""
-    with tempfile.TemporaryDirectory() as place:
-        command = snakemake(plan, folder if folder.exists() else Path(place), Path(place), profile)
-        return subprocess.run([*command, "--dry-run", "--quiet", "rules"]).returncode
-
-
 def arguments_of(words):
     """The parsed command line; .given is {parameter: text}, .folder is where runs are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grid")
     parser.add_argument("given", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--profile")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--dirty", action="store_true")
+    for option in ("--dry-run", "--dirty"):
+        parser.add_argument(option, action="store_true")
     chosen = parser.parse_intermixed_args(words)
     if wrong := [word for word in chosen.given if "=" not in word]:
         parser.error(f"{wrong[0]} is not of the form NAME=VALUE")
@@ -237,13 +219,11 @@ def arguments_of(words):
 
 
 def run_grid(chosen):
-    """Run what is not finished of a grid, or say what that is; return the status to exit with."""
-    plan, folder = plan_of(read(chosen.grid), chosen.given), chosen.folder
-    if chosen.dry_run:
-        return dry_run(plan, folder, chosen.profile)
-    done, status = drive(plan, folder, chosen.profile)
-    there = f"see {folder / 'snakemake.log'}" if status else f"{folder / 'table.csv'}, {folder / 'report.html'}"
-    print(f"{len(done)} of {len(plan['runs'])} done: {there}")
+    """Run what is not finished of a grid; return the status to exit with."""
+    plan = plan_of(read(chosen.grid), chosen.given)
+    done, status = drive(plan, chosen.folder, chosen.profile, chosen.dry_run)
+    files = ["snakemake.log"] if status else ["table.csv", "report.html"]
+    print(f"{len(done)} of {len(plan['runs'])} done: see {', '.join(str(chosen.folder / file) for file in files)}")
     return int(status != 0)
 
 

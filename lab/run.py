@@ -5,7 +5,6 @@ the folder of its numbers, which it writes last and in one step.
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import json
@@ -31,14 +30,12 @@ def sentence_of(act, place):
     try:
         return act()
     except InputError as error:
-        said = str(error)
+        return f"{place}: {error}"
     except KeyboardInterrupt:
-        said = "stopped; run the same command again, and it goes on."
+        return f"{place}: stopped; run the same command again, and it goes on."
     except OSError as error:
-        said = f"{error.filename} cannot be written or read ({error.strerror})."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            said = "the disk is full: free some space, and run the same command again."
-    return f"{place}: {said}"
+        file, why = error.filename or "a file", error.strerror
+        return f"{place}: {file} cannot be written or read ({why}): mend this, and run the same command again."
 
 
 def until_interrupted(main):
@@ -83,17 +80,17 @@ def execute(notebook, output, parameters, minutes=MINUTES):
             settings["config"] = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"})
             # In a thread: in the main one nbclient takes Ctrl-C for itself, and says that the kernel died.
             act = functools.partial(papermill.execute_notebook, notebook, output, parameters, **settings)
-            found = ThreadPoolExecutor(1).submit(act).result()
+            executed = ThreadPoolExecutor(1).submit(act).result()
     except KeyboardInterrupt:
         logging.disable()  # papermill says that its kernel died
         end_children()
         raise
     except Exception as error:
         raise InputError(f"{reason(error, minutes)} The notebook up to there is {output}") from error
-    for part in [found, *found.cells]:  # papermill's records of time and place
+    for part in [executed, *executed.cells]:  # papermill's records of time and place
         part.metadata.pop("papermill", None)
         part.metadata.pop("execution", None)
-    nbformat.write(found, output)
+    nbformat.write(executed, output)
 
 
 def reason(error, minutes):
@@ -116,10 +113,10 @@ def typed(value, default):
 
 def chapter(notebook, output, parameters):
     """Execute a notebook; its output is there when all is done."""
-    begun, partial = time.monotonic(), output.with_suffix(".partial.ipynb")
+    start, partial = time.monotonic(), output.with_suffix(".partial.ipynb")
     execute(notebook, partial, parameters)
     os.replace(partial, output)
-    print(f"{notebook.stem}: {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"{notebook.stem}: {time.monotonic() - start:.0f} s", flush=True)
 
 
 @functools.cache
@@ -157,12 +154,12 @@ def one_of_a_grid(run, results):
 def job(plan, key, results, parent):
     """Compute a run of a plan, and print how many are done, or why it failed; return the status to exit with."""
     end_with(int(parent))
-    begun, runs, results = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"], Path(results)
-    said = sentence_of(lambda: one_of_a_grid(runs[key], results), f"{runs[key]['label']} failed")
+    start, runs, results = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"], Path(results)
+    failure = sentence_of(lambda: one_of_a_grid(runs[key], results), f"{runs[key]['label']} failed")
     done = sum((results.parents[1] / each / results.name).exists() for each in runs)
-    last = f"{done} of {len(runs)} done, last: {runs[key]['label']} ({time.monotonic() - begun:.0f} s)"
-    print(said or last, flush=True)
-    return int(bool(said))
+    last = f"{done} of {len(runs)} done, last: {runs[key]['label']} ({time.monotonic() - start:.0f} s)"
+    print(failure or last, flush=True)
+    return int(bool(failure))
 
 
 def main(words):

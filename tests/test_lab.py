@@ -166,7 +166,7 @@ WRONG = [
     (GOOD + "experiment: tiny", [], "the file has 'experiment' twice: take one out."),
     ("experiment: tine\ncross: {SEED: [1]}", [], "experiment is 'tine', but it must be one of 'tiny'."),
     ("experiment: tiny\ncross: {}", [], "there are no runs: say what to cross"),
-    ("experiment: tiny\ncross: [1]", [], "cross is [1]; it must be names with values"),
+    ("experiment: tiny\ncross: [1]", [], "cross is [1]: write it as in experiments/example.yaml."),
     ("experiment: tiny\ncross: {SEED: []}", [], "SEED is []; under cross it must be a list of values"),
     ("experiment: tiny\ncross: {SEED: [1, 2, 1]}", [], "SEED has 1 twice: take one out."),
     ("experiment: tiny\ncross: {SEED: [1, -1]}", [], "SEED is -1; it must be 0 or larger."),
@@ -174,8 +174,7 @@ WRONG = [
     ("experiment: tiny\ncross: {RESULTS: [a, b]}", [], "RESULTS is set for every run: take it out."),
     ("experiment: tiny\ncross: {DATASET: [/nowhere.npz]}", [], "There is no file /nowhere.npz: check the path"),
     ("experiment: tiny\ncross: {DATASET: [notes.txt]}", [], "DATASET is 'notes.txt', but it must be"),
-    (GOOD + "minutes: 0", [], "minutes is 0; it must be a number larger than 0."),
-    (GOOD + "retries: -1", [], "retries is -1; it must be a whole number from 0 on."),
+    (GOOD + "minutes: 0", [], "minutes is 0: write it as in experiments/example.yaml."),
     (GOOD, ["SEED=3"], "SEED is crossed and has one value, too: take one of them out."),
     (GOOD, ["RATE=fast"], "RATE is 'fast'; it must be a number, like its default 0.1."),
     (GOOD, [], "Snakemake is not set up: `make .snakemake-env/ready` does it."),
@@ -186,25 +185,20 @@ WRONG = [
 @pytest.mark.parametrize("text, words, sentence", WRONG, ids=lambda value: str(value)[-40:])
 def test_a_mistake_is_one_sentence_that_names_the_file(text, words, sentence, place):
     (place / "g.yaml").write_text(text)
-    said = grid.main(["g.yaml", *words])
-    assert said.startswith(f"g.yaml: {sentence}") and "\n" not in said and said.endswith(".")
+    ended = grid.main(["g.yaml", *words])
+    assert ended.startswith(f"g.yaml: {sentence}") and "\n" not in ended and ended.endswith(".")
     assert not list(place.glob("grids/*/runs"))
 
 
 def test_mistakes_of_the_environment_are_sentences_too(place, monkeypatch):
     assert grid.main(["h.yaml"]) == "h.yaml: the file cannot be read (No such file or directory): check its path."
-    (place / "grids").write_text("in the way")
-    said = grid.main(["g.yaml"])
-    assert said.startswith("g.yaml: ") and "cannot be written" in said and "\n" not in said
-    (place / "grids").unlink()
     (place / "snakemake").touch()
-    said = grid.main(["g.yaml", "--profile", "nowhere"])
-    assert said == "g.yaml: there is no file nowhere/config.yaml: give the folder of a profile."
-    monkeypatch.setattr(grid.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    assert grid.main(["g.yaml"]) == "g.yaml: the disk is full: free some space, and run the same command again."
-    for jobs in ("many", "-1", "0"):
-        monkeypatch.setenv("JOBS", jobs)
-        assert grid.main(["g.yaml"]) == f"g.yaml: JOBS is {jobs!r}; it must be a whole number larger than 0."
+    ended = grid.main(["g.yaml", "--profile", "nowhere"])
+    assert ended == "g.yaml: there is no file nowhere/config.yaml: give the folder of a profile."
+    shutil.rmtree(place / "grids")
+    (place / "grids").write_text("in the way")
+    ended = grid.main(["g.yaml"])
+    assert ended.startswith("g.yaml: ") and "cannot be written" in ended and ended.endswith("run the same command again.")
 
 
 @pytest.mark.parametrize("runs, jobs, threads", [(1, 1, 8), (2, 2, 4), (9, 2, 4)])
@@ -212,8 +206,8 @@ def test_one_run_has_all_cores(runs, jobs, threads, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     for name in ("JOBS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    found = grid.planned(dict.fromkeys(range(runs)))
-    assert (found["jobs"], found["threads"]) == (jobs, threads)
+    plan = grid.planned(dict.fromkeys(range(runs)))
+    assert (plan["jobs"], plan["threads"]) == (jobs, threads)
 
 
 def test_every_combination_is_a_run_whose_key_stands_for_code_parameters_and_data(place, monkeypatch):
@@ -260,14 +254,14 @@ def test_a_grid_that_is_killed_goes_on_and_computes_nothing_twice(tmp_path):
     first, folder = start(place, "grid", "g.yaml"), place / "_build/grids/g"
     wait_until(lambda: noted(place, "begin") == [0, 1] and [*folder.glob("runs/*/results.json")])
     second = start(place, "grid", "g.yaml")
-    said = f"another driver is at work in {folder}: waiting until it has ended.\n"
-    assert second.stdout.readline() == said and noted(place, "begin") == [0, 1]
+    waits = f"another driver is at work in {folder}: waiting until it has ended.\n"
+    assert second.stdout.readline() == waits and noted(place, "begin") == [0, 1]
     first.kill()
     first.communicate()
     wait_until(lambda: noted(place, "begin") == [0, 1, 1])
     second.send_signal(signal.SIGINT)
-    _, said = second.communicate(timeout=600)
-    assert (second.returncode, said) == (1, "g.yaml: stopped; run the same command again, and it goes on.\n")
+    _, printed = second.communicate(timeout=600)
+    assert (second.returncode, printed) == (1, "g.yaml: stopped; run the same command again, and it goes on.\n")
     wait_until(lambda: not processes(place))
     (place / "go").touch()
     assert well(place, "grid", "g.yaml")[0].startswith("1 of 2 done")
@@ -277,15 +271,14 @@ def test_a_grid_that_is_killed_goes_on_and_computes_nothing_twice(tmp_path):
 
 
 @pytest.mark.chapters
-def test_a_failing_run_is_tried_again_and_says_why(tmp_path):
+def test_a_failing_run_says_why_and_stops_no_other(tmp_path):
     place = repository(tmp_path / "place")
-    (place / "g.yaml").write_text("experiment: tiny\ncross: {SEED: [0, 100]}\nretries: 1\n")
-    status, lines, said = drive(place, "grid", "g.yaml")
+    (place / "g.yaml").write_text("experiment: tiny\ncross: {SEED: [0, 100]}\n")
+    status, lines, mistakes = drive(place, "grid", "g.yaml")
     why = "SEED=100 failed: AssertionError: The seed is too large. The notebook up to there is "
-    assert (status, said) == (1, "") and noted(place, "begin") == [0, 100, 100]
-    failed = [line for line in lines if line.startswith(why)]
-    assert len(failed) == 2 and Path(failed[0].split()[-1]).exists()
-    assert lines[-1].startswith("1 of 2 done: see ")
+    assert (status, mistakes) == (1, "") and noted(place, "begin") == [0, 100]
+    (failed,) = [line for line in lines if line.startswith(why)]
+    assert Path(failed.split()[-1]).exists() and lines[-1].startswith("1 of 2 done: see ")
 
 
 @pytest.mark.chapters
@@ -301,9 +294,8 @@ def test_only_what_can_give_something_new_is_computed(copy):
 @pytest.mark.parametrize("profile", sorted(path.name for path in (ROOT / "lab" / "profiles").iterdir()))
 def test_the_same_grid_is_planned_for_a_cluster(profile, tmp_path):
     place = repository(tmp_path / "place")
-    status, lines, said = drive(place, "grid", "g.yaml", "--dry-run", "--profile", f"lab/profiles/{profile}")
-    assert status == 0 and to_run(lines) == 2, said
-    assert not (place / "_build").exists()
+    status, lines, mistakes = drive(place, "grid", "g.yaml", "--dry-run", "--profile", f"lab/profiles/{profile}")
+    assert status == 0 and to_run(lines) == 2 and not noted(place, "begin"), mistakes
 
 
 @pytest.mark.chapters
