@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from utils import images
+from utils.errors import check_writable
 from utils.kernels import coefficients
 from utils.notebook import parameters, report
 from utils.notebook.verdicts import above, answers, compared, extent, words
@@ -68,13 +69,13 @@ def test_a_bar_in_a_cell_does_not_end_it():
 
 @pytest.mark.parametrize("path", ["/dev/null/results.json", ".", "/dev/null", "results\0.json"])
 def test_where_nothing_can_be_written_is_known_at_the_start(path):
-    with pytest.raises(report.InputError, match="^RESULTS cannot be written to .*: give the path of a file in"):
-        report.check_writable("RESULTS", path)
+    with pytest.raises(report.InputError, match="^RESULTS cannot be written to .*: take a place in"):
+        check_writable("RESULTS", path)
 
 
 def test_where_something_can_be_written_the_check_leaves_no_trace(results):
-    for path in ("", results, results.with_name("new.json")):
-        report.check_writable("RESULTS", str(path))
+    for path in (results, results.with_name("new.json")):
+        check_writable("RESULTS", str(path))
     assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [("results.json", "{}")]
 
 
@@ -86,7 +87,7 @@ def test_what_other_parameters_make_false_ends_in_a_sentence():
 
 def test_a_full_disk_is_known_at_the_start(tmp_path):
     """A limit on the size of files stands for a disk that fills while the probe is written."""
-    code = f"from utils.notebook import report; report.check_writable('RESULTS', {str(tmp_path / 'results.json')!r})"
+    code = f"from utils.errors import check_writable; check_writable('RESULTS', {str(tmp_path / 'results.json')!r})"
     ended = subprocess.run(["sh", "-c", f'ulimit -f 8; trap "" XFSZ; "{sys.executable}" -c "{code}"'], **RUN)
     assert "RESULTS cannot be written to" in ended.stderr and "File too large" in ended.stderr, ended.stderr
     assert not list(tmp_path.iterdir())

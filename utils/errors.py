@@ -2,8 +2,11 @@
 
 import dataclasses
 import os
+import tempfile
 import typing
 from contextlib import contextmanager
+
+PROBE = 2**20  # bytes that must fit where a file is to be written; results are smaller
 
 
 class InputError(ValueError):
@@ -37,14 +40,44 @@ def from_fields(kind, fields):
 
 
 def write(path, contents):
-    """Write bytes to a Path, whole or not at all: beside the file, then in its place in one step. Makes its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    """Write bytes to a Path, whole or not at all, as `write_all`."""
+    write_all({path: contents})
+
+
+def write_all(files):
+    """Write {Path: bytes}, all whole or none at all: beside the files, then in their places. Makes their folders."""
+    beside = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in files}
     try:
-        temporary.write_bytes(contents)
-        os.replace(temporary, path)
+        for path, temporary in beside.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(files[path])
+        for path, temporary in beside.items():
+            os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        for temporary in beside.values():
+            temporary.unlink(missing_ok=True)
+
+
+def check_writable(name, path):
+    """Raise InputError unless a file can be written at `path`; makes the folder if it is missing."""
+    with written(name, path):
+        folder, file = os.path.split(os.path.abspath(path))
+        os.makedirs(folder, exist_ok=True)
+        if os.path.lexists(path) and not os.path.isfile(path):  # a folder, or a device, which would be replaced
+            raise OSError("it is there, but is no file")
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{file}.", suffix=".tmp") as probe:
+            probe.write(bytes(PROBE))  # a buffer writes all of it, or fails
+
+
+@contextmanager
+def written(name, path):
+    """InputError where what is to be written to a path meanwhile cannot be."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte
+        reason = getattr(error, "strerror", None) or error
+        take = "take a place in a folder of yours that has room"
+        raise InputError(f"{name} cannot be written to {str(path)!r} ({reason}): {take}.") from error
 
 
 @contextmanager

@@ -1,5 +1,6 @@
-"""What an experiment leaves behind: its numbers, for RESULTS."""
+"""What an experiment leaves behind: its numbers, for RESULTS and for a page."""
 
+import re
 from typing import NamedTuple
 
 
@@ -25,3 +26,15 @@ def rows(prefix, seed, quantities, **where):
         if value is not None:
             listed.append(Row(f"{prefix}/{name}", seed, value, paper, baseline, where or None))
     return listed
+
+
+def typeset(text):
+    """Write 2e-06 as 2·10⁻⁶, and keep the parts of a number on one line."""
+    superscript = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    text = re.sub(r"e([+-]\d+)", lambda power: "·10" + str(int(power[1])).translate(superscript), text)
+    return text.replace("< 1·", "< ").replace(" ", "\u00a0")
+
+
+def number(value, floor=1e-12):
+    """Print a number with two digits; what lies below `floor` is rounding, and printed so."""
+    return typeset(f"< {floor:.0e}" if abs(value) < floor else f"{value:.2g}")

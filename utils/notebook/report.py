@@ -1,11 +1,8 @@
 """What every chapter does with its parameters at the start and with its numbers at the end."""
 
 import json
-import os
 import platform
-import re
 import statistics
-import tempfile
 import time
 from collections import namedtuple
 from importlib.metadata import version
@@ -15,13 +12,13 @@ import torch
 from IPython import get_ipython
 from IPython.display import Markdown
 
-from utils.errors import InputError, write
+from utils.errors import InputError, check_writable, write, written
 from utils.notebook import registry
 from utils.notebook.parameters import assignments, check_parameters
-from utils.trial import Row as Row  # notebooks make their numbers with report.Row and report.rows
+from utils.trial import Row as Row  # notebooks make and print their numbers with report.Row, rows and number
+from utils.trial import number as number
 from utils.trial import rows as rows
-
-PROBE = 2**20  # bytes that must fit where a file is to be written; results are smaller
+from utils.trial import typeset as typeset
 
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
 if get_ipython():
@@ -41,52 +38,30 @@ def begin():
     declared = assignments(declared)
     check_parameters(declared, assignments(injected))
     parameters = {name: get_ipython().user_ns[name] for name in declared}
-    for name in parameters.keys() & {"RESULTS", "PICTURES"}:
-        check_writable(name, parameters[name])
+    for name in ("RESULTS", "PICTURES"):
+        if parameters.get(name):
+            check_writable(name, parameters[name])
     return Run(parameters, choose_device(parameters["DEVICE"]), time.monotonic())
 
 
-def need(holds, said):
-    """Raise InputError, with the sentence `said`, unless something holds that other parameters may make false."""
+def need(holds, sentence):
+    """Raise InputError, with a `sentence`, unless something holds that parameters may make false."""
     if not holds:
-        raise InputError(f"{said} The text here does not hold with these parameters: take others, or the defaults.")
+        raise InputError(f"{sentence} The text here does not hold with these parameters: take others, or the defaults.")
 
 
 def choose_device(name):
     """Return the torch device `cpu` or `cuda`; `auto` is a GPU where there is one."""
-    found = torch.cuda.is_available()
-    if name == "cuda" and not found:
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
         raise InputError("DEVICE is 'cuda', but torch finds no GPU here: use DEVICE='auto' or 'cpu'.")
-    return torch.device("cuda" if found and name != "cpu" else "cpu")
-
-
-def check_writable(name, path):
-    """Raise InputError unless a file can be written at `path`, if there is one; makes the folder if it is missing."""
-    if not path:
-        return
-    try:
-        folder, file = os.path.split(os.path.abspath(path))
-        os.makedirs(folder, exist_ok=True)
-        if os.path.lexists(path) and not os.path.isfile(path):  # a folder, or a device, which would be replaced
-            raise OSError("it is there, but is no file")
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{file}.", suffix=".tmp") as probe:
-            probe.write(bytes(PROBE))  # a buffer writes all of it, or fails
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte
-        raise unwritable(name, path, error) from error
-
-
-def unwritable(name, path, error):
-    """The InputError for a file that cannot be written."""
-    reason = getattr(error, "strerror", None) or error
-    return InputError(f"{name} cannot be written to {path!r} ({reason}): give the path of a file in a folder of yours.")
+    return torch.device("cuda" if there and name != "cpu" else "cpu")
 
 
 def save_file(name, path, contents):
     """Write bytes to the path that a parameter gives, whole or not at all; InputError if that fails."""
-    try:
+    with written(name, path):
         write(Path(path), contents)
-    except OSError as error:
-        raise unwritable(name, path, error) from error
 
 
 def save(run, rows, sha256):
@@ -115,18 +90,6 @@ def save(run, rows, sha256):
         if path:
             print(text)
         raise InputError(f"{error} The numbers are printed above." if path else str(error)) from error
-
-
-def typeset(text):
-    """Write 2e-06 as 2·10⁻⁶, and keep the parts of a number on one line."""
-    superscript = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    text = re.sub(r"e([+-]\d+)", lambda power: "·10" + str(int(power[1])).translate(superscript), text)
-    return text.replace("< 1·", "< ").replace(" ", "\u00a0")
-
-
-def number(value, floor=1e-12):
-    """Print a number with two digits; what lies below `floor` is rounding, and said to be so."""
-    return typeset(f"< {floor:.0e}" if abs(value) < floor else f"{value:.2g}")
 
 
 def mean_sd(values, floor=1e-12):
