@@ -9,7 +9,7 @@ from utils.errors import InputError, choose
 FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
 DATASETS = ("photos", "cifar10", "cifar10-subset")  # those of utils/images, beside the path of an .npz file
-BEGUN = ("torch", "pretrained", "elsewhere")  # START of a training whose start is known
+KNOWN_STARTS = ("torch", "pretrained", "elsewhere")  # START of a training whose start is known
 CHOICES = {
     "DEVICE": ("auto", "cpu", "cuda"),
     "THETA_START": ("uniform", "standard"),
@@ -54,14 +54,14 @@ def check(declared, name, value):
     if type(value) is not type(default) and (type(default), type(value)) != (float, int):
         kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
         raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
-    begun = name == "START" and default in BEGUN
-    choose(name, value, BEGUN if begun else CHOICES.get(name, (value,)))
+    trained = name == "START" and default in KNOWN_STARTS
+    choose(name, value, KNOWN_STARTS if trained else CHOICES.get(name, (value,)))
     if type(value) in (int, float) and not (0 < value < MOST or name in FROM_ZERO and value == 0):
         least = "0 or larger" if name in FROM_ZERO else "larger than 0"
         raise InputError(f"{name} is {value!r}; it must be {least}{'' if value < MOST else ', and less than 2⁶³'}.")
 
 
-def check_parameters(declared, given):
-    """Raise InputError if a parameter, declared or given, has an unknown name, the wrong type, or is out of range."""
-    for name, value in {**declared, **given}.items():
+def check_parameters(declared, injected):
+    """Raise InputError if a parameter, declared or injected, has an unknown name, a wrong type, or is out of range."""
+    for name, value in {**declared, **injected}.items():
         check(declared, name, value)

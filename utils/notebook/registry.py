@@ -67,28 +67,28 @@ def expression(text, stands):
     if unknown := set(re.findall("<(.*?)>", text)) - stands.keys():
         raise InputError(f"{text} has <{min(unknown)}>, which is not defined: add it to the placeholders, above it.")
     plain = text.replace(" ", "").replace(".", r"\.")
-    return re.sub("<(.*?)>", lambda found: f"(?:{stands[found[1]]})", plain)
+    return re.sub("<(.*?)>", lambda match: f"(?:{stands[match[1]]})", plain)
 
 
 def quantity(fields, kinds, stands):
     """The Quantity of an entry, whose meaning stands under its kind; InputError if it is wrong."""
     with located(f"{FILE.name}, {fields.get('name')}"):
-        said = [key for key in fields if key.partition(" ≤ ")[0] in kinds]
-        if len(said) != 1:
-            raise InputError(f"it has {len(said)} kinds, but it must have one of {', '.join(kinds)}.")
-        kind, _, most = said[0].partition(" ≤ ")
-        own = {"kind": kinds[kind], "most": most, "meaning": fields.pop(said[0])}
+        own = [key for key in fields if key.partition(" ≤ ")[0] in kinds]
+        if len(own) != 1:
+            raise InputError(f"it has {len(own)} kinds, but it must have one of {', '.join(kinds)}.")
+        kind, _, most = own[0].partition(" ≤ ")
+        own = {"kind": kinds[kind], "most": most, "meaning": fields.pop(own[0])}
         return from_fields(Quantity, fields | own | {"pattern": re.compile(expression(fields["name"], stands))})
 
 
 @functools.cache
 def find(name):
     """The Quantity that a name in RESULTS stands for; InputError if it is not registered, or by two patterns."""
-    found = [one for one in load().entries if isinstance(one, Quantity) and one.pattern.fullmatch(name)]
-    if len(found) != 1:
-        by = "".join(f", by {one.name}" for one in found)
-        raise InputError(f"{name} is registered {len(found)} times{by}: data/quantities.yaml must have it once.")
-    return found[0]
+    entries = [one for one in load().entries if isinstance(one, Quantity) and one.pattern.fullmatch(name)]
+    if len(entries) != 1:
+        by = "".join(f", by {one.name}" for one in entries)
+        raise InputError(f"{name} is registered {len(entries)} times{by}: data/quantities.yaml must have it once.")
+    return entries[0]
 
 
 def check(name, value, baseline, parameters, where=()):
@@ -96,13 +96,13 @@ def check(name, value, baseline, parameters, where=()):
 
     `parameters` are those of the run {name: value}, of which one may bound the number; `where` differ within the run.
     """
-    found = find(name)
-    if {*where} != {*found.where}:
-        raise InputError(f"{name} has the parameters {[*where]}, but data/quantities.yaml says {[*found.where]}.")
-    if baseline is not None and not found.baseline:
+    entry = find(name)
+    if {*where} != {*entry.where}:
+        raise InputError(f"{name} has the parameters {[*where]}, but data/quantities.yaml says {[*entry.where]}.")
+    if baseline is not None and not entry.baseline:
         raise InputError(f"{name} has no baseline: say in data/quantities.yaml what it is, or leave it out.")
-    most = parameters.get(found.most, math.inf)
+    most = parameters.get(entry.most, math.inf)
     for what, number in ((name, value), (f"The baseline of {name}", baseline)):
-        if number is not None and not (found.kind.holds(number) and number <= most):
-            limit = f", at most {found.most} = {most}" if most < math.inf else ""
-            raise InputError(f"{what} is {number}, but its kind, {found.kind.name}, is in {found.kind.bounds}{limit}.")
+        if number is not None and not (entry.kind.holds(number) and number <= most):
+            limit = f", at most {entry.most} = {most}" if most < math.inf else ""
+            raise InputError(f"{what} is {number}, but its kind, {entry.kind.name}, is in {entry.kind.bounds}{limit}.")

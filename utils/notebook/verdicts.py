@@ -49,5 +49,5 @@ def answers(*rows):
         raise ValueError(
             "The book's own questions have answers; the verdicts of the ledger are for sentences of papers."
         )
-    said = {True: "yes", False: "no"}
-    return report.table(["our question", "answer", "number"], *([a, said.get(b, b), c] for a, b, c in rows))
+    plain = {True: "yes", False: "no"}
+    return report.table(["our question", "answer", "number"], *([a, plain.get(b, b), c] for a, b, c in rows))
