@@ -37,11 +37,6 @@ def image_rows(rows, shape, labels, frames, scale=0.7):
     return fig
 
 
-def pairs(images, neighbours, shape):
-    """Draw reconstructions (black frames) above their nearest neighbours (grey frames), as the first paper does."""
-    return image_rows([images, neighbours], shape, ("reconstruction", "nearest"), [BLACK, GREY], scale=0.88)
-
-
 def curves(series, xlabel, ylabel, hlines=(), scale="log"):
     """Draw named curves [(label, x, y), …], with markers that tell them apart in grey, and levels [(label, y), …].
 
