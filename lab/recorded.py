@@ -20,6 +20,7 @@ SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the sec
 Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance
 NAME = r"[^ ;/].*?(?=; | / |$)"  # of several, with ; or / between them
 BASELINE = " (baseline)"  # behind the name of a quantity
+ENDS = {"largest": max, "smallest": min, "in all": sum}  # the same, behind a comma: one number of all seeds
 PAIR = ("reconstructions", "nearest_training")
 
 
@@ -101,12 +102,15 @@ def beyond(recorded, quantity, **where):
 def result(recorded, names, **where):
     """A quantity's mean over the seeds with its extent, in words; and in how many seeds it is, if not in all.
 
-    Several names, between ; or / as in "alike; alike (baseline)", are put into words one after the other.
+    Several names, between ; or / as in "alike; alike (baseline)", are put into words one after the other. A name may
+    end in ", beyond", for the quantity less its baseline, or in one of ENDS, as in "alike, largest".
     """
 
     def words(name):
-        numbers, seeds = by_seed(recorded, name[0], **where), len(recorded.about["grid"]["cross"]["SEED"])
-        few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds else ""
+        quantity, _, how = name[0].partition(", ")
+        numbers = (beyond if how == "beyond" else by_seed)(recorded, quantity, **where)
+        numbers, seeds = [ENDS[how](numbers)] if how in ENDS else numbers, len(recorded.about["grid"]["cross"]["SEED"])
+        few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds and how not in ENDS else ""
         return verdicts.words(numbers) + few
 
     return re.sub(NAME, words, names)

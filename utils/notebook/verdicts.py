@@ -20,11 +20,11 @@ def words(values, places=None):
     if len(values) == 0:
         return "–"
     mean, low, high = ends = extent(values)
+    if all(value % 1 == 0 and abs(value) < 1e4 for value in values):  # counts
+        return f"{round(mean, 1):g}" + (f" [{low:g}, {high:g}]" if low < high else "")
     if places is not None:
         mean, low, high = (f"{x:.{places}f}" for x in ends)
         return mean if low == high else f"{mean} [{low}, {high}]"
-    if all(value % 1 == 0 and abs(value) < 1e4 for value in values):  # counts
-        return f"{round(mean, 1):g}" + (f" [{low:g}, {high:g}]" if low < high else "")
     digits = math.ceil(-math.log10(high - mean)) if low < mean < high < math.inf else 0
     places = min(4, max(digits, 0 if abs(mean) > 1 else 2))
     plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1
