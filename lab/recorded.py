@@ -20,7 +20,12 @@ SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the sec
 Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance
 NAME = r"[^ ;/].*?(?=; | / |$)"  # of several, with ; or / between them
 BASELINE = " (baseline)"  # behind the name of a quantity
-ENDS = {"largest": max, "smallest": min, "in all": sum}  # the same, behind a comma: one number of all seeds
+HOW = {  # behind a name and a comma: what is printed of its seeds, in place of their mean with its extent
+    "largest": lambda values: verdicts.words([max(values)]),
+    "smallest": lambda values: verdicts.words([min(values)]),
+    "in all": lambda values: verdicts.words([sum(values)]),
+    "each": report.joined,
+}
 PAIR = ("reconstructions", "nearest_training")
 
 
@@ -103,15 +108,15 @@ def result(recorded, names, **where):
     """A quantity's mean over the seeds with its extent, in words; and in how many seeds it is, if not in all.
 
     Several names, between ; or / as in "alike; alike (baseline)", are put into words one after the other. A name may
-    end in ", beyond", for the quantity less its baseline, or in one of ENDS, as in "alike, largest".
+    end in ", beyond", for the quantity less its baseline, or in one of HOW, as in "alike, largest".
     """
 
     def words(name):
         quantity, _, how = name[0].partition(", ")
         numbers = (beyond if how == "beyond" else by_seed)(recorded, quantity, **where)
-        numbers, seeds = [ENDS[how](numbers)] if how in ENDS else numbers, len(recorded.about["grid"]["cross"]["SEED"])
-        few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds and how not in ENDS else ""
-        return verdicts.words(numbers) + few
+        seeds = len(recorded.about["grid"]["cross"]["SEED"])
+        few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds else ""
+        return (HOW.get(how, verdicts.words)(numbers) if numbers else "–") + few
 
     return re.sub(NAME, words, names)
 
