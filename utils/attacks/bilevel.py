@@ -6,9 +6,9 @@ several. By the implicit function theorem dl/dx = −∇_x⟨∇_θ E(x, y; θ(x
 
 import math
 import time
+import typing
 from collections import namedtuple
 from types import ModuleType
-from typing import NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ from utils.kernels import affine, one_hidden, solvers
 BUDGET = 50_000  # steps that the inner solver of a network may take in all, unless another budget is given
 
 
-class Lower(NamedTuple):
+class Lower(typing.NamedTuple):
     """The lower level: whose minimum training finds, and the weights that it is to return, in the kernel's own type."""
 
     model: ModuleType  # the kernel: affine or one_hidden
@@ -85,46 +85,6 @@ def condensed(released, tolerance=1e-6):
     return released._replace(network=one_hidden.network(theta), recipe=recipe)
 
 
-class UpperLevel:
-    """The upper-level loss and its gradient as a function of x flattened to (…, m·r), for a generic minimiser.
-
-    Remembers where the next inner solve begins, and the history of the accepted iterates. The loss is infinite once all
-    images are further than 2 from their start (root mean square of `pixels`), or the inner solves' budget is used up.
-    """
-
-    def __init__(self, lower, start, pixels, theta, warm, budget):
-        self.lower, self.start, self.pixels, self.theta = lower, start, pixels, theta
-        self.warm, self.budget, self.iterations, self.history, self.sound = warm, budget, 0, [], []
-
-    def moved(self, flat):
-        """Root mean square change of a pixel: (…)."""
-        return (flat.reshape(self.start.shape) - self.start).square().sum(-1).div(self.pixels).mean(-1).sqrt()
-
-    def __call__(self, flat):
-        if self.iterations >= self.budget or (self.moved(flat) > 2).all():
-            return torch.full_like(self.here.loss, math.inf), torch.zeros_like(flat)  # type: ignore[has-type]
-        self.tried, self.here = flat, evaluate(self.lower, flat.reshape(self.start.shape), self.theta)
-        self.iterations += self.here.solved.iterations
-        return self.here.loss, self.here.gradient.flatten(-2)
-
-    def accept(self, flat, loss):
-        """Note an iterate, from whose θ(x) inner solves go on if `warm`; return which problems left the pixel range."""
-        if self.warm:
-            self.theta = select((self.tried == flat).all(-1), self.here.solved.weights, self.theta)
-        self.history.append(loss)
-        self.sound.append(self.here.sound.expand(loss.shape))
-        return ~(loss.isfinite() & (self.moved(flat) <= 1))
-
-
-def select(mask, new, old):
-    """`new` where the mask (…) holds, otherwise `old`: tensors, or named tuples of them."""
-    if mask.all() or not isinstance(new, (torch.Tensor, tuple)):
-        return new
-    if isinstance(new, tuple):
-        return type(new)(*(select(mask, *pair) for pair in zip(new, old)))
-    return torch.where(mask.reshape(mask.shape + (1,) * (new.dim() - mask.dim())), new, old)
-
-
 def attack(
     released, start, *, theta_start=None, iterations=1000, tolerance=1e-13, inner_start="warm", inner_budget=None,
     watch=None, progress=False,
@@ -144,19 +104,58 @@ def attack(
         released, theta_start, inner_start = small, small.network, "cold"
     basis = basis_of(start, small.network[0].weight)
     lower, theta = lower_level(released, basis), theta_start and model.weights(theta_start, released.sharpness, basis)
-    upper = UpperLevel(lower, start @ basis, start.shape[-1], theta, inner_start == "warm", budget)
-    scale = model.square_norm(lower.target) / 2
+    seen, scale = start @ basis, model.square_norm(lower.target) / 2
+    settings = {"pixels": start.shape[-2:].numel(), "warm": inner_start == "warm", "budget": budget}
 
-    def each(flat, loss):
+    def look(x, loss):
         shown.update()
         if watch:
-            watch(flat.reshape(upper.start.shape) @ basis.mT, loss)
-        return upper.accept(flat, loss)
+            watch(x @ basis.mT, loss)
 
-    settings = {"value_tolerance": tolerance * scale, "iterations": iterations, "each": each}
-    with tuned(upper.start, model.network(lower.target)), bar(iterations, "bilevel attack", progress) as shown:
-        end = solvers.lbfgs(upper, upper.start.flatten(-2), **settings)
-    return result(upper, end, start, basis, scale, clock)
+    with tuned(seen, model.network(lower.target)), bar(iterations, "bilevel attack", progress) as shown:
+        end, solved, inner, history = descend(lower, seen, theta, tolerance * scale, iterations, look, **settings)
+    images = start + (end.x.reshape(seen.shape) - seen) @ basis.mT
+    network, seconds = model.network(solved.weights, basis), time.perf_counter() - clock
+    return Attack(images, None, network, end.value / scale, history / scale, end.stopped, inner, seconds)
+
+
+def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget):
+    """L-BFGS on l(x) from coordinates (…, m, r), until it is at most the `goal`: Minimum, Solved, Inner, history.
+
+    Inner solves begin at the Weights θ, or if `warm` at the last θ(x). l(x) counts as infinite once all images are
+    further than 2 from their start (root mean square of `pixels`), or no inner step of the `budget` is left.
+    `look(x, loss)` sees every iterate.
+    """
+    history, sound, steps, tried = [], [], 0, start
+    here: typing.Any = None  # the last Hypergradient, at what was `tried` last
+
+    def moved(flat):
+        return ((flat.view_as(start) - start).square().sum((-2, -1)) / pixels).sqrt()
+
+    def loss(flat):
+        nonlocal steps, tried, here
+        if steps >= budget or (moved(flat) > 2).all():
+            return torch.full_like(here.loss, math.inf), torch.zeros_like(flat)
+        tried, here = flat, evaluate(lower, flat.view_as(start), theta)
+        steps += here.solved.iterations
+        return here.loss, here.gradient.flatten(-2)
+
+    def keep(flat, value):
+        nonlocal theta
+        theta = here.solved.weights if warm and torch.equal(tried, flat) else theta
+        history.append(value)
+        sound.append(here.sound.expand(value.shape))
+        look(flat.view_as(start), value)
+        return ~(value.isfinite() & (moved(flat) <= 1))  # which have left the pixel range
+
+    end = solvers.lbfgs(loss, start.flatten(-2), value_tolerance=goal, iterations=iterations, each=keep)
+    solved = evaluate(lower, end.x.view_as(start), theta).solved
+    stopped = end.stopped
+    if steps >= budget:  # then what no step was left for has not stalled
+        names = "stalled", "budget"
+        stopped = stopped.replace(*names) if isinstance(stopped, str) else [word.replace(*names) for word in stopped]
+    inner = Inner(torch.stack(sound), solved.gradient_norm, steps)
+    return end._replace(stopped=stopped), solved, inner, torch.stack(history)
 
 
 def check(released, start, theta_start, iterations, budget, inner_start):
@@ -176,17 +175,3 @@ def basis_of(start, rows):
     basis = networks.span_of(start)  # the trainer's own, to the last bit, if the start is the truth
     inside = (rows - networks.within(rows, basis)).norm() <= 1e-9 * rows.norm()
     return basis if inside else networks.span_of(start, rows)
-
-
-def result(upper, end, start, basis, scale, clock):
-    """The Attack of a solvers.Minimum; what no step of the inner solver is left for has not stalled."""
-    x, stopped = end.x.reshape(upper.start.shape), end.stopped
-    solved = evaluate(upper.lower, x, upper.theta).solved
-    network = upper.lower.model.network(solved.weights, basis)
-    if upper.iterations >= upper.budget:
-        names = "stalled", "budget"
-        stopped = stopped.replace(*names) if isinstance(stopped, str) else [word.replace(*names) for word in stopped]
-    inner, history = Inner(torch.stack(upper.sound), solved.gradient_norm, upper.iterations), torch.stack(upper.history)
-    images = start + (x - upper.start) @ basis.mT
-    seconds = time.perf_counter() - clock
-    return Attack(images, None, network, end.value / scale, history / scale, stopped, inner, seconds)

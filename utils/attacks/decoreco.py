@@ -24,8 +24,6 @@ from utils.kernels.solvers import STEPS, words
 from utils.kernels.step import run
 from utils.networks import in_span
 
-Tuned = namedtuple("Tuned", "attack rate")  # the Attack with the smallest loss, and its learning rate
-
 
 class State(NamedTuple):
     """Where an attack stands: all that it needs to go on as if it had not stopped. Steps change it in place."""
@@ -49,9 +47,8 @@ class State(NamedTuple):
         self.least.copy_(torch.where(better, loss, self.least))
 
     def ended(self, tolerance):
-        """Whether all attacks have converged, or all have diverged."""
-        latest = self.history[int(self.step) - 1]  # zeros before the first step
-        return bool((self.least <= tolerance).all() or not latest.isfinite().any())
+        """Whether all attacks have converged, or all have diverged; the history is zero before the first step."""
+        return bool((self.least <= tolerance).all() or not self.history[int(self.step) - 1].isfinite().any())
 
 
 class Settings(NamedTuple):
@@ -81,6 +78,7 @@ SETTINGS = {
     "adam": Settings(0.03, 0.03, 100.0, 10.0, 0.0197),
     "projection": Settings(0.01, 0.0, 30.0, 30.0, 0.0197),
 }
+Tuned = namedtuple("Tuned", "attack rate")  # the Attack with the smallest loss, and its learning rate
 
 
 class Parts(NamedTuple):

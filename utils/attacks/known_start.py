@@ -104,9 +104,8 @@ def exact(released, start, alpha, unmixed, shape):
         return unmixed._replace(details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool)))
     changed, _ = trained_part(released, start, alpha)
     mixing = changed.network[0].weight @ details.basis
-    (first,), (initial,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
+    layers = change((start[0], released.network[0]), lambda p: p.double().cpu())
     on_cpu = (part.cpu() for part in (unmixed.images, mixing, changed.network[0].bias, details.basis))
-    refined = sparse.refine(*on_cpu, change((initial, first), torch.Tensor.cpu), shape)  # type: ignore[call-arg]
-    images, sure, columns = (part.to(device) for part in refined)
+    images, sure, columns = (part.to(device) for part in sparse.refine(*on_cpu, layers, shape))  # type: ignore[call-arg]
     details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
     return unmixed._replace(images=images, details=details)
