@@ -1,4 +1,4 @@
-"""Mistakes that a reader can mend, told in one sentence; and files that are whole or not there."""
+"""Mistakes that a reader can mend, each one sentence; and files that are whole or not there."""
 
 import dataclasses
 import os

@@ -136,7 +136,7 @@ def distance(network, target):
 
 
 def matched_distance(network, target):
-    """The same for one hidden layer, its neurons in the order of least total squared distance of their weights."""
+    """The `distance` of networks with one hidden layer, their neurons in the order that makes it smallest."""
     ours, theirs = (torch.cat([joint(one), two.weight.mT], 1) for one, two in (network, target))  # in and out: (h, d+2)
     order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
     first, second = change(network[:1], lambda part: part[order]), network[1]

@@ -35,7 +35,7 @@ class Adversary(NamedTuple):
 
 
 def photographs(known, n, shape):
-    """As many known photographs of every class (n, d), without their mean, by class; mirrored where they are too few.
+    """Take equally many known photographs of every class (n, d), less their mean; mirrored ones where they are too few.
 
     Fewer than n if the mirrored ones are too few, too.
     """

@@ -69,7 +69,7 @@ def evaluated(z, labels, theta):
 
 
 def terms(z, labels, theta, decay):
-    """All that the conditions at Z are made of."""
+    """Evaluate at Z what the conditions are made of: At."""
     (rows, first, w, active, slope, bend, logits), r = evaluated(z, labels, theta)
     third = theta.sharpness * bend * (1 - 2 * slope)
     turns = curvatures(logits)[:, None] / len(z) * ((slope * w) @ first[:, :-1])  # (m, K) @ (K, r)
@@ -90,7 +90,7 @@ def stationary(at):
 
 
 def bias(at, last):
-    """The same of the last bias, Σ_i r_i/μ + b₂."""
+    """∂E/∂b₂ over μ, Σ_i r_i/μ + b₂ for the last bias."""
     return at.r.sum()[None] / at.decay + last, at.turns[None] / at.decay
 
 

@@ -104,7 +104,7 @@ def signals(matrix, mixing, bias, centred):
 
 
 def agreement(known, signs):
-    """Of ‖B‖² for every image s_i x_i and in all, the share at neurons that the image activates. Signs are (m,).
+    """The share of ‖B‖² at neurons that the image activates, for every image s_i x_i and in all. Signs are (m,).
 
     `known` is what `signals` returns. B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0 otherwise.
     """
@@ -150,17 +150,21 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
             break
     uneven, history, matrix, factors = min(tried, key=lambda one: one[0])
     matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
-    known = signals(matrix, mixing, first.bias, centred)
-    signs = factors.sign()
-    if centred or first.bias is None:  # else b₁ = B1 gives every sign
-        signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
-        sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
-        signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
+    signs, agreed = signs_of(factors, signals(matrix, mixing, first.bias, centred), first.bias is None or centred)
     matrix = signs[:, None] * matrix
-    own_count = count if asked is None else None
-    details = Unmixed(own_count, basis, matrix, uneven, agreement(known, signs)[1].item())
+    details = Unmixed(count if asked is None else None, basis, matrix, uneven, agreed)
     stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - clock
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
+
+
+def signs_of(factors, known, open_):
+    """The images' signs (m,), and how well they agree with the layer; `open_`: whether b₁ = B1 leaves them open."""
+    signs = factors.sign()
+    if open_:
+        signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
+        sure = factors.abs() > (SURE * factors.abs().median() if len(factors) <= FEW else math.inf)
+        signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
+    return signs, agreement(known, signs)[1].item()
 
 
 def attempt(released, shape, count, seed=0, later=LATER):

@@ -168,7 +168,7 @@ def solve(x, y, weight_decay, start, tolerance=1e-9):
 
 
 def inner(x, y, weight_decay, start, pairs=()):
-    """The same as `affine.inner`, with H⁻¹u by preconditioned conjugate gradients."""
+    """Solve the lower level as `affine.inner` does, with H⁻¹u by preconditioned conjugate gradients."""
     solved = solve(x, y, weight_decay, start)
     product, precondition = hessian(pack(solved.weights), x, y, weight_decay, start.sharpness)
 

@@ -48,7 +48,7 @@ def gram_share(layer, size, a, d, z):
 
 
 def direct_share(layer, size, a, d, z):
-    """The same as ‖W̄ − DᵀĀ‖², as it stands: n products for every weight, three times; no term is left out."""
+    """A layer's share as ‖W̄ − DᵀĀ‖², as it stands: n products for every weight, three times; no term is left out."""
     error = (d.mT @ a).sub_(layer.weight)  # DᵀĀ − W̄: (n_l, n) @ (n, n_{l−1}) -> (n_l, n_{l−1})
     value, signals = inner(error, error), (a @ error.mT).mul_(2)
     if layer.bias is not None:
@@ -96,7 +96,7 @@ class Stationarity:
         return self(x, coefficients)
 
     def evaluate(self, x, coefficients):
-        """The same, all at once."""
+        """Return the Residual of all sets at once."""
         network, hidden = self.network, range(len(self.network) - 1)
         a, z = forward(network, x)
         slope, bend = map(list, zip(*(slopes(s, self.sharpness) for s in z)))

@@ -73,7 +73,7 @@ def mean_pair_gain(candidates, x):
 
 
 class Match(NamedTuple):
-    """Of each of m images the most similar one among others."""
+    """The most similar one among others, for each of m images."""
 
     index: torch.Tensor  # (m,), which one
     signed: torch.Tensor  # (m,), its likeness
@@ -132,7 +132,7 @@ def ssim(images, references, shape, window=7):
 
 
 def ssim_slice(images, references, shape, window):
-    """The same of images that are taken at once."""
+    """SSIM of one slice of the images (n, d) with all references (k, d): (n, k)."""
     x, y = (rows.T.float().contiguous() for rows in (images, references))  # (d, n), (d, k): one line per pixel
     pixels = torch.arange(len(x), device=x.device).reshape(shape).unfold(0, window, 1).unfold(1, window, 1)
     table, pixels = images.new_zeros(x.shape[1], y.shape[1]), pixels.reshape(-1, window**2)  # (P, w²)
@@ -145,7 +145,7 @@ def ssim_slice(images, references, shape, window):
 
 
 def factors(x, y):
-    """Of the numerators, then of the denominators: (P, w², n), (P, w², k) -> twice (P, rank, n), (P, rank, k)."""
+    """Factor the numerators, then the denominators: (P, w², n), (P, w², k) -> twice (P, rank, n), (P, rank, k)."""
     mean, other, degrees = x.mean(1, keepdim=True), y.mean(1, keepdim=True), x.shape[1] - 1
     p, q = x - mean, y - other
     var, spread = (part.square().sum(1, keepdim=True) / degrees for part in (p, q))  # (P, 1, n), (P, 1, k)
