@@ -157,10 +157,10 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
 
 
-def signs_of(factors, known, open_):
-    """The images' signs (m,), and how well they agree with the layer; `open_`: whether b₁ = B1 leaves them open."""
+def signs_of(factors, known, unknown):
+    """The images' signs (m,), and how well they agree with the layer; `unknown`: whether b₁ = B1 leaves them open."""
     signs = factors.sign()
-    if open_:
+    if unknown:
         signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
         sure = factors.abs() > (SURE * factors.abs().median() if len(factors) <= FEW else math.inf)
         signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
