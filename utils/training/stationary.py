@@ -62,13 +62,9 @@ def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
     x, y = secret
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis = networks.span_of(x)  # in which training happens
-    seen, start = x @ basis, one_hidden.weights(theta0, recipe.sharpness, basis)
-
-    def objective(v):
-        return one_hidden.energy(v, seen, y, 0.0, recipe.sharpness)
-
-    settings = {"gradient_tolerance": gradient_tolerance, "iterations": 3000}
-    end = solvers.lbfgs(objective, one_hidden.pack(start), **settings).x
+    seen, start = x @ basis, one_hidden.pack(one_hidden.weights(theta0, recipe.sharpness, basis))
+    objective = partial(one_hidden.energy, x=seen, y=y, weight_decay=0.0, sharpness=recipe.sharpness)
+    end = solvers.lbfgs(objective, start, gradient_tolerance=gradient_tolerance, iterations=3000).x
     return one_hidden.network(one_hidden.unpack(end, seen.shape[1]), basis)
 
 
@@ -150,8 +146,7 @@ def descend(objective, theta, recipe):
     So it follows the curvature as the weights shrink, and training goes on where loss and gradient are tiny.
     """
     state = begin(objective, theta, recipe.learning_rate)  # a step changes it in place
-    step = partial(descended_step, objective, recipe.momentum, rate_factors(recipe.growth, theta.device))
-    run(partial(step, *state), state, recipe.epochs)
+    run(partial(descended_step, objective, recipe.momentum, recipe.growth, *state), state, recipe.epochs)
     return state[0]
 
 
@@ -162,12 +157,7 @@ def begin(objective, theta, rate):
     return theta, value, slope, torch.zeros_like(theta), torch.zeros_like(value), rate
 
 
-def rate_factors(growth, device):
-    """What the rate is multiplied with behind a step that was taken, and behind one that was undone."""
-    return torch.tensor((growth, 0.8), dtype=torch.float64, device=device).unbind()
-
-
-def descended_step(objective, momentum, factors, theta, value, slope, velocity, kept, rate):
+def descended_step(objective, momentum, growth, theta, value, slope, velocity, kept, rate):
     """A step of this descent, without a question to the device; `kept` is the momentum, or 0 behind an undone step."""
     trial = theta - rate * velocity.mul_(kept).add_(slope)
     new, new_slope = objective(trial)
@@ -177,7 +167,7 @@ def descended_step(objective, momentum, factors, theta, value, slope, velocity, 
     slope.lerp_(new_slope.nan_to_num_(), taken)
     kept.copy_(momentum * taken)
     torch.fmin(value, new, out=value)
-    rate.mul_(torch.where(better, *factors))
+    rate.copy_(torch.where(better, growth * rate, 0.8 * rate))
 
 
 def train_to(secret, recipe, start, target, most=60_000):
@@ -204,7 +194,7 @@ def lowered(objective, theta, target, most):
             rate.mul_(0.1 if calm == CALM else 1.0)
             calm -= 1
         before = rate.item()
-        descended_step(objective, 0.0, rate_factors(1.05 if calm == CALM else 1.0, rate.device), *state)
+        descended_step(objective, 0.0, 1.05 if calm == CALM else 1.0, *state)
         if rate >= before:  # the step was taken
             pace.times.append(pace.times[-1] + before)
             pace.losses.append(value.item())
