@@ -53,17 +53,12 @@ def views():
     """
     pictures, labels = [], []
     for file, (label, squares) in json.loads((DATA / "photographs.json").read_text(encoding="utf-8")).items():
-        photograph = read(file)
+        package, name = file.split("/", 1)  # which need not be imported
+        photograph = Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore
         pictures += [view(photograph, *square) for square in squares]
         labels += [label] * len(squares)
     order = np.random.default_rng(0).permutation(len(pictures))
     return np.array(pictures)[order], np.array(labels)[order]
-
-
-def read(file):
-    """A photograph in colour from an installed package, without importing the package."""
-    package, name = file.split("/", 1)
-    return Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore[arg-type, union-attr]
 
 
 def view(photograph, top, left, side):

@@ -89,11 +89,6 @@ def stationary(at):
     return values.flatten(), slopes.flatten(0, 1) / at.decay
 
 
-def bias(at, last):
-    """∂E/∂b₂ over μ, Σ_i r_i/μ + b₂ for the last bias."""
-    return at.r.sum()[None] / at.decay + last, at.turns[None] / at.decay
-
-
 def kinks(at):
     """The row of w_j less w̄_j times that of w̄_j: Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j; a tenth, in logarithms.
 
@@ -152,8 +147,9 @@ def conditions(z, problem, theta, weight, margin=0.0):
     θ, in place of the problem's own, may have softer kinks.
     """
     here = terms(z, problem.labels, theta, problem.weight_decay)
-    several = stationary(here), kinks(here), bias(here, theta.second[-1:]), curving(here, weight)
-    values, slopes = zip(*several, parting(here, problem.copied, problem.sizes, margin))
+    bias = here.r.sum()[None] / here.decay + theta.second[-1:], here.turns[None] / here.decay  # Σ_i r_i/μ + b₂
+    parts = parting(here, problem.copied, problem.sizes, margin)
+    values, slopes = zip(stationary(here), kinks(here), bias, curving(here, weight), parts)
     return torch.cat(values), torch.cat(slopes)
 
 
