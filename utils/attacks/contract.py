@@ -25,7 +25,7 @@ class Released(NamedTuple):
     def sharpness(self):
         """β of the softplus; where hidden neurons stand for several equal ones, of each (h,)."""
         beta, copies = self.recipe.sharpness, self.recipe.copies
-        return beta / self.labels.new_tensor(copies).sqrt() if copies else beta
+        return beta / self.network[0].weight.new_tensor(copies).sqrt() if copies else beta
 
     def forward(self, x):
         """The inputs and the outputs of every layer for images x (…, m, d), as `layers.forward`."""
