@@ -163,7 +163,7 @@ def spectra(x, known):
     basis = networks.span_of(x, known.network[0].weight)
     seen = in_coordinates(known, basis)
     (model, theta, y, decay), x = bilevel.lower_level(seen), x @ basis
-    solved, inverse, _ = model.inner(x, y, decay, theta)
+    solved, inverse = model.inner(x, y, decay, theta)
     unit = torch.eye(energy_gradient(x, seen).shape[-1]).to(x)
     b = model.cross_gradient(x, y, solved, unit).flatten(1)  # (n, m·r)
     j = torch.stack([inverse(u)[0] for u in unit]) @ b

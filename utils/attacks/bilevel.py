@@ -30,14 +30,14 @@ class Lower(typing.NamedTuple):
 
 
 # The loss ½‖θ(x) − θ*‖² (…) and dl/dx (…, m, d); the Solved of the model's kernel, with θ(x); (…) booleans for where
-# training and the linear solve converged, at positive curvature; a quasi-Newton solver's memory, for the next call.
-Hypergradient = namedtuple("Hypergradient", "loss gradient solved sound pairs")
+# training and the linear solve converged, at positive curvature.
+Hypergradient = namedtuple("Hypergradient", "loss gradient solved sound")
 # Of the inner problems of an attack: whether the hypergradient of iteration k can be relied on (K+1, …), ‖∇_θ E‖ at the
 # end (…), which says whether they are solved, and the steps of the inner solver, all in all.
 Inner = namedtuple("Inner", "sound gradient_norm iterations")
 
 
-def hypergradient(released, x, inverse=None, start=None, pairs=()):
+def hypergradient(released, x, inverse=None, start=None):
     """Evaluate l(x) = ½‖θ(x) − θ*‖² and dl/dx, eq. (7) with the sign that makes it a gradient, at images x (…, m, d).
 
     The inner solve begins at the network `start`; the affine model can do without. `inverse`, in place of the kernel's
@@ -46,16 +46,16 @@ def hypergradient(released, x, inverse=None, start=None, pairs=()):
     lower = lower_level(released)
     if start is None and lower.model is one_hidden:
         raise InputError("A network with a hidden layer needs theta_start, a network: zero is a saddle of its energy.")
-    return evaluate(lower, x, start and lower.model.weights(start, released.sharpness), inverse, pairs)
+    return evaluate(lower, x, start and lower.model.weights(start, released.sharpness), inverse)
 
 
-def evaluate(lower, x, start, inverse=None, pairs=()):
+def evaluate(lower, x, start, inverse=None):
     """The Hypergradient at images x (…, m, d), where training begins at weights of the kernel."""
     model, target, y, decay = lower
-    solved, apply_inverse, pairs = (inverse or model.inner)(x, y, decay, start, pairs)
+    solved, apply_inverse = (inverse or model.inner)(x, y, decay, start)
     u = model.difference(solved, target)  # θ(x) − θ*
     p, sound = apply_inverse(u)  # (∇²_θ E)⁻¹(θ(x) − θ*)
-    return Hypergradient(model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound, pairs)
+    return Hypergradient(model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound)
 
 
 def lower_level(released, basis=None):

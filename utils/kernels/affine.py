@@ -132,10 +132,10 @@ def cross_gradient(x, y, solved, p):
     return (r[..., None] * p[..., None, :-1] + s[..., None] * solved.weights[..., None, :-1]) / len(y)
 
 
-def inner(x, y, weight_decay, start, pairs=()):
-    """Solve the lower level, eq. (1), at images x: θ(x), the product u -> H⁻¹u with its soundness, and no memory."""
+def inner(x, y, weight_decay, start):
+    """Solve the lower level, eq. (1), at images x: θ(x), and the product u -> H⁻¹u with its soundness."""
     solved = solve(x, y, weight_decay, start)
-    return solved, lambda u: (inverse_hessian_product(x, solved, u, weight_decay), solved.converged), ()
+    return solved, lambda u: (inverse_hessian_product(x, solved, u, weight_decay), solved.converged)
 
 
 def difference(solved, target):

@@ -167,7 +167,7 @@ def solve(x, y, weight_decay, start, tolerance=1e-9):
     return Solved(theta, end.gradient_norm, near.iterations + end.iterations, end.converged)
 
 
-def inner(x, y, weight_decay, start, pairs=()):
+def inner(x, y, weight_decay, start):
     """Solve the lower level as `affine.inner` does, with H⁻¹u by preconditioned conjugate gradients."""
     solved = solve(x, y, weight_decay, start)
     product, precondition = hessian(pack(solved.weights), x, y, weight_decay, start.sharpness)
@@ -176,7 +176,7 @@ def inner(x, y, weight_decay, start, pairs=()):
         solution = solvers.cg(product, u, 1e-10 if x.dtype == torch.float64 else 1e-6, precondition=precondition)
         return solution.x, solved.converged & solution.converged
 
-    return solved, inverse, ()
+    return solved, inverse
 
 
 def difference(solved, target):
