@@ -103,8 +103,9 @@ def attack(
     if theta_start is None and model is one_hidden:
         released, theta_start, inner_start = small, small.network, "cold"
     basis = basis_of(start, small.network[0].weight)
-    lower, theta = lower_level(released, basis), theta_start and model.weights(theta_start, released.sharpness, basis)
-    seen, scale = start @ basis, model.square_norm(lower.target) / 2
+    theta = theta_start and model.weights(theta_start, released.sharpness, basis)
+    lower, seen = lower_level(released, basis), start @ basis
+    scale = model.square_norm(lower.target) / 2
     settings = {"pixels": start.shape[-2:].numel(), "warm": inner_start == "warm", "budget": budget}
 
     def look(x, loss):
@@ -123,8 +124,8 @@ def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget
     """L-BFGS on l(x) from coordinates (…, m, r), until it is at most the `goal`: Minimum, Solved, Inner, history.
 
     Inner solves begin at the Weights θ, or if `warm` at the last θ(x). l(x) counts as infinite once all images are
-    further than 2 from their start (root mean square of `pixels`), or no inner step of the `budget` is left.
-    `look(x, loss)` sees every iterate.
+    further than 2 from their start (root mean square of `pixels`), or no inner step of the `budget` is left. Every
+    iterate is shown to `look(x, loss)`.
     """
     history, sound, steps, tried = [], [], 0, start
     here: typing.Any = None  # the last Hypergradient, at what was `tried` last
@@ -149,8 +150,7 @@ def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget
         return ~(value.isfinite() & (moved(flat) <= 1))  # which have left the pixel range
 
     end = solvers.lbfgs(loss, start.flatten(-2), value_tolerance=goal, iterations=iterations, each=keep)
-    solved = evaluate(lower, end.x.view_as(start), theta).solved
-    stopped = end.stopped
+    solved, stopped = evaluate(lower, end.x.view_as(start), theta).solved, end.stopped
     if steps >= budget:  # then what no step was left for has not stalled
         names = "stalled", "budget"
         stopped = stopped.replace(*names) if isinstance(stopped, str) else [word.replace(*names) for word in stopped]

@@ -147,7 +147,7 @@ def conditions(z, problem, theta, weight, margin=0.0):
     θ, in place of the problem's own, may have softer kinks.
     """
     here = terms(z, problem.labels, theta, problem.weight_decay)
-    bias = here.r.sum()[None] / here.decay + theta.second[-1:], here.turns[None] / here.decay  # Σ_i r_i/μ + b₂
+    bias = here.r.sum()[None] / here.decay + theta.second[-1:], here.turns[None] / here.decay
     parts = parting(here, problem.copied, problem.sizes, margin)
     values, slopes = zip(stationary(here), kinks(here), bias, curving(here, weight), parts)
     return torch.cat(values), torch.cat(slopes)

@@ -61,7 +61,7 @@ def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES
             optimiser.step()
     loss = binary_cross_entropy_with_logits(net(x)[:, 0], y).item()
     if not loss < float("inf"):
-        raise InputError(f"Training by TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or rate.")
+        raise InputError(f"TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or a lower rate.")
     return loss
 
 
