@@ -19,11 +19,11 @@ Area = namedtuple("Area", "value low high")  # under a ROC curve, with its 95 % 
 Detection = namedtuple("Detection", "auc tpr")
 
 
-def area(above, below, seed=0):
+def area(above, below):
     """The area under the ROC curve of a score with values `above` (n,) and `below` (k,) on the two sides."""
     above, below = above.cpu(), below.cpu()
     table = ((above[:, None] > below) + 0.5 * (above[:, None] == below)).double().numpy()  # (n, k)
-    draw = np.random.default_rng(seed).multinomial
+    draw = np.random.default_rng(0).multinomial
     rows, columns = (draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape)  # (RESAMPLES, n), (RESAMPLES, k)
     low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975))
     return Area(table.mean().item(), low.item(), high.item())

@@ -23,6 +23,7 @@ from utils.errors import InputError
 from utils.kernels import affine, one_hidden
 from utils.kernels.losses import curvatures
 
+TRIES = 8  # of a preparation, at most
 ENOUGH = 1e-6  # relative squared distance at which no other preparation is tried
 # Weights and margins once the kinks are sharp, and how often the conditions are computed at most.
 SHARP = (1, 3e-3, 300), (0.1, 3e-3, 300), (0.01, 2e-3, 300), (0, 1e-3, 300), (0, 3e-4, 1500)
@@ -162,15 +163,15 @@ def settle(z, problem):
     Far from its kink a softplus has no slope: β grows from an eighth (or 1.25); then weight and margin fall. A Z each.
     """
     own, softer = problem.theta.sharpness, (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)
-    for factor, *terms, steps in [*((factor, 1, 3e-3, 40) for factor in softer), *((1, *terms) for terms in SHARP)]:
+    for factor, *pair, steps in [*((factor, 1, 3e-3, 40) for factor in softer), *((1, *pair) for pair in SHARP)]:
         theta = problem.theta._replace(sharpness=torch.maximum(factor * own, own.clamp_max(1.25)))
-        z = least(z, problem, theta, terms, steps)
+        z = least(z, problem, theta, pair, steps)
         if steps >= 300:
             yield z
 
 
-def least(z, problem, theta, terms, steps):
-    """Move Z to least squares of the conditions, in a trust region."""
+def least(z, problem, theta, pair, steps):
+    """Move Z to least squares of the conditions, in a trust region; the `pair` is a weight and a margin."""
     unit = 0.02 * math.sqrt(len(z) * len(problem.axes))  # its radius, at first
 
     def moved(u):
@@ -178,7 +179,7 @@ def least(z, problem, theta, terms, steps):
 
     @functools.lru_cache(1)
     def both(point):  # values and slopes, which are asked for one after the other
-        values, slopes = conditions(moved(np.frombuffer(point).copy()), problem, theta, *terms)
+        values, slopes = conditions(moved(np.frombuffer(point).copy()), problem, theta, *pair)
         return values.cpu().numpy(), unit * slopes.flatten(1).cpu().numpy()
 
     settings = {"max_nfev": steps, "xtol": 1e-12, "ftol": 1e-10, "gtol": 1e-14}
@@ -186,7 +187,7 @@ def least(z, problem, theta, terms, steps):
     return moved(least_squares(values, np.zeros(z.numel()), slopes, **settings).x)
 
 
-def prepare(released, start, tries=8, seed=0) -> torch.Tensor:
+def prepare(released, start, seed=0) -> torch.Tensor:
     """Images near a start (m, d) for which θ* is nearly a minimum.
 
     Chance says which images end on which side of a kink: all tries but the first of seed 0 begin at a random change of
@@ -195,7 +196,7 @@ def prepare(released, start, tries=8, seed=0) -> torch.Tensor:
     """
     problem, halves, small = problem_of(released, start), halved(released), bilevel.condensed(released)
     best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)
-    for k in range(tries):
+    for k in range(TRIES):
         change = torch.randn(problem.seen.shape, dtype=torch.float64, generator=generator).to(problem.seen)
         for z in settle(problem.seen + (0.5 * (1 + k % 3) if k + seed else 0) * change, problem):
             images = nearest(z, problem)

@@ -177,7 +177,7 @@ def shortened(matrix, seen, now, move, where):
     return None
 
 
-def score(pictures, known, shape, floor=0.1, window=3):
+def score(pictures, known, shape):
     """−J of each picture (n, d) by itself, eq. (eq-contrast-score): (n,), the higher, the more like a photograph.
 
     Details are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
@@ -187,5 +187,5 @@ def score(pictures, known, shape, floor=0.1, window=3):
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
     energy = (filtered / unit).square().mean(1)  # (n, H, W)
     energy = energy / energy.mean((1, 2), keepdim=True).clamp_min(1e-12)
-    near = avg_pool2d(energy[:, None], window, 1, window // 2)[:, 0]
-    return -(floor + near).log().mean((1, 2)) / 2
+    near = avg_pool2d(energy[:, None], 3, 1, 1)[:, 0]
+    return -(0.1 + near).log().mean((1, 2)) / 2

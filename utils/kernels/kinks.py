@@ -17,7 +17,7 @@ from utils.kernels.solvers import lbfgs
 Stationary = namedtuple("Stationary", "printed smallest on_kink slopes")
 
 
-def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4, iterations=300):
+def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4):
     """Measure stationarity: a Stationary; |z| ≤ `tolerance` of the largest |z| of its neuron counts as a kink.
 
     The slopes there are (1 + sin t)/2. ‖∇E‖² is minimised over t by L-BFGS, in coordinates of all that W̄₁ and X̄ span.
@@ -48,7 +48,7 @@ def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4, i
     def relative(slope):
         return torch.stack([g.weight.norm() / l.weight.norm() for g, l in zip(error(slope)[1], network)])
 
-    best = slopes(lbfgs(objective, x.new_zeros(sum(counts)), iterations=iterations).x)
+    best = slopes(lbfgs(objective, x.new_zeros(sum(counts)), iterations=300).x)
     return Stationary(relative(printed), relative(best), torch.stack([k.double().mean() for k in kinks]), best)
 
 
