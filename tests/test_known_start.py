@@ -160,7 +160,7 @@ FEW, H, D = 12, 120, 60
 
 @pytest.mark.parametrize("dense", [0, 3])
 def test_images_whose_columns_have_zeros_become_exact_with_size_and_sign(dense):
-    """A neuron that an image leaves far from active, by the weights of the start, has a zero; of the first `dense` none."""
+    """A zero stands where an image leaves a neuron far from active by the weights of the start; the first have none."""
     x, weight = 0.2 * drawn(FEW, D), drawn(H, D, seed=1)
     reached = x @ weight.mT
     silent = reached < reached.quantile(0.4, dim=1, keepdim=True)
