@@ -87,19 +87,12 @@ def test_attack_reaches_the_weights(photos, name, inner_start):
     assert networks.distance(found.network, network) <= 1e-12
 
 
-def test_the_truth_needs_no_step(photos):
-    data, network = photos
-    released = Released(network, data.secret.labels, networks.affine(MU))
-    found = bilevel.attack(released, data.secret.images)
-    assert len(found.history) == 1 and torch.equal(found.images, data.secret.images)
-
-
-def test_the_truth_and_the_trainers_start_repeat_the_training_to_the_last_bit(views):
-    secret, recipe = views.secret, networks.one_hidden(8, 1e-2, start="uniform")
+@pytest.mark.parametrize("recipe", [networks.affine(MU, "uniform"), networks.one_hidden(8, MU, start="uniform")])
+def test_the_truth_and_the_trainers_start_repeat_the_training_to_the_last_bit(views, recipe):
     theta0 = networks.initial(recipe, 3072, 0)
-    released = stationary.train(secret, recipe, start=theta0).released
-    found = bilevel.attack(released, secret.images, theta_start=theta0)
-    assert found.history[0] <= 1e-25 and len(found.history) == 1
+    released = stationary.train(views.secret, recipe, start=theta0).released
+    found = bilevel.attack(released, views.secret.images, theta_start=theta0)
+    assert found.history[0] <= 1e-25 and len(found.history) == 1 and torch.equal(found.images, views.secret.images)
 
 
 def test_several_starts_in_one_call(problem):
