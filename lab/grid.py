@@ -28,12 +28,8 @@ from utils.notebook.parameters import DATASETS, assignments, check
 FOLDER = ROOT / "_build" / "grids"
 SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"
 MOST = 10_000  # runs
-CODE = (
-    "utils",
-    ":(glob)experiments/*.py",
-    "requirements.lock",
-)  # what git calls that `run.code_of` reads, but the notebook
-KEYS = {"experiment": str, "about": str, "parameters": dict, "cross": dict, "minutes": (int, float)}
+CODE = "utils", ":(glob)experiments/*.py", "requirements.lock"  # beside a notebook, what `run.code_of` reads, for git
+KEYS: dict = {"experiment": str, "about": str, "parameters": dict, "cross": dict, "minutes": (int, float)}
 KEYS |= {"label": str, "full_size": bool, "pictures": list}  # for lab.record
 
 

@@ -35,22 +35,19 @@ def table_of(plan, done):
 
 def provenance(plan, done):
     """What the numbers depend on, without a word of where they were computed; threads are those of the cheapest run."""
-    found = {key: content["provenance"] for key, content in done.items()}
-    seconds = {key: each["duration_seconds"] for key, each in found.items()}
-    key = min(seconds, key=seconds.__getitem__)
-    run, cheapest, images = plan["runs"][key], found[key], {}
+    all_of = {key: content["provenance"] for key, content in done.items()}
+    key = min(all_of, key=lambda key: all_of[key]["duration_seconds"])
+    run, cheapest, images = plan["runs"][key], all_of[key], {}
     for content in done.values():
         images.setdefault(content["parameters"]["SEED"], set()).add(content["provenance"]["data_sha256"])
     return {
         "notebook": str(Path(run["notebook"]).relative_to(ROOT)),
-        "code": [
-            {"commit": run["commit"], "threads": cheapest["threads"], "device": cheapest["device"], "runs": "all"}
-        ],
+        "code": [{"commit": run["commit"], "runs": "all"} | {name: cheapest[name] for name in ("threads", "device")}],
         "data_sha256_by_seed": {seed: sorted(hashes) for seed, hashes in images.items()},
         "versions": cheapest["versions"],
-        "devices": sorted({each["device"] for each in found.values()}),
-        "runs": len(found),
-        "hours": round(sum(seconds.values()) / 3600, 2),
+        "devices": sorted({each["device"] for each in all_of.values()}),
+        "runs": len(all_of),
+        "hours": round(sum(each["duration_seconds"] for each in all_of.values()) / 3600, 2),
         "cheapest": run["crossed"],
     }
 

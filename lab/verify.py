@@ -43,19 +43,17 @@ def numbers_of(rows):
     }  # fmt: skip
 
 
-def compared(name, value, found, seeds):
+def compared(name, value, now, seeds):
     """How a number now stands to the recorded one, and to those of all seeds: in words, and what is wrong, if it is."""
     width = max(max(seeds) - min(seeds), max(map(abs, seeds)) / 10)
     low, high = min(seeds) - width, max(seeds) + width
-    if found is None:
+    if now is None:
         return "outside", f"{name} is recorded, and not computed any more"
-    if math.isclose(value, found, rel_tol=EQUAL, abs_tol=ROUNDING):
+    if math.isclose(value, now, rel_tol=EQUAL, abs_tol=ROUNDING):
         return "equal", ""
-    if registry.find(name.split()[0]).repeats == "exactly":
-        return "outside", f"{name} is {found:g}, recorded {value:g}"
-    if low <= found <= high:
+    if registry.find(name.split()[0]).repeats != "exactly" and low <= now <= high:
         return "in the spread", ""
-    return "outside", f"{name} is {found:g}, recorded {value:g}; {low:g} to {high:g} holds"
+    return "outside", f"{name} is {now:g}, recorded {value:g}; its spread is {low:g} to {high:g}"
 
 
 def compare(rows, crossed, again):
@@ -68,9 +66,9 @@ def compare(rows, crossed, again):
     now, of_seeds = numbers_of(again), {}
     for (name, _), value in numbers_of(alike).items():
         of_seeds.setdefault(name, []).append(value)
-    found = [compared(key[0], value, now.get(key), of_seeds[key[0]]) for key, value in old.items()]
-    counts = Counter(word for word, _ in found) + Counter(new=len(now.keys() - old.keys()))
-    return counts, [why for _, why in found if why]
+    words = [compared(key[0], value, now.get(key), of_seeds[key[0]]) for key, value in old.items()]
+    counts = Counter(word for word, _ in words) + Counter(new=len(now.keys() - old.keys()))
+    return counts, [why for _, why in words if why]
 
 
 def code_of(commit, notebook):
@@ -118,8 +116,10 @@ def judge(run, about, content):
     images = about["data_sha256_by_seed"].get(str(content["parameters"]["SEED"]), [])
     if content["provenance"]["data_sha256"] not in ([images] if isinstance(images, str) else images):
         why.insert(0, "its images are others than those recorded")
-    told = ", ".join(f"{counts[word]} {word}" for word in ("equal", "in the spread", "outside", "new"))
-    print(f"{run['label']}: {told}: {'does not hold' if why else 'holds'}; {code_of(run['recorded'], run['notebook'])}")
+    words = ", ".join(f"{counts[word]} {word}" for word in ("equal", "in the spread", "outside", "new"))
+    print(
+        f"{run['label']}: {words}: {'does not hold' if why else 'holds'}; {code_of(run['recorded'], run['notebook'])}"
+    )
     print(*(f"  {each}\n" for each in why[:SHOWN]), sep="", end="")
     return not why
 

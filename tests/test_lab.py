@@ -198,7 +198,9 @@ def test_mistakes_of_the_environment_are_sentences_too(place, monkeypatch):
     shutil.rmtree(place / "grids")
     (place / "grids").write_text("in the way")
     ended = grid.main(["g.yaml"])
-    assert ended.startswith("g.yaml: ") and "cannot be written" in ended and ended.endswith("run the same command again.")
+    assert (
+        ended.startswith("g.yaml: ") and "cannot be written" in ended and ended.endswith("run the same command again.")
+    )
 
 
 @pytest.mark.parametrize("runs, jobs, threads", [(1, 1, 8), (2, 2, 4), (9, 2, 4)])
