@@ -1,9 +1,7 @@
 # make book     set up, run every chapter, render the book           DATASET=cifar10 make book   on other images
-# make test     set up, run all tests                                make check    the tests that run no notebook
+# make test     set up, run all tests                                make check, lint   the tests that run no notebook; no test
 # make browser  a reader opens every rendered page, in Chromium, without a network
-# make lint     the linter and the type checker, which `make check` runs first
-# make pdf      the whole book on one page, and as a PDF, where there is a Chromium
-# make lab      open the chapters in JupyterLab
+# make pdf      the whole book on one page, and as a PDF             make lab      open the chapters in JupyterLab
 # make bench    the kernels beside plain versions       ONLY=step  some of them     RECORD=cpu  keep all in data/speed/
 # make gpu      what a GPU can show, in ten minutes     RECORD=h100  the record's name     DEVICE=cpu  a rehearsal at toy size
 # make grid     GRID=experiments/example.yaml   every run of a grid, a table and a page; run again to resume
@@ -12,8 +10,7 @@
 # make paper    the attacks at the papers' sizes, hours on two cores; run again to resume
 # make batch    CHAPTER=three-starts-bilevel SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
-# make clean    remove what was computed; the environment stays      make distclean     the environment, too
-# make install-check   install what conda and Binder install in an empty environment, and import it
+# make clean    remove what was computed (distclean: the environment, too)     make install-check   as conda and Binder do
 # JOBS=1        one chapter at a time                                TORCH=cpu     set up without CUDA, 4 GB smaller
 
 PYTHON ?= python3
@@ -33,9 +30,8 @@ quoted = '$(subst ','\'',$(1))'
 matches = $(shell printf '%s' $(call quoted,$(1)) | grep -xE '$(2)')
 # The folder of what is run on a file is a number of the file's path and bytes: no two share one.
 number = $(firstword $(shell { printf '%s' $(quoted); test ! -f $(quoted) || cat < $(quoted); } | cksum))
-KEY := $(if $(filter photos cifar10,$(DATASET)),$(DATASET),$(call number,$(DATASET)))
 GIVEN := $(if $(filter photos,$(DATASET)),,$(call quoted,DATASET=$(DATASET)))
-EXECUTED := _build/runs/$(KEY)
+EXECUTED := _build/runs/$(call number,$(DATASET))
 BIN := .venv/bin
 OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
 # Tests that call make do not take part in the jobs of this one.
@@ -153,7 +149,7 @@ lab: .venv/ready
 	@$(BIN)/python tools/start_page.py _build/start.ipynb && $(BIN)/jupyter lab --allow-root --ServerApp.root_dir="$(CURDIR)" _build/start.ipynb
 
 outputs:  # with their times, so that the chapters are not older than themselves
-	@$(MAKE) --no-print-directory runs DATASET=photos && cp -p $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
+	@$(MAKE) --no-print-directory runs DATASET=photos && cp -p $(CHAPTERS:%=_build/runs/$(call number,photos)/%.ipynb) book/
 
 # Set up again only if one of the files has other contents.
 SET_UP := requirements.lock pyproject.toml tools/set_up.sh tools/vendor.py tools/widgets.js
