@@ -169,20 +169,18 @@ def finished(plan, folder):
     return {key: content for key, content in results.items() if content}
 
 
-def hold(lock, folder):
-    """Hold the lock of a grid's folder until this process and its Snakemake are gone; wait for another driver."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"another driver is at work in {folder}: waiting until it has ended.", flush=True)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-
-
 def drive(plan, folder, profile=None, dry=False):
-    """Let Snakemake compute what is not finished; return {key: what it wrote} of all that is, and its status."""
+    """Let Snakemake compute what is not finished; return {key: what it wrote} of all that is, and its status.
+
+    The lock of the folder is held until this process and its Snakemake are gone; another driver waits for it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "driver.lock", "w") as lock, open(folder / "snakemake.log", "a") as log:
-        hold(lock, folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another driver is at work in {folder}: waiting until it has ended.", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         log.truncate(0)
         print(f"{len(finished(plan, folder))} of {len(plan['runs'])} done: {folder}", flush=True)
         streams: dict = dict(stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()])

@@ -33,7 +33,7 @@ RULES = {"above": operator.gt, "below": operator.lt}  # of the number of one see
 WITHOUT = {"proof": PROVED, "refutation": REFUTED, "open": OPEN}  # rules that need no record, and their verdicts
 COUNTED = "at", "measure", "record", "quantities", "threshold", "stated", "needs_convergence"
 NEEDED = {"proof": ["place"], "refutation": ["place"], "open": ["experiment", "cost"]} | dict.fromkeys(RULES, COUNTED)
-FAILURES, PAPERS = (FAILED, REFUTED, MISSED), ("first paper", "second paper")
+FAILURES, PAPERS = (FAILED, REFUTED, MISSED), {1: "first paper", 2: "second paper"}
 SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
 FUNCTIONS = {"__builtins__": {"min": min, "max": max, "abs": abs}}  # of a formula
 record_of = functools.cache(recorded.load)  # a page judges many lines by the same few records
@@ -179,31 +179,23 @@ def number(line):
 
 def table(chapter):
     """The Markdown table of the sentences that a chapter prints, one row per setting."""
-    rows = [row for row in load() if chapter in row.chapters]
-    if not rows:
-        raise InputError(f"No sentence of {FILE.name} is printed by {chapter}.")
     return report.table(
         ["sentence", "setting", "verdict", "what it rests on"],
         *([row.sentence if k == 0 else "…", line.setting, judge(line).word, number(line)]
-          for row in rows for k, line in enumerate(row.lines)),
+          for row in load() if chapter in row.chapters for k, line in enumerate(row.lines)),
     )  # fmt: skip
 
 
 def counts():
-    """How many sentences have each verdict, in one sentence."""
-    rows = load()
-    times = Counter(map(verdict, rows))
-    words = ", ".join(f"{times[word]} {word}" for word in WORDS if word in times)
-    settings = sum(len(row.lines) for row in rows)
-    return f"The ledger, `data/claims.yaml`, judges {len(rows)} sentences in {settings} settings: {words}."
+    """A Markdown table: how many sentences of each paper have each verdict."""
+    times = [Counter(verdict(row) for row in load() if row.paper == paper) for paper in PAPERS]
+    lines = [[word, *(of_paper[word] for of_paper in times)] for word in WORDS]
+    return report.table(["verdict", *PAPERS.values()], *lines, ["sentences", *map(Counter.total, times)]).data
 
 
 def lists():
-    """Markdown: a table of the verdicts on each paper, and under every verdict its sentences with their settings."""
-    rows = sorted(load(), key=lambda row: (row.paper, row.section))
-    of_paper = {name: Counter(verdict(row) for row in rows if row.paper == k) for k, name in enumerate(PAPERS, 1)}
-    lines = [[word, *(times[word] for times in of_paper.values())] for word in WORDS]
-    parts = [report.table(["verdict", *of_paper], *lines, ["sentences", *map(Counter.total, of_paper.values())]).data]
+    """Markdown: under every verdict its sentences, in order, with their settings; those that fail first, and open."""
+    rows, parts = sorted(load(), key=lambda row: (row.paper, row.section)), []
     for word in sorted(WORDS, key=FAILURES.__contains__, reverse=True):
         items = [item(row) for row in rows if verdict(row) == word]
         closed = "" if word in FAILURES else ":class: dropdown\n"
@@ -213,6 +205,6 @@ def lists():
 
 def item(row):
     """A sentence with where it stands, and under it its settings: an item of a list."""
-    where = f"{PAPERS[row.paper - 1]}, {'section ' * row.section[0].isdigit()}{row.section}"
+    where = f"{PAPERS[row.paper]}, {'section ' * row.section[0].isdigit()}{row.section}"
     lines = (f"**{judge(line).word}** ({line.setting}): {number(line)}" for line in row.lines)
     return "\n  - ".join([f"- {row.sentence} ({where})", *lines])

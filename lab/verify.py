@@ -117,10 +117,8 @@ def judge(run, about, content):
     if content["provenance"]["data_sha256"] not in ([images] if isinstance(images, str) else images):
         why.insert(0, "its images are others than those recorded")
     words = ", ".join(f"{counts[word]} {word}" for word in ("equal", "in the spread", "outside", "new"))
-    print(
-        f"{run['label']}: {words}: {'does not hold' if why else 'holds'}; {code_of(run['recorded'], run['notebook'])}"
-    )
-    print(*(f"  {each}\n" for each in why[:SHOWN]), sep="", end="")
+    holds, code = "does not hold" if why else "holds", code_of(run["recorded"], run["notebook"])
+    print(f"{run['label']}: {words}: {holds}; {code}", *why[:SHOWN], sep="\n  ")
     return not why
 
 

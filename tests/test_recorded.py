@@ -17,7 +17,6 @@ ROOT = Path(__file__).parent.parent
 KEPT = sorted(path.stem for path in (ROOT / "data" / "results").glob("*.json"))
 IMAGES = Path(os.environ.get("CIFAR10_SUBSET", ROOT / "data" / "cifar10-subset.npz"))
 AT = "decoreco/signed/random"
-WEIGHTS = [("victim_error", 1e-9), ("relative_distance", 0.5), ("alike", 0)]
 NUMBERS = {"leak_auc": 0.8, "alike": 10, "victim_error": 0.01, "steps/300/leak_auc": 0.79, "steps/300/alike": 12}
 LINES = [(f"{AT}/{name}", seed, x + seed / 100, 0.5) for seed in range(5) for name, x in NUMBERS.items()]
 
@@ -71,15 +70,6 @@ def test_a_run_that_has_not_converged_is_told_apart(made, change):
     path = made / "made.csv"
     path.write_text(path.read_text().replace(f",0,{old},", f",0,{new},"))
     assert recorded.converged(recorded.load("made"), AT, SPACE="span") == dict.fromkeys(range(5), True) | {0: False}
-
-
-def test_a_bilevel_attack_has_converged_if_its_victim_has_and_the_distance_is_small():
-    rows = [{"name": f"bilevel/affine/random/{name}", "seed": k, "value": x} for k in range(5) for name, x in WEIGHTS]
-    far = recorded.Recorded("far", rows, {"full_size": True, "grid": {"parameters": {}}})
-    assert [*recorded.converged(far, "bilevel/affine/random").values()] == [False] * 5
-    assert [*recorded.stationary(far, "bilevel/affine/random").values()] == [True] * 5
-    rows[0]["value"] = 1.0  # of a victim
-    assert [*recorded.stationary(far, "bilevel/affine/random").values()] == [False] + [True] * 4
 
 
 def other(old, new):

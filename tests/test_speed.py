@@ -85,18 +85,9 @@ def test_a_record_is_read_by_kernel_version_size_and_precision(folder):
         cpu.row("step", "plain", "float64", candidates=2)
 
 
-DAMAGED = {
-    "missing": "",
-    "cut off": json.dumps(RECORD)[:-10],
-    "no processor": json.dumps({**RECORD, "machine_info": {"device": "cpu"}}),
-    "no limit": json.dumps({**RECORD, "benchmarks": [{**LIMIT, "stats": {}}]}),
-    "a time in words": json.dumps({**RECORD, "benchmarks": [{**STEP, "stats": {"median": "long"}}]}),
-}
-
-
-@pytest.mark.parametrize("what", DAMAGED)
-def test_a_missing_or_damaged_record_is_said_in_one_sentence(folder, what):
-    if what != "missing":
-        (folder / "cpu.json").write_text(DAMAGED[what])
+@pytest.mark.parametrize("content", [None, "{", {"machine_info": {}}, {"benchmarks": [{**STEP, "stats": {}}]}])
+def test_a_missing_or_damaged_record_is_said_in_one_sentence(folder, content):
+    if content is not None:
+        (folder / "cpu.json").write_text(content if content == "{" else json.dumps(RECORD | content))
     with pytest.raises(InputError, match="cannot be read .`make bench RECORD=cpu` writes it.: take it from the repos"):
         speed.load("cpu")
