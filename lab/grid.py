@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,7 +156,7 @@ def snakemake(plan, folder, profile, dry):
     here = {"path": str(path), "folder": str(folder), "python": sys.executable, "driver": os.getpid()}
     write(path, json.dumps(plan | here).encode())
     words = ["--snakefile", ROOT / "lab" / "Snakefile", "--directory", folder, "--config", f"plan={path}"]
-    words += ["--keep-going", "--nolock", "--ignore-incomplete", "--rerun-triggers", "mtime"]  # what is there is whole
+    words += ["--keep-going", "--nolock", "--rerun-triggers", "mtime"]
     words += ["--forcerun", "table"]  # it makes no run for a table that is there
     cluster = ["--profile", Path(profile or "").resolve(), "--default-storage-prefix", folder]
     words += cluster if profile else ["--cores", str(plan["jobs"] * plan["threads"])]
@@ -183,6 +184,7 @@ def drive(plan, folder, profile=None, dry=False):
             fcntl.flock(lock, fcntl.LOCK_EX)
         log.truncate(0)
         print(f"{len(finished(plan, folder))} of {len(plan['runs'])} done: {folder}", flush=True)
+        shutil.rmtree(folder / ".snakemake" / "incomplete", ignore_errors=True)  # what is there is whole
         streams: dict = dict(stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()])
         process = subprocess.Popen(snakemake(plan, folder, profile, dry), start_new_session=True, **streams)
         try:
