@@ -124,8 +124,8 @@ def unconverged(line, seeds):
     if line.needs_convergence == "nothing":
         return 0
     prefix = next(iter(line.quantities.values())).rsplit("/", 1)[0]
-    ended = recorded.stationary if line.needs_convergence == "victim" else recorded.converged
-    by_seed = ended(record_of(line.record), prefix, **line.where)
+    converged = recorded.stationary if line.needs_convergence == "victim" else recorded.converged
+    by_seed = converged(record_of(line.record), prefix, **line.where)
     return sum(not by_seed.get(seed, False) for seed in seeds)
 
 

@@ -87,15 +87,15 @@ def stationary(recorded, prefix, **where):
 
 def converged(recorded, prefix, **where):
     """Which runs converged, the victim and the attack on it: {seed: bool}."""
-    ended = stationary(recorded, prefix, **where)
+    done = stationary(recorded, prefix, **where)
     if prefix.startswith("bilevel"):
         far = values(recorded, f"{prefix}/relative_distance", **where)
-        return {seed: ended.get(seed, False) and far[seed] <= evaluate.SOLVED[prefix.split("/")[1]] for seed in far}
+        return {seed: done.get(seed, False) and far[seed] <= evaluate.SOLVED[prefix.split("/")[1]] for seed in far}
     halfway = f"steps/{recorded.about['grid']['parameters']['STEPS'] // 2}/"
     for name, most in SETTLED.items():
         before, after = (values(recorded, f"{prefix}/{at}{name}", **where) for at in (halfway, ""))
-        ended = {seed: ended.get(seed, False) and abs(after[seed] - before[seed]) <= most for seed in after}
-    return ended
+        done = {seed: done.get(seed, False) and abs(after[seed] - before[seed]) <= most for seed in after}
+    return done
 
 
 def beyond(recorded, quantity, **where):
@@ -153,5 +153,5 @@ def mean(recorded, quantity, column="value", **where):
 
 
 def with_null(name):
-    """The names of a quantity and of its baseline, to be said one after the other."""
+    """The names of a quantity and of its baseline, one after the other."""
     return f"{name}; {name}{BASELINE}"

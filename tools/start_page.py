@@ -23,9 +23,9 @@ Most take about a minute. Your own pictures, or published weights: [try-your-own
 
 def page():
     """The notebook: one cell with a link to every other one, and its question without roles such as {doc}."""
-    found = ROW.findall((BOOK / "reference.md").read_text(encoding="utf-8"))
-    found = [(name, re.sub(r"\{[\w:]+\}`([^`]+)`", r"\1", asked)) for name, asked in found]
-    there = [(name, asked) for name, asked in found if (BOOK / f"{name}.ipynb").exists()]
+    rows = ROW.findall((BOOK / "reference.md").read_text(encoding="utf-8"))
+    rows = [(name, re.sub(r"\{[\w:]+\}`([^`]+)`", r"\1", asked)) for name, asked in rows]
+    there = [(name, asked) for name, asked in rows if (BOOK / f"{name}.ipynb").exists()]
     lines = "\n".join(f"| [{name}](../book/{name}.ipynb) | {asked} |" for name, asked in there)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(HEAD + lines)], metadata=kernel)

@@ -29,14 +29,14 @@ ABOUT = {
 
 def trained(data, neurons, seed):
     """{victim: (its Released network, its start or nothing, its mean per colour)}."""
-    found = {}
+    victims = {}
     recipes = {"affine": networks.affine(0.01), "small-start": networks.perceptron("signed", neurons, neurons)}
     for name, recipe in recipes.items():
-        found[name] = stationary.train(data.secret, recipe, seed).released, (), [0.0] * data.shape[-1]
+        victims[name] = stationary.train(data.secret, recipe, seed).released, (), [0.0] * data.shape[-1]
     for name, trainer in {"known-start": "sgd_decay", "adam": "adam"}.items():
         one = torch_trainer.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
-        found[name] = one.released, one.start, one.mean.view(data.shape)[0, 0].tolist()
-    return found
+        victims[name] = one.released, one.start, one.mean.view(data.shape)[0, 0].tolist()
+    return victims
 
 
 def places(part, labelled):
@@ -60,12 +60,12 @@ def written(path, network, metadata):
 
 def main(arguments=None):
     """Train all victims, and write their files and the index."""
-    found = argparse.ArgumentParser("python -m tools.train_victims", description=__doc__.splitlines()[0])
-    found.add_argument("folder", nargs="?", default=benchmark.FOLDER, type=Path)
-    found.add_argument("--dataset", default="photos", help="photos, cifar10-subset or an .npz file of bytes")
+    parser = argparse.ArgumentParser("python -m tools.train_victims", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", default=benchmark.FOLDER, type=Path)
+    parser.add_argument("--dataset", default="photos", help="photos, cifar10-subset or an .npz file of bytes")
     for name, default in {"images": 20, "neurons": 90, "seed": 0}.items():
-        found.add_argument(f"--{name}", type=int, default=default)
-    given = found.parse_args(arguments)
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args(arguments)
     labelled = images.load(given.dataset)
     if labelled.images.dtype.kind != "u":
         raise InputError("The index names images by their bytes: give a data set of bytes.")
@@ -76,8 +76,8 @@ def main(arguments=None):
     index = {}
     for name, (released, start, mean) in trained(data, given.neurons, given.seed).items():
         recipe = {key: value for key, value in released.recipe._asdict().items() if key not in HIDDEN}
-        begun = given.folder / "start.safetensors"  # the same for all that have one
-        before = written(begun, start, {"about": "before any training"}) if start else None
+        path = given.folder / "start.safetensors"  # the same for all that have one
+        before = written(path, start, {"about": "before any training"}) if start else None
         index[name] = {
             "about": ABOUT[name], "before": before, "shape": list(data.shape),
             "file": written(given.folder / f"{name}.safetensors", released.network, {"recipe": json.dumps(recipe)}),

@@ -32,16 +32,16 @@ def attacked(released, shape, seed):
     It sees what an attacker sees. InputError if it had to begin anew: its steps are then those of several searches.
     """
     count, basis, _ = unmixing.read(released)
-    begun, white = unmixing.orthogonal(count, basis.shape[1], seed), unmixing.whitened(basis, shape, True)[1]
-    trail = [normalize(begun, dim=1)]
+    start, white = unmixing.orthogonal(count, basis.shape[1], seed), unmixing.whitened(basis, shape, True)[1]
+    trail = [normalize(start, dim=1)]
     unmixing.unmix(basis, shape, count, seed, each=trail.append)
-    found = unmixing.attack(released, shape, seed=seed)
+    result = unmixing.attack(released, shape, seed=seed)
     steps = torch.stack(trail) @ white @ basis.mT  # (n, m, r) @ (r, r) @ (r, d)
-    signs = (steps[-1] * found.images).sum(-1).sign()
+    signs = (steps[-1] * result.images).sum(-1).sign()
     steps = steps * (0.22 * signs / steps.std(-1))[..., None]
-    if found.stopped != "even" or not torch.allclose(steps[-1], found.images):
+    if result.stopped != "even" or not torch.allclose(steps[-1], result.images):
         raise InputError(f"The search with the seed {seed} had to begin anew: take another seed.")
-    return found.images, steps
+    return result.images, steps
 
 
 def telling(progress, count):
@@ -54,7 +54,7 @@ def main(path, seed=0):
     """Train, attack, and write the two files."""
     data = images.split(images.load(path), M, M, int(seed), held_out=M)
     victim = stationary.train(data.secret, networks.perceptron("signed", NEURONS, NEURONS), int(seed))
-    found, steps = attacked(victim.released, data.shape, int(seed))
+    result, steps = attacked(victim.released, data.shape, int(seed))
 
     # From here on the evaluator: he has the secret images and the held-out ones, both without their mean.
     truth, unused = (x - x.mean(0) for x in (data.secret.images, data.held_out.images))
@@ -64,7 +64,7 @@ def main(path, seed=0):
     if len(set(owner.tolist())) < M:
         raise InputError(f"With the seed {seed} two tiles show the same secret image: take another seed.")
     others = torch.stack([ncc(unused, steps[k]).amax(1) for k in chosen])  # (12, 50)
-    told = {
+    summary = {
         "seed": int(seed),
         "steps": chosen,
         "above": [(likeness[k].amax(1) > STRONG).sum().item() for k in chosen],
@@ -77,8 +77,9 @@ def main(path, seed=0):
     sheet = Image.fromarray(make_grid(tiles, nrow=10, padding=0).permute(1, 2, 0).numpy())
     sheet.save(file := io.BytesIO(), "WEBP", quality=60, method=6)
     write(BOOK / "unmix.webp", file.getvalue())
-    write(BOOK / "unmix.json", f"{json.dumps(told)}\n".encode())
-    print(f"{len(file.getvalue())} bytes; steps {chosen}; above {STRONG}: {told['above']}; held-out {told['held_out']}")
+    write(BOOK / "unmix.json", f"{json.dumps(summary)}\n".encode())
+    above, held_out = summary["above"], summary["held_out"]
+    print(f"{len(file.getvalue())} bytes; steps {chosen}; above {STRONG}: {above}; held-out {held_out}")
 
 
 if __name__ == "__main__":

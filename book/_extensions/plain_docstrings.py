@@ -16,36 +16,36 @@ def paragraphs(lines):
     """Text as it is, and blocks that are indented as they stand."""
     shown = []
     for indented, block in itertools.groupby(lines, lambda line: line.startswith("    ")):
-        said = [line if indented else plain(line) for line in block]
-        shown += ["", "::", "", *said, ""] if indented else said
+        text = [line if indented else plain(line) for line in block]
+        shown += ["", "::", "", *text, ""] if indented else text
     return shown
 
 
-def fields(found):
+def fields(thing):
     """What the comments of its file say of a tuple with names: a paragraph, or a list of the fields."""
-    source = inspect.getsource(sys.modules[found.__module__]).splitlines()
+    source = inspect.getsource(sys.modules[thing.__module__]).splitlines()
     for k, line in enumerate(source):
-        if line.startswith(f"{found.__name__} = namedtuple("):
+        if line.startswith(f"{thing.__name__} = namedtuple("):
             above = [*itertools.takewhile(lambda text: text.startswith("#"), reversed(source[:k]))]
             return [" ".join(plain(part.partition("# ")[2]) for part in [*reversed(above), line])]
-        if line.startswith(f"class {found.__name__}("):
-            parts = re.findall(r"^    (\w+): .*?(?:  # (.*))?$", inspect.getsource(found), re.M)
-            return [f"- ``{name}``: {plain(said)}" if said else f"- ``{name}``" for name, said in parts]
+        if line.startswith(f"class {thing.__name__}("):
+            parts = re.findall(r"^    (\w+): .*?(?:  # (.*))?$", inspect.getsource(thing), re.M)
+            return [f"- ``{name}``: {plain(text)}" if text else f"- ``{name}``" for name, text in parts]
     return []
 
 
-def process(app, what, name, found, options, lines):
+def process(app, what, name, thing, options, lines):
     """Replace the lines of a docstring by what reads the same as reStructuredText."""
     lines[:] = paragraphs(lines)
-    if what == "class" and hasattr(found, "_fields"):
-        if found.__doc__.startswith(f"{found.__name__}("):  # made by namedtuple
+    if what == "class" and hasattr(thing, "_fields"):
+        if thing.__doc__.startswith(f"{thing.__name__}("):  # made by namedtuple
             lines.clear()
-        lines += ["", *fields(found), ""]
+        lines += ["", *fields(thing), ""]
 
 
-def skip(app, what, name, found, skipped, options):
+def skip(app, what, name, thing, skipped, options):
     """Leave out what every tuple with names has."""
-    return True if name.startswith("_") or type(found).__name__ == "_tuplegetter" else None
+    return True if name.startswith("_") or type(thing).__name__ == "_tuplegetter" else None
 
 
 def setup(app):
