@@ -65,14 +65,14 @@ def parser():
 
 def main(arguments=None):
     """Audit, write the report, say the finding or what went wrong, and return the exit status."""
-    given = vars(parser().parse_args(arguments))
+    settings = vars(parser().parse_args(arguments))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    folder = given.pop("out")
+    folder = settings.pop("out")
     try:
         with room(folder):
-            report = audit(**given)
+            report = audit(**settings)
             path = report.save(folder)
         for warning in report.content["warnings"]:
             print(f"Note: {warning}", file=sys.stderr)

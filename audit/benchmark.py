@@ -21,14 +21,14 @@ import audit.weights as weights
 from utils import images
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
-from utils.kernels.similarity import detail_ncc, ncc
+from utils.kernels.similarity import match
 from utils.networks import Recipe
 
 FOLDER = images.DATA / "victims"
 BARS = 0.7, 0.9, 0.99  # of |NCC|
 
 
-class Victim(NamedTuple):
+class Challenge(NamedTuple):
     """All that an attack is given."""
 
     released: Released  # layers for pictures flattened as (H, W, C), labels (m,), recipe
@@ -65,14 +65,14 @@ def index(folder=FOLDER):
 
 
 def load(name, folder=FOLDER):
-    """The Victim of a name."""
+    """The Challenge of a victim's name."""
     known = index(folder)
     entry = known[choose("The victim", name, known)]
     recipe = Recipe(**entry["recipe"])._replace(hidden=tuple(entry["recipe"]["hidden"]))
     files, shape = [entry["file"], *filter(None, [entry["before"]])], tuple(entry["shape"])
     network, *start = (weights.read(Path(folder) / file, shape, "HWC").layers for file in files)
     labels = torch.tensor(entry["labels"], dtype=torch.float64)
-    return Victim(Released(network, labels, recipe), start[0] if start else (), shape, entry["mean"])
+    return Challenge(Released(network, labels, recipe), start[0] if start else (), shape, entry["mean"])
 
 
 def sides(entry):
@@ -100,15 +100,15 @@ def evaluate(name, returned, attack="mine", folder=FOLDER):
     pixels, shape = torch.as_tensor(np.asarray(returned, dtype=float)), entry["shape"]
     if pixels.dim() < 2 or not len(pixels) or pixels[0].numel() != np.prod(shape) or not pixels.isfinite().all():
         raise InputError(f"Pictures have the shape {(*pixels.shape,)}: give finite ones of {tuple(shape)}.")
-    found = pixels.flatten(1)
+    returned = pixels.flatten(1)
     parts = [part - torch.tensor(entry["mean"], dtype=torch.float64).expand(*shape).flatten() for part in sides(entry)]
     own, both = (part.mean(0) * entry["recipe"]["centred"] for part in (parts[0], torch.cat(parts)))
     parts, exchanged = ([part - mean for part in parts] for mean in (own, both))  # the area favours no side's mean
-    best = [ncc(part, found).abs().amax(1) for part in parts]
-    above, held_out = ([int((values > bar).sum()) for bar in BARS] for values in best)
-    like = [torch.maximum(*(detail_ncc(sign * found, part, shape).amax(0) for sign in (1, -1))) for part in exchanged]
+    best = [match(part, returned) for part in parts]
+    above, held_out = ([one.above(bar) for bar in BARS] for one in best)
+    like = [match(part, returned, shape).either for part in exchanged]
     score = judge.scored(like, tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels")))
-    return Score(name, attack, len(found), above, held_out, score.area.value, score.p)
+    return Score(name, attack, len(returned), above, held_out, score.area.value, score.p)
 
 
 def entries(path=FOLDER / "entries.csv"):
@@ -135,16 +135,16 @@ def main(arguments=None):
     parser.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")
     parser.add_argument("--folder", default=FOLDER, help="of victims that tools/train_victims.py trained")
     parser.add_argument("--enter", action="store_true", help="write the score into FOLDER/entries.csv")
-    given = parser.parse_args(arguments)
+    line = parser.parse_args(arguments)
     try:
-        if given.enter and (given.attack == "mine" or not given.attack.isprintable() or "|" in given.attack):
+        if line.enter and (line.attack == "mine" or not line.attack.isprintable() or "|" in line.attack):
             raise InputError("An entry needs a name of its attack: --attack NAME, in one line and without a |.")
-        score = evaluate(given.victim, pictures.arrays(given.returned)[0], given.attack, given.folder)
+        score = evaluate(line.victim, pictures.arrays(line.returned)[0], line.attack, line.folder)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    if given.enter:
-        enter([score], path := Path(given.folder) / "entries.csv")
+    if line.enter:
+        enter([score], path := Path(line.folder) / "entries.csv")
         print(f"entered into {path}")
     print("\n".join(f"{name}: {value}" for name, value in score.row().items()))
     return 0

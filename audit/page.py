@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from audit.judge import DIFFERENT
-from utils.notebook.report import number as chance
-from utils.notebook.report import typeset
+from utils.trial import number as chance
+from utils.trial import typeset
 
 
 def page(content, pictures, thumbnails):
@@ -21,17 +21,15 @@ def page(content, pictures, thumbnails):
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters |= {"as": format, "number": number, "chance": chance, "png": data_uri}
+    environment.filters |= {"as": format, "number": short, "chance": chance, "png": data_uri}
     drawn = {"galleries": pictures, "thumbnails": thumbnails, "spectra": spectra(content["stages"])}
     scores = [[*some] for _, some in groupby(content["true_positives"], lambda one: one["score"])]
     return environment.get_template("page.html").render(content, **drawn, scores=scores, different=DIFFERENT)
 
 
-def number(value):
+def short(value):
     """A number as it is read best: a dash, a whole number, or three digits."""
-    if value is None:
-        return "–"
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
+    return "–" if value is None else f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
 
 
 def data_uri(pixels):

@@ -1,4 +1,4 @@
-"""Pictures of strangers: folders, `.npz` files and arrays, as rows (n, d) in [0, 1]; what was done to them is said."""
+"""Pictures of strangers: folders, `.npz` files and arrays, as rows (n, d) in [0, 1], with notes on what was done."""
 
 import contextlib
 import warnings
@@ -34,12 +34,12 @@ class Pictures(NamedTuple):
 
 def own_shapes(folders):
     """The shapes (H, W, C) of most of the first pictures of folders, as they are; grey ones can be taken as colour."""
-    found = Counter()
+    kinds = Counter()
     for path in (path for folder in folders for path in files(Path(folder).expanduser())[1][:FEWEST]):
         with contextlib.suppress(InputError):
             picture = plain(opened(path, Counter()), 3, Counter())
-            found[picture.size[::-1], coloured(picture)] += 1
-    return [(*size, k) for (size, colour), _ in found.most_common(1) for k in ([3] if colour else [1, 3])]
+            kinds[picture.size[::-1], coloured(picture)] += 1
+    return [(*size, k) for (size, colour), _ in kinds.most_common(1) for k in ([3] if colour else [1, 3])]
 
 
 def files(folder):
@@ -76,12 +76,12 @@ def arrays(source):
         if not Path(source).is_file():
             raise InputError(f"There is no file {source}: check its path.")
         try:
-            found = images.unpack(source)
+            content = images.unpack(source)
         except Exception as error:
             raise InputError(f"{source} is not an .npz file of numbers: save it with numpy.savez.") from error
-        if "images" not in found:
+        if "images" not in content:
             raise InputError(f"{source} has no array 'images': save it with numpy.savez(path, images=…, labels=…).")
-        return found["images"], found.get("labels"), str(source)
+        return content["images"], content.get("labels"), str(source)
     pixels, labels = source if isinstance(source, tuple | list) and len(source) == 2 else (source, None)
     return *(None if part is None else np.asarray(part) for part in (pixels, labels)), "The array"
 
@@ -103,29 +103,26 @@ def of_folder(folder, shape, what, skip):
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the {what} as a folder, an .npz file or an array.")
     inside, paths = files(folder)
-    classes = [path.relative_to(folder).parts[0] for path in paths if path.parent != folder]
-    if 0 < len(classes) < len(paths):
+    classes = sum(path.parent != folder for path in paths)
+    if 0 < classes < len(paths):
         raise InputError(f"{folder} holds pictures beside folders of pictures: give either, the folders as classes.")
-    done, rows, kept = Counter(), [], []
-    for k, path in enumerate(paths):
+    done, rows = Counter(), {}  # {name: pixels}
+    for path in paths:
         try:
-            rows.append(pixels_of(path, shape, done))
-            kept.append(k)
+            rows[path.relative_to(folder).as_posix()] = pixels_of(path, shape, done)
         except InputError:
             if not skip:
                 raise
             done["could not be read and were left out"] += 1
     if done[COLOUR]:
-        grey = f"the network takes grey ones of {shape[0]}×{shape[1]}"
-        give = "give the pictures that it was trained on, as it saw them"
-        raise InputError(f"{done[COLOUR]} of the {what} {COLOUR}, and {grey}: {give}.")
+        grey = f"the network takes grey ones of {shape[0]}×{shape[1]}: give the pictures as it saw them"
+        raise InputError(f"{done[COLOUR]} of the {what} {COLOUR}, and {grey}.")
     if not rows:
         raise InputError(f"{folder} holds no picture that can be read: give the {what} as PNG or JPEG files.")
     done["files are no pictures and were left out"] += len(inside) - len(paths)
     notes = [f"Of the {what}, {count} {deed}." for deed, count in done.items() if count]
-    names = [paths[k].relative_to(folder).as_posix() for k in kept]
-    stacked = torch.from_numpy(np.stack(rows)).flatten(1)
-    return Pictures(stacked, [classes[k] for k in kept] if classes else None, names, notes)
+    stacked = torch.from_numpy(np.stack([*rows.values()])).flatten(1)
+    return Pictures(stacked, [name.split("/")[0] for name in rows] if classes else None, [*rows], notes)
 
 
 def pixels_of(path, shape, done):
@@ -145,18 +142,14 @@ def pixels_of(path, shape, done):
 def opened(path, done):
     """A picture of a file, turned as its camera says. InputError if it cannot be read."""
     try:
-        with (
-            warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
-            Image.open(path) as file,
-        ):
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as file:
             file.load()
             turned = file.getexif().get(ORIENTATION, 1) in range(2, 9)
             picture = ImageOps.exif_transpose(file) if turned else file
     except (Image.DecompressionBombError, MemoryError) as error:
         raise InputError(f"{path} is too large to be a training picture: give it as the network saw it.") from error
     except Exception as error:  # every format has errors of its own
-        mend = "mend it, or have such pictures skipped (--skip-corrupt)"
-        raise InputError(f"{path} cannot be read as a picture: {mend}.") from error
+        raise InputError(f"{path} cannot be read as a picture: mend it, or skip such ones (--skip-corrupt).") from error
     if picture.mode == "F":
         raise InputError(f"{path} holds real numbers, and no scale says what is white: save it with 8 or 16 bits.")
     done["were turned as their cameras say (EXIF), as their trainer may not have done"] += turned
@@ -188,24 +181,21 @@ def coloured(picture):
     return bool((pixels.max(2) - pixels.min(2)).max() > GREY)
 
 
-def compared(members, held_out):
+def notes_on(members, held_out):
     """Sentences on what the two sides share; InputError if there are too few, or one picture is on both."""
     for part, what in ((members, "training pictures"), (held_out, "held-out pictures")):
         if len(part.images) < FEWEST:
             raise InputError(f"There are {len(part.images)} {what}: give {FEWEST} or more, for a test.")
-    _, marks = torch.unique(torch.cat([members.images, held_out.images]), dim=0, return_inverse=True)
-    ours, theirs, first = *(part.tolist() for part in marks.split([len(members.names), len(held_out.names)])), {}
-    for mark, name in zip(ours, members.names):
-        first.setdefault(mark, name)
-    for mark, name in zip(theirs, held_out.names):
-        if mark in first:
-            raise InputError(
-                f"The training picture {first[mark]} and the held-out picture {name} are equal: remove one."
-            )
+    first, copies = {}, []  # {pixels: name}
+    for row, name in zip(members.images, members.names):
+        if (other := first.setdefault(row.numpy().tobytes(), name)) != name:
+            copies.append(f"{name} of {other}")
+    for row, name in zip(held_out.images, held_out.names):
+        if other := first.get(row.numpy().tobytes()):
+            raise InputError(f"The training picture {other} and the held-out picture {name} are equal: remove one.")
     notes = [*members.notes, *held_out.notes]
     if (members.labels is None) != (held_out.labels is None):
         notes.append("Classes are known on one side alone, so they were not used: give both sides in the same form.")
-    copies = [f"{name} of {first[mark]}" for mark, name in zip(ours, members.names) if name != first[mark]]
     if copies:
         notes.append(f"{len(copies)} training pictures are copies of others, such as {copies[0]}.")
     near = (ncc(held_out.images, members.images) > TWINS).nonzero().tolist()
@@ -220,14 +210,14 @@ def numbered(sides, outputs):
 
     Whole numbers below the number of `outputs` stay as they are. InputError for held-out pictures of another class.
     """
-    members, held_out = sides
+    (members, held_out), most = sides, max(outputs, 2)
     if members.labels is None or held_out.labels is None:
         return None, None
     kinds = sorted(set(members.labels))
-    if all(not isinstance(kind, str) and 0 <= kind < max(outputs, 2) for kind in kinds):
-        kinds = [*range(max(outputs, 2))]
-    if len(kinds) > max(outputs, 2):
-        raise InputError(f"The training pictures have {len(kinds)} classes, and the network tells {max(outputs, 2)}.")
+    if all(not isinstance(kind, str) and 0 <= kind < most for kind in kinds):
+        kinds = [*range(most)]
+    if len(kinds) > most:
+        raise InputError(f"The training pictures have {len(kinds)} classes, and the network tells {most}.")
     if others := sorted(set(held_out.labels) - set(kinds)):
         raise InputError(f"Held-out pictures are of the class {others[0]!r}, and no training picture is: give others.")
     places = {kind: k for k, kind in enumerate(kinds)}

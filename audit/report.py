@@ -5,8 +5,8 @@ import csv
 import json
 import os
 import platform
-import tempfile
 from bisect import bisect_left
+from collections import defaultdict, namedtuple
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +15,10 @@ import torch
 
 import audit.judge as judge
 from audit.page import bytes_of, page
-from audit.stages import BY_LOSS, Outcome
-from utils.errors import InputError
+from audit.stages import BY_LOSS
+from utils.errors import check_writable, write_all, written
 from utils.kernels.similarity import ncc, stretch
-from utils.notebook.report import number
+from utils.trial import number
 
 DATA = Path(__file__).parent.parent / "data"
 SCHEMA = DATA / "audit.schema.json"
@@ -63,13 +63,10 @@ class Report(NamedTuple):
 
     def save(self, folder):
         """Write report.json and report.html into a folder, both or none: the path of the page."""
-        texts, folder = [self.json(), self.html()], Path(folder)
-        with room(folder), written(folder), tempfile.TemporaryDirectory(dir=folder, prefix="report.") as beside:
-            for name, text in zip(FILES, texts):
-                (Path(beside) / name).write_text(text, "utf-8", "backslashreplace")  # names of files may be no text
-            for name in FILES:
-                os.replace(Path(beside) / name, folder / name)
-        return folder / FILES[1]
+        paths, texts = [Path(folder) / name for name in FILES], (self.json(), self.html())
+        with room(folder), written("The report", folder):  # names of files may be no text
+            write_all({path: text.encode("utf-8", "backslashreplace") for path, text in zip(paths, texts)})
+        return paths[1]
 
 
 @contextlib.contextmanager
@@ -77,12 +74,7 @@ def room(folder):
     """See that files can be written into a folder, and make it; at the end remove what was made of it and is empty."""
     missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.exists(path)]
     try:
-        with written(folder):
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=folder, prefix="report.", suffix=".tmp") as probe:
-                probe.write(bytes(2**20))
-                probe.flush()
-                os.fsync(probe.fileno())
+        check_writable("The report", Path(folder) / FILES[0])
         yield
     finally:
         for path in missing:
@@ -90,29 +82,12 @@ def room(folder):
                 path.rmdir()
 
 
-@contextlib.contextmanager
-def written(folder):
-    """InputError where what is done meanwhile cannot be written into a folder."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        give = "give a folder of yours with room in it"
-        raise InputError(f"The report cannot be written to {folder} ({reason}): {give}.") from error
-
-
-def nearly_exact(outcomes):
-    """Which training and held-out pictures came back almost exactly, by any attack: masks, or None without pictures."""
-    best = [one.ncc for one in outcomes if one.ncc]
-    return [torch.stack(side).amax(0) > judge.NEAR for side in zip(*best)] or None
-
-
 def not_asked(target, outcomes):
     """Sentences on what was not asked of a weights.Target, and why; nothing, if its loss and an attack were run."""
     sentences = [] if target.logits and target.layers else [*target.notes]
     for one in outcomes:
         if one.state == "skipped" or (one.name == BY_LOSS and one.state == "refused"):
-            sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.said}")
+            sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
     attacked = any(one.state == "ran" and one.name != BY_LOSS for one in outcomes)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
@@ -121,15 +96,18 @@ def finding(near, comparisons, differences, level, missed=(), doubt="", wrong=Fa
     """The exit status, and the finding in some sentences: one rule for all attacks.
 
     Something leaks if a comparison says so after Holm's correction. There is no answer if the two sides differ by
-    themselves, unless more training pictures came back almost exactly; if pictures came back, and the held-out ones are
-    too few to say that this is chance; if something was `missed`: not asked; or if a `doubt` says that pictures were
-    shown in a wrong way.
+    themselves, unless more training pictures came back almost exactly (masks `near` of both sides); if pictures came
+    back, and the held-out ones are too few to say that this is chance; if something was `missed`: not asked; or if a
+    `doubt` says that pictures were shown in a wrong way.
     """
     count, others = (int(side.sum()) for side in near) if near else (0, 0)
     unlike = [one for one in differences if one.adjusted < judge.DIFFERENT]
     leaks = [one for one in comparisons if one.adjusted < level and (not unlike or one.name.startswith(judge.BACK))]
-    sentences = [returned(count, others, near)] if count else []
-    sentences.append(compared(comparisons, unlike, leaks))
+    sentences = [comparison_sentence(comparisons, unlike, leaks)]
+    if count:
+        pictures = f"{count} of {len(near[0])} training pictures" if count > 1 else "A training picture"
+        held_out = f"{others} held-out pictures do, too" if others else "no held-out picture does"
+        sentences.insert(0, f"{pictures} came back almost exactly: |NCC| above {judge.NEAR:g}; {held_out}.")
     if few := count and not others and not leaks:
         sentences.append("With so few pictures that may be chance: give more held-out ones.")
     if missed:
@@ -143,15 +121,8 @@ def finding(near, comparisons, differences, level, missed=(), doubt="", wrong=Fa
     return FOUND_NOTHING, " ".join(["These attacks found nothing.", *sentences, doubt]).strip()
 
 
-def returned(count, others, near):
-    """A sentence on how many training pictures, and how many held-out `others`, came back almost exactly."""
-    held_out = f"{others} held-out pictures do, too" if others else "no held-out picture does"
-    pictures = f"{count} of {len(near[0])} training pictures" if count > 1 else "A training picture"
-    return f"{pictures} came back almost exactly: |NCC| above {judge.NEAR:g}; {held_out}."
-
-
-def compared(comparisons, unlike, leaks):
-    """A sentence on what Comparisons tell: that the two sides are `unlike` by themselves, or that something leaks."""
+def comparison_sentence(comparisons, unlike, leaks):
+    """What Comparisons say: that the two sides are `unlike` by themselves, or that something leaks."""
     if unlike:
         differ = f"differ by themselves, in {unlike[0].name} ({stated(unlike[0].adjusted)})"
         return f"The two sides {differ}, so no comparison can tell a leak: give pictures of one source, shuffled."
@@ -177,42 +148,32 @@ def nearest(outcomes, with_start):
         return None
     ours = max([(ncc > bar).double().mean().item() for bar in BARS] for ncc in best)
     record = "known-start" if with_start else "unmixing-map"
-    means = shares(record, ("TRAINER", "START") if with_start else ("VICTIM",), 3 if with_start else 4)
+    means = recorded_shares(record, ("TRAINER", "START") if with_start else ("VICTIM",), 3 if with_start else 4)
     name = min(means, key=lambda name: sum(abs(a - b) for a, b in zip(means[name], ours)))
     return {"record": record, "network": name, "shares": means[name], "yours": ours, "bars": BARS}
 
 
-def shares(record, keys, depth):
+def recorded_shares(record, keys, depth):
     """{network: mean share of its pictures above each of BARS} of a record whose names have so many parts."""
-    counts = {}
+    counts = defaultdict(lambda: [[] for _ in BARS])  # by network
     with (DATA / "results" / f"{record}.csv").open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             *head, quantity = row["name"].split("/")
-            bars = [k for k, bar in enumerate(BARS) if quantity == f"ncc_above_{bar}"]
-            if bars and len(head) + 1 == depth:
-                of = counts.setdefault(", start: ".join(row[key] for key in keys), [[] for _ in BARS])
-                of[bars[0]].append(float(row["value"]) / RECORDED)
+            for k, bar in enumerate(BARS):
+                if len(head) + 1 == depth and quantity == f"ncc_above_{bar}":
+                    counts[", start: ".join(row[key] for key in keys)][k].append(float(row["value"]) / RECORDED)
     return {name: [sum(some) / len(some) for some in of] for name, of in counts.items()}
 
 
-class Risk(NamedTuple):
-    """What the audit says of one picture: where it is, and what data/audit.schema.json calls one of the images."""
-
-    side: int  # of SIDES
-    index: int  # on that side
-    attack: Outcome | None  # that returned the picture most like it
-    image: dict
-
-    @property
-    def strength(self):
-        """What pictures are ordered by."""
-        return self.image["ncc"] if self.attack else -(self.image["loss"] or 0.0)
+# What the audit says of one picture: its place on one of the SIDES, the Outcome that returned the picture most like it,
+# or None, what data/audit.schema.json calls one of the images, and by what pictures are ordered.
+Risk = namedtuple("Risk", "side index attack image strength")
 
 
 def risks(outcomes, sides):
     """The Risks of all pictures of both sides, the largest first."""
     losses = next((one.facts["losses"] for one in outcomes if "losses" in one.facts), None)
-    attacks, found = [one for one in reversed(outcomes) if one.ncc], []
+    attacks, listed = [one for one in reversed(outcomes) if one.ncc], []
     for side, part in enumerate(sides):
         for k, name in enumerate(part.names):
             attack = max(attacks, key=lambda one: one.ncc[side][k], default=None)
@@ -224,18 +185,19 @@ def risks(outcomes, sides):
                 "loss": loss, "above": 0.0, "returned": best is not None and best > judge.NEAR,
                 "sure": any(sure) if sure else None,
             }  # fmt: skip
-            found.append(Risk(side, k, attack, image))
-    held_out = sorted(one.strength for one in found if one.side == 1)
-    for one in found:
+            listed.append(Risk(side, k, attack, image, best if attack else -(loss or 0.0)))
+    held_out = sorted(one.strength for one in listed if one.side == 1)
+    for one in listed:
         one.image["above"] = bisect_left(held_out, one.strength) / len(held_out)
-    return sorted(found, key=lambda one: one.strength, reverse=True)
+    return sorted(listed, key=lambda one: one.strength, reverse=True)
 
 
 def reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds):
     """The Report of all outcomes of a case of a weights.Target, under a `doubt` as run.doubt_of has it."""
     comparisons, missed = judge.holm([one for of in outcomes for one in of.comparisons]), not_asked(target, outcomes)
-    status, sentence = finding(nearly_exact(outcomes), comparisons, control, level, missed, *doubt)
-    notes, found = [*(note for note in target.notes if note not in missed), *warnings], risks(outcomes, sides)
+    near = [torch.stack(side).amax(0) > judge.NEAR for side in zip(*(one.ncc for one in outcomes if one.ncc))]
+    status, sentence = finding(near, comparisons, control, level, missed, *doubt)
+    notes, ranked = [*(note for note in target.notes if note not in missed), *warnings], risks(outcomes, sides)
     if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
         notes.append(f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}.")
     if doubt[0] and doubt[0] not in sentence:
@@ -251,17 +213,17 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
         "control": [one._asdict() for one in control],
         "true_positives": rates(outcomes),
         "nearest": nearest(outcomes, bool(case.start)),
-        "images": [one.image for one in found],
+        "images": [one.image for one in ranked],
         "threat_model": threat_model(case),
         "limits": [*LIMITS, *([WITHOUT_START] if case.start else [])],
         "settings": settings,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "seconds": round(seconds, 2),
     }
-    small = [bytes_of(sides[one.side].images[one.index][None], case.shape)[0] for one in found]
+    small = [bytes_of(sides[one.side].images[one.index][None], case.shape)[0] for one in ranked]
     alike = any(one.adjusted < level for one in comparisons if one.name.startswith("alike "))
-    returned = any(one.image["returned"] for one in found if one.side == 0)
-    shown = galleries(case, sides, found if returned or alike else [])
+    returned = any(one.image["returned"] for one in ranked if one.side == 0)
+    shown = galleries(case, sides, ranked if returned or alike else [])
     return Report(status, sentence, content, shown, small if len(small) <= SMALL else [])
 
 
@@ -269,7 +231,7 @@ def staged(outcome):
     """A stage for the content."""
     facts = {key: value for key, value in outcome.facts.items() if key != "losses"}
     times = {"expected_seconds": round(outcome.expected, 2), "seconds": round(outcome.seconds, 2)}
-    return {"name": outcome.name, "state": outcome.state, "said": outcome.said, "facts": facts, **times}
+    return {"name": outcome.name, "state": outcome.state, "said": outcome.sentence, "facts": facts, **times}
 
 
 def rates(outcomes):
@@ -297,22 +259,22 @@ def threat_model(case):
     ]
 
 
-def galleries(case, sides, found):
+def galleries(case, sides, ranked):
     """Of either side the pictures that came back best, beside what came back: {title: [(picture, returned, words)]}."""
     shown = {}
     for side, title in enumerate(("Training pictures most at risk", "Held-out pictures, chosen in the same way")):
         shown[title] = []
-        for one in [one for one in found if one.side == side and one.attack][:SHOWN]:
-            pair = torch.stack([sides[side].images[one.index], back(case, one)])
+        for one in [one for one in ranked if one.side == side and one.attack][:SHOWN]:
+            pair = torch.stack([sides[side].images[one.index], match_of(case, one)])
             words = f"{one.image['name']}: {one.image['ncc']:.2f}{', sure' * bool(one.image['sure'])}"
             shown[title].append((*bytes_of(pair, case.shape), words))
     return shown
 
 
-def back(case, risk):
+def match_of(case, risk):
     """What came back of a picture, as a picture (d,): its best match, in its own sign and contrast, stretched."""
-    seen, found = case.sides[risk.side][risk.index], risk.attack.found
-    likeness = ncc(seen[None], found)[0]
+    seen, returned = case.sides[risk.side][risk.index], risk.attack.images
+    likeness = ncc(seen[None], returned)[0]
     best = likeness.abs().argmax()
-    drawn = likeness[best].sign() * (found[best] - found[best].mean())
+    drawn = likeness[best].sign() * (returned[best] - returned[best].mean())
     return stretch(case.shown(drawn * seen.std() / drawn.std().clamp_min(1e-30) + seen.mean())[None])[0]

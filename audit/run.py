@@ -16,9 +16,8 @@ import audit.weights as weights
 from utils import images, networks
 from utils.attacks import known_start
 from utils.errors import InputError, choose
-from utils.kernels.similarity import detail_ncc, ncc
+from utils.kernels.similarity import match
 
-SIDES = "training pictures", "held-out pictures"
 LOW = 0.9  # accuracy on training pictures, below which their normalisation is doubted
 STRANGERS = 100  # photographs that are nobody's
 OWN = 0.95  # correlation above which one of them is somebody's, after all
@@ -39,10 +38,11 @@ def audit(
     what cannot be audited.
     """
     started = time.monotonic()
-    check(loss, level, limit, steps, seed)
-    target, shape = read(network, (members, held_out), shape, layout)
-    sides = [pictures.load(one, shape, what, skip) for one, what in zip((members, held_out), SIDES)]
-    warnings = pictures.compared(*sides)
+    check_settings(loss, level, limit, steps, seed)
+    target, shape = network_for(network, (members, held_out), shape, layout)
+    both = (members, "training pictures"), (held_out, "held-out pictures")
+    sides = [pictures.load(one, shape, what, skip) for one, what in both]
+    warnings = pictures.notes_on(*sides)
     start = weights.read(before, shape, layout).layers if before is not None else ()
     if before is not None and not (start and target.layers):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
@@ -59,7 +59,7 @@ def audit(
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
 
-def read(network, sources, shape, layout):
+def network_for(network, sources, shape, layout):
     """The weights.Target and the one shape (H, W, C) of its pictures: given, that of arrays, or that of most files."""
     pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
     sizes = {one.shape[1:] for one in pixels} | ({tuple(shape)} if shape else set())
@@ -72,16 +72,16 @@ def read(network, sources, shape, layout):
 
 def fitting(network, shapes, layout):
     """The weights.Target, and the first of these shapes with which all of it can be read, or else a square one."""
-    found = []
+    readings = []
     for shape in [*shapes, None]:
         with contextlib.suppress(InputError):
-            found.append((weights.read(network, shape, layout), shape))
-    found = [one for one in found if one[0].layers] or [(weights.read(network, None, layout), None)]
-    target, shape = min(found, key=lambda one: one[0].logits is None)
+            readings.append((weights.read(network, shape, layout), shape))
+    readings = [one for one in readings if one[0].layers] or [(weights.read(network, None, layout), None)]
+    target, shape = min(readings, key=lambda one: one[0].logits is None)
     return target, shape or weights.square(target.layers[0].weight.shape[1])
 
 
-def check(loss, level, limit, steps, seed):
+def check_settings(loss, level, limit, steps, seed):
     """Raise InputError unless these settings of `audit` are such that it can use."""
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
     if not 0 < level < 1:
@@ -134,9 +134,8 @@ def strangers(sides, shape):
     views = torch.from_numpy(images.views()[0]).double().permute(0, 3, 1, 2) / 255
     views = views if shape[2] == 3 else views.mean(1, keepdim=True)
     views = torch.nn.functional.interpolate(views, size=shape[:2], mode="area").permute(0, 2, 3, 1).flatten(1)
-    own = torch.cat([ncc(views, side.images).amax(1)[:, None] for side in sides], 1).amax(1) > OWN
-    views = views[~own][:STRANGERS]
-    return [detail_ncc(views, side.images, shape).amax(0) for side in sides]
+    own = match(views, torch.cat([side.images for side in sides])).signed > OWN
+    return [match(side.images, views[~own][:STRANGERS], shape).signed for side in sides]
 
 
 def ran(stage, limit, progress):

@@ -2,6 +2,7 @@
 
 import functools
 import timeit
+from collections import namedtuple
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,9 +14,9 @@ from utils.attacks import decoreco, known_start, starts, unmixing
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.kernels.losses import LOSSES
-from utils.kernels.similarity import detail_ncc, ncc
+from utils.kernels.similarity import match, ncc
 
-INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it is said to lie
+INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
 EVALUATIONS = 100, 620  # of the objective of one unmixing, for up to unmixing.FEW pictures and for more
 BY_LOSS = "membership by loss"
 STARTS = 2  # that an unmixing usually makes
@@ -48,23 +49,18 @@ class Outcome(NamedTuple):
 
     name: str
     state: str  # ran, refused or skipped
-    said: str  # in a sentence
-    expected: float = 0.0  # seconds, as it was told beforehand
+    sentence: str
+    expected: float = 0.0  # seconds, as they were estimated beforehand
     seconds: float = 0.0
     comparisons: tuple = ()  # judge.Comparisons
-    found: torch.Tensor | None = None  # pictures (k, d) that came back, as the network sees them
+    images: torch.Tensor | None = None  # pictures (k, d) that came back, as the network sees them
     ncc: tuple = ()  # the best |NCC| with them of training (m,) and held-out (n,) pictures
     sure: tuple = ()  # whether these best matches rest on zeros, masks (m,) and (n,); behind a known start alone
     score: judge.Scored | None = None  # of membership
     facts: dict = {}  # what else there is to say, for JSON
 
 
-class Stage(NamedTuple):
-    """What can be run."""
-
-    name: str
-    expected: float  # seconds
-    run: Callable  # () -> Outcome
+Stage = namedtuple("Stage", "name expected run")  # what can be run: its seconds, and a function () -> Outcome
 
 
 @functools.cache
@@ -129,23 +125,23 @@ def structure(case, name, of):
     comparisons = [judge.of_area(f"energy in the span of {name}", score)]
     facts["share"] = [part.mean().item() for part in shares]
     if facts["count"] is None:
-        said = f"{name} has no cliff in its singular values; the first {count} directions were taken for the span."
+        sentence = f"{name} has no cliff in its singular values; the first {count} directions were taken for the span."
     else:
         inside = [part > 1 - INSIDE for part in shares]
         facts["inside"] = [part.sum().item() for part in inside]
         comparisons.append(judge.of_count(f"pictures in the span of {name}", *inside))
         ours, theirs = facts["inside"]
-        said = (
+        sentence = (
             f"The singular values of {name} fall off a cliff that tells {count} pictures; {ours} of {m} training and "
             f"{theirs} of {len(shares[1])} held-out pictures lie in the span before it."
         )
-    return Outcome(f"structure of {name}", "ran", said, comparisons=tuple(comparisons), score=score, facts=facts)
+    return Outcome(f"structure of {name}", "ran", sentence, comparisons=tuple(comparisons), score=score, facts=facts)
 
 
-def returned(case, name, found, said, facts, sure=None):
+def returned(case, name, images, sentence, facts, sure=None):
     """The Outcome of an attack that returned pictures (k, d): matched with both sides alike. `sure` is a mask (k,)."""
-    likeness = [detail_ncc(found, part, case.shape).amax(0) for part in case.exchanged]
-    correlated, best = zip(*(ncc(part, found).abs().max(1) for part in case.sides))
+    likeness = [match(part, images, case.shape).signed for part in case.exchanged]
+    correlated, best = zip(*(ncc(part, images).abs().max(1) for part in case.sides))
     known = () if sure is None else tuple(sure[index] for index in best)
     score = judge.scored(likeness, case.labels)
     comparisons = (
@@ -153,25 +149,25 @@ def returned(case, name, found, said, facts, sure=None):
         judge.of_count(f"alike what {name} returned", *(part > measures.ALIKE for part in likeness)),
         judge.of_count(f"{judge.BACK} with what {name} returned", *(c > judge.NEAR for c in correlated)),
     )
-    matched = {"found": found, "ncc": correlated, "sure": known, "score": score}
-    return Outcome(name, "ran", said, comparisons=comparisons, facts=facts, **matched)
+    matched = {"images": images, "ncc": correlated, "sure": known, "score": score}
+    return Outcome(name, "ran", sentence, comparisons=comparisons, facts=facts, **matched)
 
 
 def unmixed(case, name, of):
-    """The unmixing attack on a first layer; the number of pictures is told to it where the layer does not tell."""
+    """The unmixing attack on a first layer; it is given the number of pictures where the layer does not show it."""
     m, (released, alpha) = len(case.sides[0]), of()
-    found = unmixing.attempt(released, case.shape, m, case.seed)
-    if found.images is None:
-        return Outcome(f"unmixing of {name}", "refused", found.refusals[-1])
-    count = found.details.count
+    mixed = unmixing.attempt(released, case.shape, m, case.seed)
+    if mixed.images is None:
+        return Outcome(f"unmixing of {name}", "refused", mixed.refusals[-1])
+    count = mixed.details.count
     who = f"The layer told {count} pictures." if count else f"The attack was told that there are {m}."
     if alpha is None or released.network[0].bias is None:
-        return returned(case, f"unmixing of {name}", found.images, who, {"count": count})
+        return returned(case, f"unmixing of {name}", mixed.images, who, {"count": count})
     first = case.released._replace(network=case.layers[:1])
-    exact = known_start.exact(first, case.start[:1], alpha, found, case.shape)
+    exact = known_start.exact(first, case.start[:1], alpha, mixed, case.shape)
     facts = {"count": count, "sure": int(exact.details.sure.sum())}
-    said = f"{who} Zeros at neurons that a picture never activated make {facts['sure']} of {len(exact.images)} sure."
-    return returned(case, f"unmixing of {name}", exact.images, said, facts, exact.details.sure)
+    zeros = f"Zeros at neurons that a picture never activated make {facts['sure']} of {len(exact.images)} sure."
+    return returned(case, f"unmixing of {name}", exact.images, f"{who} {zeros}", facts, exact.details.sure)
 
 
 def stationary(case):
@@ -182,9 +178,10 @@ def stationary(case):
     wide = max(part.abs().max() for part in case.sides) > 1  # then the published range of pixels is not theirs
     settings = {"rule": "signed" if outputs == 1 else "multiclass", "range_weight": 0.0 if wide else 1.0}
     settings |= {"basis": networks.span(released.network), "seed": case.seed, "iterations": case.steps}
-    found = decoreco.attack(released, start, **settings)
-    said = f"{len(start)} candidates moved for {case.steps} steps; the loss fell to {found.loss.item():.2g} of ‖θ‖²."
-    return returned(case, "stationarity", found.images, said, {"loss": found.loss.item()})
+    attack = decoreco.attack(released, start, **settings)
+    loss = attack.loss.item()
+    sentence = f"{len(start)} candidates moved for {case.steps} steps; the loss fell to {loss:.2g} of ‖θ‖²."
+    return returned(case, "stationarity", attack.images, sentence, {"loss": loss})
 
 
 def losses(outputs, labels, loss):
@@ -227,9 +224,9 @@ def by_loss(case):
 def agreement(outcomes, shape):
     """The Outcomes; the stationarity attack, the last one, says how many of its pictures others returned."""
     *others, last = outcomes
-    found = [one.found for one in others if one.found is not None]
-    if last.name != "stationarity" or last.found is None or not found:
+    images = [one.images for one in others if one.images is not None]
+    if last.name != "stationarity" or last.images is None or not images:
         return outcomes
-    count = int((detail_ncc(last.found, torch.cat(found), shape).amax(1) > measures.ALIKE).sum())
-    said = f"{last.said} {count} of its {len(last.found)} pictures are alike one that unmixing returned."
-    return [*others, last._replace(said=said, facts=last.facts | {"agreed": count})]
+    count = (match(last.images, torch.cat(images), shape).signed > measures.ALIKE).sum().item()
+    sentence = f"{last.sentence} {count} of its {len(last.images)} pictures are alike one that unmixing returned."
+    return [*others, last._replace(sentence=sentence, facts=last.facts | {"agreed": count})]

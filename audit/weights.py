@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from utils import networks
-from utils.errors import InputError
+from utils.errors import InputError, choose
 from utils.networks import Layer
 
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
@@ -22,7 +22,6 @@ SHARD = re.compile(r"-\d+-of-\d+\.\w+$")
 SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
-Logits = Callable[[torch.Tensor], torch.Tensor]  # pictures as rows (n, d), as the network sees them -> outputs (n, K)
 
 
 class Target(NamedTuple):
@@ -30,7 +29,7 @@ class Target(NamedTuple):
 
     name: str
     layers: tuple  # of Layers in double precision: all, or the first one alone; empty if that is not fully connected
-    logits: Logits | None  # what it says of pictures, or None if only a part of it could be read
+    logits: Callable | None  # pictures as it sees them (n, d) -> outputs (n, K); None if only a part could be read
     notes: list  # sentences on what could not be read
 
 
@@ -53,19 +52,19 @@ def read(network, shape=None, layout="CHW"):
     if isinstance(network, torch.nn.Module):
         return of_module(network, shape, layout)
     if callable(network):
-        return Target(getattr(network, "__name__", "a function"), (), of_function(network, shape), [ONLY_OUTPUTS])
+        note = "The network was given as a function: its weights were not looked at, only its outputs."
+        return Target(getattr(network, "__name__", "a function"), (), of_function(network, shape), [note])
     name = Path(network).name if isinstance(network, str | Path) else "a state dict"
     state = tensors(network) if isinstance(network, str | Path) else network
     if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
         layers, note = networks.change(tuple(state), lambda part: part.cpu().double()), ""
     else:
         layers, note = layers_of(whole(named(state, name), name), name, shape)
-        layers = arranged(layers, shape or square(layers[0].weight.shape[1]), layout)
+        shape = shape or square(layers[0].weight.shape[1])
+        columns = flattened(batched(layers[0].weight, shape, choose("The layout", layout, ("CHW", "HWC"))), "HWC")
+        layers = layers[0]._replace(weight=columns), *layers[1:]
     logits = None if note else lambda x: networks.forward(layers, x)[1][-1]
     return Target(name, layers, logits, [note] if note else [])
-
-
-ONLY_OUTPUTS = "The network was given as a function: its weights were not looked at, only its outputs."
 
 
 def of_function(function, shape):
@@ -73,9 +72,9 @@ def of_function(function, shape):
     if shape is None:
         raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
 
+    @torch.no_grad()
     def logits(x):
-        with torch.no_grad():
-            outputs = [function(some) for some in batched(x, shape, "HWC").float().contiguous().split(256)]
+        outputs = [function(some) for some in batched(x, shape, "HWC").float().contiguous().split(256)]
         return torch.cat(outputs).flatten(1).double()
 
     return logits
@@ -87,9 +86,8 @@ def of_module(module, shape, layout):
     try:
         target = read(dict(module.state_dict()), shape, layout)
     except InputError as error:
-        target = Target(
-            name, (), None, [f"Of the network only the outputs were looked at, as its weights were refused: {error}"]
-        )
+        note = f"Of the network only the outputs were looked at, as its weights were refused: {error}"
+        target = Target(name, (), None, [note])
     flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
     shape = shape or (square(target.layers[0].weight.shape[1]) if target.layers else None)
     own = of_function((lambda x: module(flattened(x, layout))) if flat else module, shape)
@@ -115,14 +113,6 @@ def flattened(batch, layout):
     return (batch if layout == "CHW" else batch.permute(0, 2, 3, 1)).flatten(1)
 
 
-def arranged(layers, shape, layout):
-    """Layers whose first one takes pictures flattened as (H, W, C), whatever the layout before."""
-    if layout not in ("CHW", "HWC"):
-        raise InputError(f"The layout is {layout!r}; it must be CHW, torch's own, or HWC.")
-    columns = flattened(batched(layers[0].weight, shape, layout), "HWC")
-    return layers[0]._replace(weight=columns), *layers[1:]
-
-
 def tensors(path):
     """{name: tensor} of a file of weights, on the CPU; no code in it is run."""
     path = Path(path)
@@ -133,7 +123,7 @@ def tensors(path):
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with warnings.catch_warnings(action="ignore"):  # of layouts that `refuse` refuses
+        with warnings.catch_warnings(action="ignore"):  # of layouts that `checked` refuses
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         kind = "safetensors" if path.suffix == ".safetensors" else "tensors alone; code in it, if any, was not run"
@@ -151,46 +141,44 @@ def named(state, source):
         raise InputError(f"{source} holds {len(inside)} networks ({choices}): save the state_dict() of one alone.")
     state = next(iter(inside.values()), state)
     parts = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
-    for name, part in parts.items():
-        refuse(part, f"{source}: {name}")
     if not parts:
         raise InputError(f"{source} holds no tensor: save the network's state_dict().")
-    return {name: part.cpu() for name, part in parts.items()}
+    return {name: checked(part, f"{source}: {name}").cpu() for name, part in parts.items()}
 
 
 def networks_in(state, path=""):
     """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: names and tensors}."""
     sizes = [part.numel() for part in state.values() if torch.is_tensor(part) and part.dim() > 1]
-    found = {path: state} if max(sizes, default=0) > 3 else {}
+    inside = {path: state} if max(sizes, default=0) > 3 else {}
     for key, part in state.items():
         if isinstance(part, Mapping) and "param_groups" not in part:
-            found |= networks_in(part, f"{path}.{key}" if path else str(key))
-    return found
+            inside |= networks_in(part, f"{path}.{key}" if path else str(key))
+    return inside
 
 
 def whole(state, source):
     """The tensors of a state dict, with pruned weights times their masks; InputError for others that are in parts."""
     pruned = {name[:-5] for name in state if name.endswith("_mask") and f"{name[:-5]}_orig" in state}
-    found = {name[:-5] if name[:-5] in pruned else name: part for name, part in state.items()}
-    found |= {name: state[f"{name}_orig"] * state[f"{name}_mask"] for name in pruned}
-    if parts := [name for name in found if PART.search(name)]:
+    merged = {name[:-5] if name[:-5] in pruned else name: part for name, part in state.items()}
+    merged |= {name: state[f"{name}_orig"] * state[f"{name}_mask"] for name in pruned}
+    if parts := [name for name in merged if PART.search(name)]:
         mend = "merge it (peft: merge_and_unload; torch: remove_parametrizations), and save the state_dict()"
         raise InputError(f"{source}: {parts[0]} is a part of a weight that the network puts together: {mend}.")
-    return found
+    return merged
 
 
-def refuse(part, name):
-    """Raise InputError if a tensor is of a kind that holds no plain weights."""
+def checked(part, name):
+    """A tensor; InputError if it is of a kind that holds no plain weights."""
     if part.is_meta:
         raise InputError(f"{name} has a shape and no numbers: save the network's state_dict() after it was loaded.")
     kinds = {"sparse": part.layout != torch.strided, "quantised": part.is_quantized, "complex": part.is_complex()}
-    for kind, holds in kinds.items():
-        if holds:
-            raise InputError(f"{name} is {kind}: save it as a dense tensor of real numbers, in float32.")
+    if kind := next((kind for kind, holds in kinds.items() if holds), ""):
+        raise InputError(f"{name} is {kind}: save it as a dense tensor of real numbers, in float32.")
     if part.is_floating_point() and not part.isfinite().all():
         raise InputError(f"{name} holds values that are NaN or infinite: give a network that was trained to an end.")
     if not part.is_floating_point() and part.dim() > 1:
         raise InputError(f"{name} holds whole numbers ({part.dtype}), as quantised weights are: save it in float32.")
+    return part
 
 
 def layers_of(state, source, shape):
@@ -200,38 +188,29 @@ def layers_of(state, source, shape):
         raise InputError(f"{source} has no matrix of weights: save the state_dict() of a fully connected network.")
     for name, part in many.items():
         if part.dim() > 2:
+            read = "and these attacks read fully connected layers"
             raise InputError(
-                f"{source} has a convolution, {name} of {'×'.join(map(str, part.shape))}, and these attacks read fully "
-                "connected layers: give the network as a Python function, for membership by loss."
+                f"{source} has a convolution, {name} of {'×'.join(map(str, part.shape))}, {read}: give the network as "
+                "a Python function, for membership by loss."
             )
     order, chain = in_order(many, source, shape)
     if not many[order[0]].any():
         raise InputError(f"{source}: {order[0]} is zero everywhere: give a network that was trained.")
-    biases = [state.get(sibling(name)) for name in order]
-    for name, bias in zip(order, biases):
+    heads = {name: name.rpartition(".")[0] for name in order}  # fc1.weight has fc1.bias
+    siblings = {name: f"{head}.bias" if head else name.replace("weight", "bias") for name, head in heads.items()}
+    layers = []
+    for name, sibling in siblings.items():
+        bias = state.get(sibling)
         if bias is not None and bias.shape != many[name].shape[:1]:
             gives = f"{name} gives {len(many[name])} values"
             raise InputError(f"{source}: {gives}, and its bias has the shape {tuple(bias.shape)}.")
-    layers = tuple(Layer(many[name], bias if bias is None else bias.double()) for name, bias in zip(order, biases))
-    used = {*order, *map(sibling, order)}
+        layers.append(Layer(many[name], None if bias is None else bias.double()))
+    used = {*siblings, *siblings.values()}
     rest = [name for name, part in state.items() if name not in used and (part.is_floating_point() or part.dim())]
     if chain and not rest:
-        return layers, ""
-    why = (
-        f"{rest[0]} is no part of a fully connected layer" if rest else "the shapes behind it do not follow each other"
-    )
-    return layers[:1], f"Only the first layer of {source} was read, as {why}; its outputs are not known."
-
-
-def sibling(name):
-    """The name of the bias of a weight: fc1.weight has fc1.bias."""
-    head, _, last = name.rpartition(".")
-    return f"{head}.bias" if head else last.replace("weight", "bias")
-
-
-def fits(inputs, shape):
-    """Whether a layer of so many inputs takes pictures of a shape, or any square ones."""
-    return square(inputs) is not None if shape is None else inputs == math.prod(shape)
+        return tuple(layers), ""
+    why = f"{rest[0]} is no part of a fully connected layer" if rest else "the shapes behind it do not follow"
+    return (layers[0],), f"Only the first layer of {source} was read, as {why}; its outputs are not known."
 
 
 def in_order(matrices, source, shape):
@@ -241,22 +220,26 @@ def in_order(matrices, source, shape):
     that is sorted by its names, as safetensors are, says less than their numbers.
     """
 
-    def follows(names):
-        sizes = [matrices[name].shape for name in names]
-        return fits(sizes[0][1], shape) and all(after[1] == before[0] for before, after in zip(sizes, sizes[1:]))
+    def takes_pictures(name):
+        inputs = matrices[name].shape[1]
+        return inputs == math.prod(shape) if shape else square(inputs) is not None
+
+    def follow(names):
+        pairs = itertools.pairwise(matrices[name].shape for name in names)
+        return takes_pictures(names[0]) and all(after[1] == before[0] for before, after in pairs)
 
     def numbers(name):
         return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
-    given, by_number = [*matrices], sorted(matrices, key=numbers)  # layers.10 behind layers.9
-    others = [*filter(follows, itertools.permutations(given))] if len(given) <= SORTABLE else []
-    alphabet = given == sorted(given) and not any(map(str.isdigit, "".join(given)))  # says nothing
-    orders = [*filter(follows, (by_number, given) if given == sorted(given) else (given, by_number))]
-    if orders and not (alphabet and len({names[0] for names in others}) > 1):
+    names, by_number = [*matrices], sorted(matrices, key=numbers)  # layers.10 behind layers.9
+    others = [*filter(follow, itertools.permutations(names))] if len(names) <= SORTABLE else []
+    alphabet = names == sorted(names) and not any(map(str.isdigit, "".join(names)))  # says nothing
+    orders = [*filter(follow, (by_number, names) if names == sorted(names) else (names, by_number))]
+    if orders and not (alphabet and len({order[0] for order in others}) > 1):
         return orders[0], True
     if len(others) == 1:
-        return [*others[0]], True
-    first = [name for name in by_number if fits(matrices[name].shape[1], shape)]
+        return others[0], True
+    first = [*filter(takes_pictures, by_number)]
     if not first:
         sizes = ", ".join(f"{name} {tuple(part.shape)}" for name, part in [*matrices.items()][:4])
         size = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"

@@ -269,18 +269,18 @@ def test_the_same_pictures_are_read_from_folders_files_and_arrays(tmp_path, side
 
 def test_two_sides_that_share_a_picture_or_are_small_are_refused(sides):
     ours, theirs = (pictures.load(part, SHAPE, what) for part, what in zip(sides, ("training", "held-out")))
-    assert not pictures.compared(ours, theirs)
+    assert not pictures.notes_on(ours, theirs)
     shared = theirs._replace(images=torch.cat([theirs.images[1:], ours.images[3:4]]))
     equal = "The training picture training 3 and the held-out picture held-out 11 are equal"
     with pytest.raises(InputError, match=equal):
-        pictures.compared(ours, shared)
+        pictures.notes_on(ours, shared)
     with pytest.raises(InputError, match="There are 9 held-out pictures: give 10 or more"):
-        pictures.compared(ours, theirs._replace(images=theirs.images[:9]))
+        pictures.notes_on(ours, theirs._replace(images=theirs.images[:9]))
     nearly = theirs._replace(images=torch.cat([theirs.images[1:], 0.99 * ours.images[3:4]]))
-    assert "1 pairs of training and held-out pictures are nearly equal" in pictures.compared(ours, nearly)[0]
+    assert "1 pairs of training and held-out pictures are nearly equal" in pictures.notes_on(ours, nearly)[0]
     twice = ours._replace(images=torch.cat([ours.images[1:], ours.images[3:4]]))
     said = "1 training pictures are copies of others, such as training 11 of training 2."
-    assert pictures.compared(twice, theirs) == [said]
+    assert pictures.notes_on(twice, theirs) == [said]
     with pytest.raises(InputError, match="Held-out pictures are of the class 7"):
         pictures.numbered((ours, theirs._replace(labels=[7] * M)), 2)
 
@@ -540,14 +540,14 @@ def test_a_grey_network_takes_grey_pictures_alone(alike, sides, tmp_path, capsys
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_full_disk_leaves_no_half_of_a_report(failing, sides, mixing, tmp_path, monkeypatch):
-    found, write = audit(mixing, *sides, steps=1), Path.write_text
+    found, write = audit(mixing, *sides, steps=1), Path.write_bytes
 
-    def full(path, *arguments, **named):
-        if path.name == report.FILES[failing]:
+    def full(path, contents):
+        if path.name.startswith(report.FILES[failing]):
             raise OSError(28, "No space left on device")
-        return write(path, *arguments, **named)
+        return write(path, contents)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(InputError, match="cannot be written .*No space left"):
         found.save(tmp_path / "out")
     assert not (tmp_path / "out").exists()
