@@ -1,9 +1,21 @@
-"""Points on a sphere: a data set that looks like nothing. A draw's seed should be used for no other draw."""
+"""Points on a sphere, a data set that looks like nothing, and how near candidates come: lengths and angles alone.
+
+A draw's seed should be used for no other draw.
+"""
+
+import math
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import normalize
 
+from utils import null
 from utils.images import Part
+from utils.kernels.similarity import l2
+
+# How near candidates come: the attacker's loss, in whatever unit; the mean distance and cosine of the five best; and
+# how often a training point has a larger best cosine than a fresh one, which is 0.5 if nothing leaked.
+Nearness = namedtuple("Nearness", "loss distance cosine leak_auc")
 
 
 def points(n, d, seed, device="cpu"):
@@ -19,3 +31,17 @@ def labelled(m, d, seed, device="cpu"):
     x[0, 0], x[1, 0] = -x[0, 0].abs(), x[1, 0].abs()
     x = x[(x[:, 0] > 0).double().argsort(stable=True)]
     return Part(x, (x[:, 0] > 0).to(x))
+
+
+def cosines(candidates, x):
+    """All cosines: (n, d), (m, d) -> (n, m)."""
+    return normalize(candidates, dim=1) @ normalize(x, dim=1).mT
+
+
+def nearness(candidates, points, fresh, loss=math.nan):
+    """Measure candidates (n, d) against the training points (m, d) and as many fresh ones (m, d)."""
+    near = l2(candidates, points).amin(1).sort().values[:5].mean()
+    ours, others = (cosines(candidates, x) for x in (points, fresh))
+    best = ours.amax(1).sort().values[-5:].mean()
+    auc = null.area(ours.amax(0).cpu(), others.amax(0).cpu()).value
+    return Nearness(loss, near.item(), best.item(), auc)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from conftest import chapter_functions
 from experiments import margin, spheres
-from experiments import points as evaluation
 from utils import images, networks
 from utils.attacks import decoreco, shift, starts
 from utils.attacks.contract import Released
@@ -47,7 +46,7 @@ def test_points_have_length_one_and_are_no_rows_of_the_first_weights():
     assert torch.allclose(x.norm(dim=1), torch.ones(9).double()) and 0 < labels.sum() < 9
     assert torch.equal(labels, (x[:, 0] > 0).double()) and torch.equal(labels, labels.sort().values)
     weight = networks.initial(RECIPE._replace(start=1.0), 5, 0)[0].weight
-    assert evaluation.cosines(weight, x).abs().max() < 1 - 1e-6
+    assert spheres.cosines(weight, x).abs().max() < 1 - 1e-6
 
 
 def test_descent_ends_below_its_target_keeps_what_the_points_do_not_see_and_takes_time():
