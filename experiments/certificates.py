@@ -3,23 +3,14 @@
 The evaluator has the training images: everything here is about what a KKT set of them (`kkt_sets`) allows.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from scipy.optimize import nnls
 from torch.nn.functional import normalize
 
-from experiments.kkt_sets import (
-    KKTSet,
-    best_multipliers,
-    input_gradients,
-    margins,
-    paired,
-    planted,
-    to_hyperplanes,
-    unseen,
-)
-from experiments.margin import distance_with_slopes
+from experiments import kkt_sets
+from experiments.margin import distance_with_slopes, smallest_residual
 from utils import images, measures, networks
 from utils.attacks import contract, decoreco
 from utils.errors import InputError
@@ -30,13 +21,9 @@ from utils.networks import within
 from utils.training import stationary
 
 NEAR = 0.01  # a neuron bends at an image if its hyperplane is so near
-
-
-class Retrained(NamedTuple):
-    """A network that was trained anew, compared with the given one."""
-
-    agreement: float  # share of fresh photographs that both put into the same class
-    cosine: float  # the smaller one of the two groups' Σ_j |v_j|(w_j, b_j)
+# Two networks compared: the share of fresh photographs that both put into the same class, and the smaller cosine of the
+# two groups' Σ_j |v_j|(w_j, b_j).
+Compared = namedtuple("Compared", "agreement cosine")
 
 
 # ---- The network and its training images ----
@@ -63,22 +50,20 @@ def trained(part, neurons, epochs, seed):
 
 def fitted(network, points, signs):
     """The set of a trained network, scaled to a smallest margin of 1, with its best λ."""
-    smallest = margins(KKTSet(network, points, signs, None)).min().item()
+    smallest = kkt_sets.margins(kkt_sets.KKTSet(network, points, signs, None)).min().item()
     if smallest <= 0:
         raise InputError("A training image is misjudged: raise EPOCHS or NEURONS.")
-    network = change(network, lambda p: p / smallest**0.5)
-    return best_multipliers(KKTSet(network, points, signs, torch.zeros_like(signs)))
+    return explained(change(network, lambda p: p / smallest**0.5), images.Part(points, (signs + 1) / 2))
 
 
 def explained(network, part):
     """The set of a Part's images, whoever they are, with the λ ≥ 0 that explain a network best."""
-    signs = losses.signs(part.labels)
-    return best_multipliers(KKTSet(network, part.images, signs, torch.zeros_like(signs)))
+    return kkt_sets.KKTSet(network, part.images, losses.signs(part.labels), smallest_residual(network, *part)[1])
 
 
 def at_kinks(kkt, near=NEAR):
     """ε/‖θ‖ with λ ≥ 0 and slopes in [0, 1] at kinks nearer than `near`, made small in turns."""
-    bends = to_hyperplanes(kkt.network, kkt.points) < near
+    bends = kkt_sets.to_hyperplanes(kkt.network, kkt.points) < near
     return distance_with_slopes(kkt.network, kkt.points, kkt.signs, bends)
 
 
@@ -89,17 +74,17 @@ def shortest(rows, least):
     """The shortest v with rows·v ≥ least (Lawson and Hanson)."""
     system = torch.cat([rows, least[:, None]], 1).mT.cpu().numpy()
     target = [0.0] * (len(system) - 1) + [1.0]
-    found = torch.from_numpy(nnls(system, target, maxiter=30 * system.shape[1])[0])
-    missed = (torch.from_numpy(system) @ found - torch.tensor(target)).to(rows)
+    solution, _ = nnls(system, target, maxiter=30 * system.shape[1])
+    missed = torch.from_numpy(system @ solution - target).to(rows)
     return -missed[:-1] / missed[-1]
 
 
 def halves(network, x, photographs):
     """u (n, d) of (eq-halves), a hundredth shorter, so that cells are not left."""
-    basis, rooms = networks.span(network, 1e-9), to_hyperplanes(network, x)
+    basis, rooms = networks.span(network, 1e-9), kkt_sets.to_hyperplanes(network, x)
     weight = normalize(network[0].weight) @ basis  # (h, r)
     moves = (photographs - x) @ basis  # (n, d) @ (d, r)
-    for i, (room, slope) in enumerate(zip(rooms, input_gradients(network, x) @ basis)):
+    for i, (room, slope) in enumerate(zip(rooms, kkt_sets.input_gradients(network, x) @ basis)):
         bends = room < NEAR
         fixed = networks.span_of(torch.cat([weight[bends], normalize(slope[None])]))
         rows = weight[~bends] - within(weight[~bends], fixed)
@@ -115,11 +100,11 @@ def halves(network, x, photographs):
 def moved(network, photographs, labels, steps):
     """Photographs (n, d), moved by the stationarity attack, in the span of W₁ only."""
     recipe = networks.perceptron("margin", len(network[0].weight))
-    found = decoreco.attack(
+    attack = decoreco.attack(
         contract.Released(network, labels, recipe), photographs, rule="margin", labels=labels, iterations=steps,
         lambda_min=0.0, range_weight=0.0, dtype=torch.float64, basis=networks.span(network, 1e-9),
     )  # fmt: skip
-    return explained(network, images.Part(found.images, labels))
+    return explained(network, images.Part(attack.images, labels))
 
 
 def alternatives(truth, chosen, u, steps):
@@ -128,14 +113,14 @@ def alternatives(truth, chosen, u, steps):
     `chosen` is a Part of photographs, one per image, and u (n, d) are the `halves` towards them. Both halves of *split*
     and *planted* have the pre-activations of the image near kinks: the truth's slopes and its number do for them.
     """
-    photographs, network = chosen.images, truth.network
+    photographs, network, hidden = chosen.images, truth.network, kkt_sets.unseen(truth, chosen.images)
     inside = moved(network, photographs, chosen.labels, steps)
     free = photographs - within(photographs, networks.span(network, 1e-9))
     sets = {
         "original": truth,
-        "planted": planted(truth, photographs),
-        "split": paired(truth, u + unseen(truth, photographs)),
-        "moved": paired(inside, free),
+        "planted": kkt_sets.paired(truth, hidden),
+        "split": kkt_sets.paired(truth, u + hidden),
+        "moved": kkt_sets.paired(inside, free),
         "photographs": explained(network, chosen),
     }
     numbers = {"original": at_kinks(truth), "moved": at_kinks(inside), "photographs": at_kinks(sets["photographs"])}
@@ -149,29 +134,25 @@ def as_part(kkt):
 
 
 def compare(one, other, fresh):
-    """Compare two networks on fresh photographs (k, d): Retrained."""
+    """Compare two networks on fresh photographs (k, d): Compared."""
     named = [forward(net, fresh)[1][-1] > 0 for net in (one, other)]
     # s₊ and s₋ of both networks: (h,) @ (h, d + 1) -> (d + 1,)
     sums = [[(s * net[1].weight[0]).clamp_min(0) @ joint(net[0]) for s in (1, -1)] for net in (one, other)]
     cosines = [torch.cosine_similarity(a, b, dim=0).item() for a, b in zip(*sums)]
-    return Retrained((named[0] == named[1]).double().mean().item(), min(cosines))
-
-
-def shares_alike(points, truth, chosen, shape):
-    """Of points (n, d): the share like any training image (m, d), and like the photograph chosen for them (n, d)."""
-    own = detail_ncc(points, chosen, shape).diagonal()
-    return [
-        (part > measures.ALIKE).double().mean().item() for part in (measures.match(points, truth, shape).signed, own)
-    ]
+    return Compared((named[0] == named[1]).double().mean().item(), min(cosines))
 
 
 def lookalikes(sets, truth, photographs, centre, shape):
-    """`shares_alike` of the pictures of every set, {name: two shares}; of a pair the first, and of the split set all.
+    """The shares of the pictures of every set like any training image, and like the photograph chosen for them.
 
-    `centre` (n, d) are the centres of the split set's cells; of them those count whose image has λ > 0.
+    {name: two shares}; of a pair the first counts, and of the split set all. `centre` (n, d) are the centres of the
+    split set's cells; of them those count whose image has λ > 0.
     """
-    n, needed = len(photographs), truth.multipliers > 0
-    found = {name: (kkt.points[:n], photographs) for name, kkt in sets.items()}
-    found["split/second"] = sets["split"].points[n:], photographs
-    found["split/merged"] = centre[needed], photographs[needed]
-    return {name: shares_alike(points, truth.points, own, shape) for name, (points, own) in found.items()}
+    n, needed, shares = len(photographs), truth.multipliers > 0, {}
+    shown = {name: (kkt.points[:n], photographs) for name, kkt in sets.items()}
+    shown["split/second"] = sets["split"].points[n:], photographs
+    shown["split/merged"] = centre[needed], photographs[needed]
+    for name, (points, own) in shown.items():
+        best = measures.match(points, truth.points, shape).signed, detail_ncc(points, own, shape).diagonal()
+        shares[name] = [(part > measures.ALIKE).double().mean().item() for part in best]
+    return shares

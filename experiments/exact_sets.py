@@ -16,8 +16,8 @@ def one_class(x):
     lifted = bordered(x / x.norm(dim=1).mean()).mT  # (d+1, n)
     target = torch.zeros_like(lifted[:, 0])
     target[-1] = 1
-    found, _ = nnls(lifted.cpu().numpy(), target.cpu().numpy(), maxiter=100 * len(x))
-    support = torch.as_tensor(found).to(x) > 0
+    solution, _ = nnls(lifted.cpu().numpy(), target.cpu().numpy(), maxiter=100 * len(x))
+    support = torch.as_tensor(solution).to(x) > 0
     alpha = torch.zeros_like(x[:, 0])
     if support.any():
         inverse = torch.linalg.pinv(x[support])  # (d, s)
@@ -48,7 +48,7 @@ def compatible(points, signs, bias=True, gap=0.02):
 
 
 def two_groups(points, signs, neurons=1, bias=True, seed=0):
-    """The network with random shares τ, and λ, of which given points are a KKT set."""
+    """The network with random shares τ, and λ, of which these points are a KKT set."""
     generator, first, second = torch.Generator().manual_seed(seed), [], []
     multipliers = torch.zeros_like(signs)
     for sign in (1, -1):

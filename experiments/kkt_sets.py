@@ -6,11 +6,11 @@ the network is affine. Equations in brackets are those of the chapter on merge a
 """
 
 import math
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
 
-from experiments.margin import smallest_residual
 from utils.kernels.layers import flatten, forward, pullback
 
 
@@ -23,20 +23,11 @@ class KKTSet(NamedTuple):
     multipliers: torch.Tensor  # λ (n,)
 
 
-class Conditions(NamedTuple):
-    """By how much each condition of a KKT set is missed; all four are zero at one."""
-
-    stationarity: float  # ε/‖θ‖, ε = ‖θ − Σ λ_i y_i ∇_θΦ(x_i)‖
-    violation: float  # max_i (1 − y_iΦ(x_i)), at least 0
-    negativity: float  # max_i −λ_i, at least 0
-    slackness: float  # δ = max_i λ_i(y_iΦ(x_i) − 1), at least 0
-
-
-class Bounds(NamedTuple):
-    """Two lower bounds on how far a point can be split along a direction."""
-
-    quoted: float  # (eq-theorem5)
-    derived: float  # (eq-split-bound)
+# By how much each condition of a KKT set is missed; all four are zero at one: ε/‖θ‖ for ε = ‖θ − Σ λ_i y_i ∇_θΦ(x_i)‖,
+# and, at least 0 each, max_i (1 − y_iΦ(x_i)), max_i −λ_i, and δ = max_i λ_i(y_iΦ(x_i) − 1).
+Conditions = namedtuple("Conditions", "stationarity violation negativity slackness")
+# Two lower bounds on how far a point can be split along a direction: (eq-theorem5) and (eq-split-bound).
+Bounds = namedtuple("Bounds", "quoted derived")
 
 
 # ---- What a set says of a network ----
@@ -69,11 +60,6 @@ def conditions(kkt):
     beyond, missing = margins(kkt) - 1, residual(kkt).norm() / flatten(kkt.network).norm()
     worst = (-beyond, -kkt.multipliers, kkt.multipliers * beyond)
     return Conditions(missing.item(), *(max(0.0, part.max().item()) for part in worst))
-
-
-def best_multipliers(kkt):
-    """The set with the λ ≥ 0 that make its residual smallest."""
-    return kkt._replace(multipliers=smallest_residual(kkt.network, kkt.points, (kkt.signs + 1) / 2)[1])
 
 
 # ---- Cells ----
@@ -130,7 +116,10 @@ def replaced(kkt, which, points, multipliers):
 
 
 def paired(kkt, free):
-    """The set with x + free and x − free in the place of every x, each with λ/2; all pluses come first."""
+    """The set with x + free and x − free in the place of every x, each with λ/2; all pluses come first.
+
+    It is the planted set (eq-planted-set) if `free` is what of photographs is `unseen`.
+    """
     points = torch.cat([kkt.points + free, kkt.points - free])
     return KKTSet(kkt.network, points, kkt.signs.repeat(2), kkt.multipliers.repeat(2) / 2)
 
@@ -143,11 +132,6 @@ def unseen(kkt, photographs):
     basis = vectors[values > 1e-10 * values[0]].mT  # (d, r)
     rest = photographs - photographs @ basis @ basis.mT
     return rest - rest @ basis @ basis.mT  # against the rounding of the first time
-
-
-def planted(kkt, photographs):
-    """The planted set (eq-planted-set): photographs (n, d), one per point."""
-    return paired(kkt, unseen(kkt, photographs))
 
 
 def faraway(kkt, distance, seed):

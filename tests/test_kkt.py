@@ -137,7 +137,7 @@ def test_planted_and_faraway_sets_keep_residual_and_margins(seed, distance, trai
     assert exact_sets.residual_change(far, kkt) < 1e-14 * max(1.0, distance) * 1e3
     assert (kkt_sets.margins(far) > 1 - 1e-8).all()
     wishes = drawn(*kkt.points.shape, seed=seed)
-    made = kkt_sets.planted(kkt, wishes)
+    made = kkt_sets.paired(kkt, kkt_sets.unseen(kkt, wishes))
     assert (kkt_sets.residual(made) - kkt_sets.residual(kkt)).abs().max() < 1e-10
     assert torch.allclose(kkt_sets.margins(made), kkt_sets.margins(kkt).repeat(2), atol=1e-9)
     free = kkt_sets.unseen(kkt, wishes)
