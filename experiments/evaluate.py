@@ -30,8 +30,6 @@ TABLE_1 = {
 }
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
 GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
-# Of n images: each one's most similar reference (n,), and the SSIM with it (n,).
-Nearest = namedtuple("Nearest", "index similarity")
 # Of m training images: SSIM with the reconstruction compared with it (m,), and that one as it was compared (m, d).
 Matches = namedtuple("Matches", "ssim pictures")
 
@@ -65,10 +63,10 @@ def likeness(trial):
 
 def nearer_to_start(trial):
     """The share of reconstructions more like their own start than any training image, and than any held-out one."""
-    found, shape = trial.attack.images, trial.data.shape
-    own = detail_ncc(found, trial.start, shape).diagonal()
+    ours, shape = trial.attack.images, trial.data.shape
+    own = detail_ncc(ours, trial.start, shape).diagonal()
     parts = (trial.victim.seen(part.images) for part in (trial.data.secret, trial.data.held_out))
-    return [(own > detail_ncc(found, part, shape).amax(1)).double().mean().item() for part in parts]
+    return [(own > detail_ncc(ours, part, shape).amax(1)).double().mean().item() for part in parts]
 
 
 def natural(images, shape):
@@ -103,8 +101,8 @@ def solved(trial):
 
 
 def nearest(images, references, shape):
-    """Find the structurally most similar reference of every image: Nearest."""
-    return Nearest(*reversed(ssim(images, references, shape).max(1)))
+    """The structurally most similar reference of every image: indices (n,)."""
+    return ssim(images, references, shape).argmax(1)
 
 
 def compare(trial, candidates, picture):
@@ -158,27 +156,25 @@ def best_baseline(trial, evaluated, measure):
     return max(measure(evaluated(trial, baseline(trial))) for baseline in BASELINES.values())
 
 
-def rows_of_weights(trial):
-    """RESULTS of a bilevel attack; the baseline is the start as it is, before any attack."""
+def numbers_of_weights(trial):
+    """{quantity: (value, baseline, the paper's)} of a bilevel attack; the baseline is the start, before any attack."""
     _, model, place, knowledge = trial.name
     square = networks.flatten(trial.victim.released.network).square().mean().item()  # ‖θ*‖² per weight
     far, before = relative_distance(trial), trial.attack.history[0].item()
-    found, own, start = trial.attack.images, trial.data.secret.images, trial.start
-    to_training, at_first, to_start = (l2(*p).amin(1).mean() for p in ((found, own), (start, own), (found, start)))
-    listed = {
+    ours, own, start = trial.attack.images, trial.data.secret.images, trial.start
+    to_training, at_first, to_start = (l2(*p).amin(1).mean() for p in ((ours, own), (start, own), (ours, start)))
+    return {
         "relative_distance": (far, before),
         "mean_square_distance": (far * square, before * square, TABLE_1[model][place]),
         "nearest_training_l2": (to_training, at_first),
         "nearest_start_l2": (to_start, 0.0),
-    } | rows_of_leak(trial)
-    if knowledge:
-        listed["inner_gradient_norm"] = trial.attack.details.gradient_norm, None
-        listed["outer_converged"] = solved(trial), None
-    return listed
+        "inner_gradient_norm": (trial.attack.details.gradient_norm if knowledge else None, None),
+        "outer_converged": (solved(trial) if knowledge else None, None),
+    }
 
 
-def rows_of_pictures(trial):
-    """RESULTS of an attack on coefficients; the baseline is the best of BASELINES, or the loss of the start."""
+def numbers_of_pictures(trial):
+    """{quantity: (value, baseline)} of an attack on coefficients; baseline is the best of BASELINES, or the start's."""
 
     def beside(evaluated, measure):
         return measure(evaluated(trial)), best_baseline(trial, evaluated, measure)
@@ -189,23 +185,23 @@ def rows_of_pictures(trial):
         "mean_ssim": beside(published, lambda matches: matches.ssim.mean().item()),
         "attack_loss": (trial.attack.loss, trial.attack.history[0]),
         "seconds": (trial.attack.seconds, None),
-    } | rows_of_leak(trial)
+    }
 
 
-def rows_of_leak(trial):
+def numbers_of_leak(trial):
     """What leaked beside the untouched start, and how well recurrence tells it, where it was measured."""
     ours, start = leak(trial), leak(trial, trial.start)
     recurrence = detections(trial).get("recurrence") if trial.again else None
-    found = {
+    return {
         "leak_auc": (ours.auc.value, start.auc.value),
         "leak_auc_low": (ours.auc.low, start.auc.low),
         "above": (ours.above, start.above),
         "alike": (ours.alike, ours.alike_held_out),
+        "detector_auc": (recurrence and recurrence.auc.value, None),
     }
-    return found | ({"detector_auc": (recurrence.auc.value, None)} if recurrence else {})
 
 
 def rows(trial):
     """The trial's numbers for RESULTS, under its name: of weights if the attack trains, of pictures otherwise."""
-    found = rows_of_pictures(trial) if trial.attack.network is None else rows_of_weights(trial)
-    return rows_named(trial.name.prefix, trial.seed, found)
+    numbers = numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
+    return rows_named(trial.name.prefix, trial.seed, numbers | numbers_of_leak(trial))

@@ -4,39 +4,25 @@ An experiment of the evaluator, who has the training images. A *set* holds m ima
 The four sets are, in this order, those of SETS.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
 from experiments import evaluate
 from utils import images, measures, networks, trial
 from utils.attacks import bilevel, decoreco, starts
-from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.training import stationary
 
 SETS = ("training", "partition", "noise", "held_out")
 
 
-class Grid(NamedTuple):
-    """What an attack made of S starts, and what they were before."""
-
-    start: torch.Tensor  # (S, m, d)
-    early: torch.Tensor  # after a quarter of the steps (S, m, d)
-    found: torch.Tensor  # (S, m, d)
-    start_loss: torch.Tensor  # the attacker's (S,)
-    loss: torch.Tensor  # (S,)
-    start_distance: torch.Tensor  # to the four sets (S, 4)
-    early_distance: torch.Tensor  # (S, 4)
-    distance: torch.Tensor  # (S, 4)
-
-
-class Target(NamedTuple):
-    """A victim, and where the attacks on it move."""
-
-    released: Released
-    mean: torch.Tensor  # (d,), which is subtracted from the candidates
-    basis: torch.Tensor  # (d, r), orthonormal
+# What an attack made of S starts: the images before it, after a quarter of the steps and at the end (S, m, d), the
+# attacker's loss before and at the end (S,), and the distances of these images to the four sets (S, 4).
+Grid = namedtuple("Grid", "start early end start_loss loss start_distance early_distance distance")
+# A victim, Released, and where the attacks on it move: the mean (d,) that is subtracted from the candidates, and an
+# orthonormal basis (d, r).
+Target = namedtuple("Target", "released mean basis")
 
 
 # ---- The starts ----
@@ -102,8 +88,8 @@ def bilevel_attack(target):
     """The bilevel attack for `explore`, of which the end alone is known."""
 
     def attack(start):
-        found = bilevel.attack(target.released, start, progress=True)
-        return found.images, found.images, found.history[0], found.loss
+        end = bilevel.attack(target.released, start, progress=True)
+        return end.images, end.images, end.history[0], end.loss
 
     return attack
 
@@ -116,20 +102,13 @@ def adam_attack(target, steps, rate, dtype=torch.float32):
 
     def attack(start):
         counts = max(1, steps // 4), steps
-        early, found = (decoreco.attack(released, start - mean, iterations=count, **settings) for count in counts)
-        return early.images + mean, found.images + mean, early.history[0], found.loss
+        early, end = (decoreco.attack(released, start - mean, iterations=count, **settings) for count in counts)
+        return early.images + mean, end.images + mean, early.history[0], end.loss
 
     return attack
 
 
 # ---- A grid of starts, and its numbers ----
-
-
-def mean_distance(sets, references, shape):
-    """The mean L2 distance of S sets (S, m, d) to the most similar references: (S,)."""
-    flat = sets.flatten(0, 1)  # (S, m, d) -> (S·m, d)
-    index = evaluate.nearest(flat, references, shape).index
-    return (flat - references[index]).norm(dim=1).view(sets.shape[:2]).mean(1)
 
 
 def explore(attack, sets, mixed, shape, at_once):
@@ -143,35 +122,38 @@ def explore(attack, sets, mixed, shape, at_once):
     distinct, place = place.unique(return_inverse=True)
     start = mixture(truth, known, noise, first[distinct], second[distinct])
     batches = [attack(part) for part in start.split(at_once)]
-    early, found, start_loss, loss = map(torch.cat, zip(*batches))
+    early, end, start_loss, loss = map(torch.cat, zip(*batches))
 
-    def away(x):
-        return torch.stack([mean_distance(x, part, shape) for part in sets], 1)
+    def away(x):  # the mean L2 distances of S sets (S, m, d) to the most similar images of the four
+        flat = x.flatten(0, 1)  # (S, m, d) -> (S·m, d)
+        gaps = [flat - part[evaluate.nearest(flat, part, shape)] for part in sets]
+        return torch.stack([gap.norm(dim=1).view(x.shape[:2]).mean(1) for gap in gaps], 1)
 
-    all_of = start, early, found, start_loss, loss, *map(away, (start, early, found))
+    all_of = start, early, end, start_loss, loss, *map(away, (start, early, end))
     return Grid(*(part[place] for part in all_of))
 
 
 def numbers_of(grid, s, sets, shape, without):
     """{quantity: (value, baseline)} of start s; `without` a training image in it, also the leak AUC."""
-    before, aim, found = grid.start_distance[s].tolist(), sets[0] - grid.start[s], {}
-    for when, x, after in (("early_", grid.early, grid.early_distance), ("", grid.found, grid.distance)):
+    before, aim = grid.start_distance[s].tolist(), sets[0] - grid.start[s]
+    numbers = {"loss": (grid.loss[s].item(), grid.start_loss[s].item())}
+    for when, x, after in (("early_", grid.early, grid.early_distance), ("", grid.end, grid.distance)):
         step = x[s] - grid.start[s]
         for name, pair in zip(SETS, zip(after[s].tolist(), before)):
-            found[f"{when}distance_to_{name}"] = pair
-        found[f"{when}moved"] = step.norm(dim=-1).mean().item(), None
+            numbers[f"{when}distance_to_{name}"] = pair
+        numbers[f"{when}moved"] = step.norm(dim=-1).mean().item(), None
     towards = (step * aim).sum(-1) / aim.norm(dim=-1).clamp_min(1e-12)
-    found["towards_truth"] = towards.mean().item(), aim.norm(dim=-1).mean().item()
+    numbers["towards_truth"] = towards.mean().item(), aim.norm(dim=-1).mean().item()
     if without:
-        both = grid.found, grid.start
-        found["leak_auc"] = [measures.leak(x[s], sets[0], sets[3], shape).auc.value for x in both]
-    return found | {"loss": (grid.loss[s].item(), grid.start_loss[s].item())}
+        both = grid.end, grid.start
+        numbers["leak_auc"] = [measures.leak(x[s], sets[0], sets[3], shape).auc.value for x in both]
+    return numbers
 
 
 def rows(name, grid, mixed, seed, sets, shape):
     """All numbers of an attack's Grid, as Rows."""
     listed = []
     for s, (a, b) in enumerate(mixed.T.tolist()):
-        found = numbers_of(grid, s, sets, shape, a * b == 0)
-        listed += trial.rows(f"landscape/{name}", seed, found, lambda_1=a, lambda_2=b)
+        numbers = numbers_of(grid, s, sets, shape, a * b == 0)
+        listed += trial.rows(f"landscape/{name}", seed, numbers, lambda_1=a, lambda_2=b)
     return listed

@@ -52,8 +52,8 @@ def test_a_grid_knows_the_distances_of_its_starts(explored, toy, sets):
     assert torch.allclose(found.start, mixtures.mixture(*sets, *MIXED), atol=1e-9)
     for place, k in ((8, 0), (2, 1), (0, 2)):
         assert found.start_distance[place, k] <= 1e-9
-    pictures = found.found[4]
-    near = evaluate.nearest(pictures, sets[1], toy.shape).index
+    pictures = found.end[4]
+    near = evaluate.nearest(pictures, sets[1], toy.shape)
     assert torch.allclose(found.distance[4, 1], (pictures - sets[1][near]).norm(dim=1).mean())
     assert not torch.allclose(found.early_distance[4], found.distance[4])
     assert torch.allclose(found.early_distance[0, 2], (found.early[0] - sets[2]).norm(dim=1).mean())
@@ -61,9 +61,9 @@ def test_a_grid_knows_the_distances_of_its_starts(explored, toy, sets):
 
 def test_a_grid_in_slices_is_the_same_and_attacks_noise_once(explored):
     whole, slices = explored(9), explored(2)
-    assert torch.allclose(whole.found, slices.found, atol=1e-6)
+    assert torch.allclose(whole.end, slices.end, atol=1e-6)
     for place in (3, 6):  # λ₂ = 0
-        assert torch.equal(whole.found[place], whole.found[0])
+        assert torch.equal(whole.end[place], whole.end[0])
 
 
 def test_lines_go_through_their_points(sets):
