@@ -116,24 +116,24 @@ def trained_from(begin, x, known, target):
 
     Not a number where training does not converge.
     """
-    found = one_hidden.solve(x, known.labels, known.recipe.weight_decay, begin, 1e-6)
-    pairs = zip(found.weights.first, found.weights.second)
+    solved = one_hidden.solve(x, known.labels, known.recipe.weight_decay, begin, 1e-6)
+    pairs = zip(solved.weights.first, solved.weights.second)
     nets = [one_hidden.network(one_hidden.Weights(*pair, begin.sharpness)) for pair in pairs]
     for measure in (networks.distance, networks.matched_distance):
         values = torch.tensor([measure(net, target) for net in nets])
-        yield torch.where(found.converged.cpu(), values, torch.nan)
+        yield torch.where(solved.converged.cpu(), values, torch.nan)
 
 
 def losses_on(x, model):
     """{loss: (S,)} of images (S, m, r); with a hidden layer the bilevel loss in four readings."""
     known = model.known
-    found = {"stationarity": stationarity_loss(x, known)[0], "DecoReco": free_loss(x, known)}
+    losses = {"stationarity": stationarity_loss(x, known)[0], "DecoReco": free_loss(x, known)}
+    own = bilevel_loss(x, known)
     if not model.begins:
-        return found | {"bilevel": bilevel_loss(x, known)}
+        return losses | {"bilevel": own}
     plain, matched = trained_from(model.begins[0], x, known, model.target)
     other, _ = trained_from(model.begins[1], x, known, model.target)
-    own = bilevel_loss(x, known)
-    return found | {"bilevel": plain, "another θ⁰": other, "matched": matched, "from θ*": own}
+    return losses | {"bilevel": plain, "another θ⁰": other, "matched": matched, "from θ*": own}
 
 
 # ---- Minima that the losses share, and how they are curved there ----
@@ -148,11 +148,12 @@ def common_minima(released, sets, model, iterations):
     for name, start in zip(("partition", "noise"), sets[1:]):
         ends[name] = bilevel.attack(released, start).images
     start = model.sets[2]
-    found = solvers.lbfgs(
-        lambda v: [part.flatten() for part in stationarity_loss(v.view_as(start), model.known)],
-        start.flatten(), value_tolerance=1e-13, iterations=iterations,
-    )  # fmt: skip
-    return ends | {"noise_stationarity": found.x.view_as(start) @ model.basis.mT}
+
+    def objective(v):
+        return [part.flatten() for part in stationarity_loss(v.view_as(start), model.known)]
+
+    end = solvers.lbfgs(objective, start.flatten(), value_tolerance=1e-13, iterations=iterations).x
+    return ends | {"noise_stationarity": end.view_as(start) @ model.basis.mT}
 
 
 def spectra(x, known):
@@ -177,22 +178,17 @@ def spectra(x, known):
     return [size.square().sort().values for size in sizes]
 
 
-def condition(values):
-    """The largest over the smallest eigenvalue, of those that are not zero."""
-    return (values[-1] / values[values > 1e-12 * values[-1]][0]).item()
-
-
 def free_condition(x):
-    """The same for l_free of the affine model, 1/(1ᵀ(X̄X̄ᵀ)⁻¹1)."""
+    """The condition number of the Hessian of l_free of the affine model, 1/(1ᵀ(X̄X̄ᵀ)⁻¹1)."""
     rows = one_hidden.bordered(x)
     return 1 / torch.linalg.solve(rows @ rows.mT, torch.ones_like(x[:, 0])).sum().item()
 
 
-def conditions(x, released):
-    """The condition numbers of l_bi, l_st and l_free at a common minimum x (m, d) of the affine model."""
+def condition_numbers(x, released):
+    """The largest over the smallest eigenvalue but zeros, of l_bi, l_st and l_free at a common minimum x (m, d)."""
     exact = spectra(x, released)
     assert (exact[0] <= exact[1] * (1 + 1e-6)).all()  # l_bi ≤ l_st
-    return (*map(condition, exact), free_condition(x))
+    return *((v[-1] / v[v > 1e-12 * v[-1]][0]).item() for v in exact), free_condition(x)
 
 
 def line(a, b, points, beyond=0.5):
