@@ -11,7 +11,6 @@ from utils.attacks.contract import Released
 from utils.errors import choose
 from utils.kernels import one_hidden
 from utils.kernels.similarity import pairwise_ssim
-from utils.notebook import report
 from utils.training import stationary
 
 STARTS = ("random", "ground_truth", "partition")
@@ -36,60 +35,48 @@ class Reading(NamedTuple):
     prepared: bool = False  # whether the start is prepared first
 
 
-SOLVED = {"victim": "stationary", "inner": "stationary"}
-BASES = {"lazy": Reading(), "trained": Reading(**SOLVED, sharpness=10.0, decay=1e-2)}  # type: ignore[arg-type]
-CHANGES: dict[str, dict[str, dict[str, Any]]] = {  # of a base: {name: what differs}
-    "lazy": {
-        "": {},
-        "θ⁰ unknown": {"knowledge": "unknown"},
-        "from θ*": {"knowledge": "weights"},
-        "trained for 11 steps": {"trained": 11},
-        "U(0, 1)": {"draw": "uniform"},
-        "U(0, 1), rate 1e-5": {"draw": "uniform", "rate": 1e-5},
-        "U(0, 1), θ⁰ unknown": {"draw": "uniform", "knowledge": "unknown"},
-        "U(0, 1), rate 1e-5, θ⁰ unknown": {"draw": "uniform", "rate": 1e-5, "knowledge": "unknown"},
-        "U(±1/√d)": {"draw": "small"},
-        "softplus": {"sharpness": 10.0},
-        "μ = 0.1": {"decay": 0.1},
-        "rate 0.1": {"rate": 0.1},
-        "rate 1": {"rate": 1.0},
-        "K = 100": {"trained": 100, "inner_steps": 100, "steps": 4},
-        "inner L-BFGS": {"victim": "quasi-Newton", "inner": "quasi-Newton"},
-        "fixed η": {"outer": "fixed"},
-        "h = 16": {"width": 16},
-        "h = 1024": {"width": 1024, "steps": 4},
-        "h = 6144, no attack": {"width": 6144, "steps": 0},
-        "m = 10": {"images": 10},
-        "m = 100": {"images": 100},
-        "m = 500": {"images": 500, "steps": 2},
-    },
-    "trained": {
-        "": {},
-        "θ⁰ unknown": {"knowledge": "unknown"},
-        "from θ*": {"knowledge": "weights", "steps": 40},
-        "from θ*, prepared": {"knowledge": "weights", "prepared": True},
-        "from θ*, K = 10": {"knowledge": "weights", "inner": "descent"},
-        "K = 10": {"inner": "descent"},
-        "U(0, 1)": {"draw": "uniform"},
-        "U(0, 1), θ⁰ unknown": {"draw": "uniform", "knowledge": "unknown"},
-        "β = 1": {"sharpness": 1.0},
-        "β = 100": {"sharpness": 100.0},
-        "μ = 0.001": {"decay": 1e-3},
-        "μ = 0.1": {"decay": 0.1},
-        "from θ*, fixed η": {"knowledge": "weights", "outer": "fixed"},
-        "h = 16": {"width": 16},
-        "h = 256": {"width": 256},
-        "m = 10": {"images": 10},
-        "m = 100": {"images": 100},
-    },
+BASES = {"lazy": Reading(), "trained": Reading(sharpness=10.0, decay=1e-2, victim="stationary", inner="stationary")}
+READINGS: dict[str, dict[str, Any]] = {  # {name: in what it differs from the base that it begins with}
+    "lazy": {},
+    "lazy, θ⁰ unknown": {"knowledge": "unknown"},
+    "lazy, from θ*": {"knowledge": "weights"},
+    "lazy, trained for 11 steps": {"trained": 11},
+    "lazy, U(0, 1)": {"draw": "uniform"},
+    "lazy, U(0, 1), rate 1e-5": {"draw": "uniform", "rate": 1e-5},
+    "lazy, U(0, 1), θ⁰ unknown": {"draw": "uniform", "knowledge": "unknown"},
+    "lazy, U(0, 1), rate 1e-5, θ⁰ unknown": {"draw": "uniform", "rate": 1e-5, "knowledge": "unknown"},
+    "lazy, U(±1/√d)": {"draw": "small"},
+    "lazy, softplus": {"sharpness": 10.0},
+    "lazy, μ = 0.1": {"decay": 0.1},
+    "lazy, rate 0.1": {"rate": 0.1},
+    "lazy, rate 1": {"rate": 1.0},
+    "lazy, K = 100": {"trained": 100, "inner_steps": 100, "steps": 4},
+    "lazy, inner L-BFGS": {"victim": "quasi-Newton", "inner": "quasi-Newton"},
+    "lazy, fixed η": {"outer": "fixed"},
+    "lazy, h = 16": {"width": 16},
+    "lazy, h = 1024": {"width": 1024, "steps": 4},
+    "lazy, h = 6144, no attack": {"width": 6144, "steps": 0},
+    "lazy, m = 10": {"images": 10},
+    "lazy, m = 100": {"images": 100},
+    "lazy, m = 500": {"images": 500, "steps": 2},
+    "trained": {},
+    "trained, θ⁰ unknown": {"knowledge": "unknown"},
+    "trained, from θ*": {"knowledge": "weights", "steps": 40},
+    "trained, from θ*, prepared": {"knowledge": "weights", "prepared": True},
+    "trained, from θ*, K = 10": {"knowledge": "weights", "inner": "descent"},
+    "trained, K = 10": {"inner": "descent"},
+    "trained, U(0, 1)": {"draw": "uniform"},
+    "trained, U(0, 1), θ⁰ unknown": {"draw": "uniform", "knowledge": "unknown"},
+    "trained, β = 1": {"sharpness": 1.0},
+    "trained, β = 100": {"sharpness": 100.0},
+    "trained, μ = 0.001": {"decay": 1e-3},
+    "trained, μ = 0.1": {"decay": 0.1},
+    "trained, from θ*, fixed η": {"knowledge": "weights", "outer": "fixed"},
+    "trained, h = 16": {"width": 16},
+    "trained, h = 256": {"width": 256},
+    "trained, m = 10": {"images": 10},
+    "trained, m = 100": {"images": 100},
 }
-READINGS = {
-    f"{base}, {label}".removesuffix(", "): (base, changes)
-    for base, several in CHANGES.items()
-    for label, changes in several.items()
-}
-
-
 TRAINED = {"stationary": "until stationary", "quasi-Newton": "L-BFGS"}
 LABELS = {  # of settings, for a table
     "images": "images m", "width": "width h", "sharpness": "sharpness β", "decay": "weight decay μ",
@@ -106,14 +93,14 @@ WORDS: dict[str, dict] = {  # for values
 def in_words(name, value):
     """A setting of a reading and its value, for a table."""
     if isinstance(value, float) and 0 < value < math.inf:
-        value = report.typeset(f"{value:g}").removeprefix("1·")
+        value = trial.typeset(f"{value:g}").removeprefix("1·")
     return LABELS.get(name, name), WORDS.get(name, {}).get(value, str(value))
 
 
 def reading_of(name, **sizes):
     """The Reading of that name; `sizes` are its images, width and steps, unless it says so itself."""
-    base, changes = READINGS[choose("READING", name, READINGS)]
-    return BASES[base]._replace(**{**sizes, **changes})
+    changes = READINGS[choose("READING", name, READINGS)]
+    return BASES[name.partition(",")[0]]._replace(**sizes | changes)
 
 
 def recipe_of(reading):
@@ -122,44 +109,42 @@ def recipe_of(reading):
     return networks.one_hidden(reading.width, reading.decay, reading.sharpness, draw)
 
 
-def initial(reading, d, seed, device="cpu"):
+def first_weights(reading, d, seed, device="cpu"):
     """Draw θ⁰, a network for images of d values."""
     one, two = networks.initial(recipe_of(reading), d, seed, device=device)
     shrink = (reading.width / d) ** 0.5 if reading.draw == "small" else 1.0
     return one, networks.change((two,), lambda part: shrink * part)[0]
 
 
-def trained(reading, secret, theta0):
+def victim_of(reading, secret, theta0):
     """What is Released after training from a network θ⁰: a stationary point, or where training stops."""
     (x, y), recipe = secret, recipe_of(reading)
     if reading.victim == "stationary":
-        theta = one_hidden.weights(stationary.train(secret, recipe, start=theta0).released.network, reading.sharpness)
-    else:
-        steps, first = (reading.trained, reading.victim, reading.rate), one_hidden.weights(theta0, reading.sharpness)
-        theta = truncated.trained(x, y, reading.decay, first, *steps)
-    return Released(one_hidden.network(theta), y, recipe)
+        return stationary.train(secret, recipe, start=theta0).released
+    first, how = one_hidden.weights(theta0, reading.sharpness), (reading.trained, reading.victim, reading.rate)
+    return Released(one_hidden.network(truncated.trained(x, y, reading.decay, first, *how)), y, recipe)
 
 
 def of_victim(reading, target, theta0, secret):
-    """What is known of a victim with Weights θ*: {quantity: number}."""
+    """What is known of a victim with Weights θ*: {quantity: (number, no baseline)}."""
     x, y = secret
     slope = one_hidden.energy(one_hidden.pack(target), x, y, reading.decay, target.sharpness)[1]
     correct = (one_hidden.logits(x, target) > 0) == y
     far = one_hidden.square_distance(one_hidden.weights(theta0, reading.sharpness), target)
     return {
-        "victim_gradient_norm": slope.norm(),
-        "victim_accuracy": correct.double().mean(),
-        "theta0_distance": far / one_hidden.square_norm(target),
+        "victim_gradient_norm": (slope.norm(), None),
+        "victim_accuracy": (correct.double().mean(), None),
+        "theta0_distance": (far / one_hidden.square_norm(target), None),
     }
 
 
-def of_attack(found, start, before, after, target, shape):
+def of_attack(images, start, before, after, target, shape):
     """What came of attacks from three starts: {quantity: (numbers, baselines)}, each (3,)."""
     norm, count = one_hidden.square_norm(target), one_hidden.pack(target).numel()
     units = {"relative_distance": norm, "square_distance": 1, "mean_square_distance": count}
-    similar = torch.stack([pairwise_ssim(x, x0, shape).mean() for x, x0 in zip(found, start)])
+    similar = torch.stack([pairwise_ssim(x, x0, shape).mean() for x, x0 in zip(images, start)])
     return {name: (after / unit, before / unit) for name, unit in units.items()} | {
-        "moved": (truncated.moved(found, start, start[0].numel()), torch.zeros(3)),
+        "moved": (truncated.moved(images, start, start[0].numel()), torch.zeros(3)),
         "ssim_to_start": (similar, torch.ones(3)),
     }
 
@@ -169,17 +154,16 @@ def rows_of(reading, labelled, seed, device="cpu"):
     m = reading.images
     data = images.split(labelled, m, m, seed, device)
     secret, d = data.secret, data.secret.images.shape[1]
-    theta0 = initial(reading, d, 2 * seed, device)
-    released = trained(reading, secret, theta0)
+    theta0 = first_weights(reading, d, 2 * seed, device)
+    released = victim_of(reading, secret, theta0)
     target = one_hidden.weights(released.network, reading.sharpness)
-    starts_of = {"known": theta0, "unknown": initial(reading, d, 2 * seed + 1, device), "weights": None}
-    start = [starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)]
+    begins = {"known": theta0, "unknown": first_weights(reading, d, 2 * seed + 1, device), "weights": None}
+    start = torch.stack([starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)])
     inner = truncated.Training(reading.inner_steps, reading.inner, reading.rate)
     settings = {"iterations": reading.steps, "fixed": reading.outer == "fixed", "prepared": reading.prepared}
-    start = torch.stack(start)
-    found, before, after = truncated.attack(released, start, starts_of[reading.knowledge], inner, **settings)
-    attacked, listed = of_attack(found, start, before, after, target, data.shape), []
-    of_all = {name: (number, None) for name, number in of_victim(reading, target, theta0, secret).items()}
+    ends, before, after = truncated.attack(released, start, begins[reading.knowledge], inner, **settings)
+    attacked, listed = of_attack(ends, start, before, after, target, data.shape), []
+    of_all = of_victim(reading, target, theta0, secret)
     for k, place in enumerate(STARTS):
         of_one = {name: [part[k] for part in both] for name, both in attacked.items()}
         listed += trial.rows(f"reading/{place}", seed, of_one | of_all)
