@@ -1,6 +1,6 @@
 """How well an adversary's scores tell true reconstructions from inventions: the practice, the truth and the numbers."""
 
-from collections.abc import Callable
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
@@ -16,14 +16,9 @@ SCORES = (
 )  # fmt: skip
 
 
-class Reconstructions(NamedTuple):
-    """The reconstructions of one attack that scores tell apart."""
-
-    images: Callable  # of a detectors.Adversary: (n, d)
-    scores: Callable  # of a detectors.Adversary: {name: (n,)}
-    signed: bool  # whether a negative of a training image is an invention
-
-
+# The reconstructions of one attack that scores tell apart: functions of a detectors.Adversary, images -> (n, d) and
+# scores -> {name: (n,)}, and whether a negative of a training image is an invention.
+Reconstructions = namedtuple("Reconstructions", "images scores signed")
 ATTACKS = {
     "stationarity": Reconstructions(lambda adversary: adversary.attack.images, detectors.candidate_scores, True),
     "unmixing": Reconstructions(lambda adversary: adversary.surplus, detectors.surplus_scores, False),
@@ -38,22 +33,17 @@ class Judged(NamedTuple):
     null: torch.Tensor  # shows a held-out image, by the first likeness: true by chance
 
 
-def shows(adversary, images):
+def shows(adversary, images, in_pixels=False):
     """{attack: (n,)}, whether each reconstruction shows one of the images (m, d) without their mean."""
-    return {name: likeness(one, adversary, images, adversary.shape) > measures.ALIKE for name, one in ATTACKS.items()}
-
-
-def likeness(one, adversary, images, shape=None):
-    """How like each of an attack's reconstructions (n, d) is to the most similar image (m, d): (n,)."""
-    best = measures.match(one.images(adversary), images, shape)
-    return best.signed if one.signed else best.either
+    shape, bar = (None, measures.SOME) if in_pixels else (adversary.shape, measures.ALIKE)
+    best = {name: measures.match(one.images(adversary), images, shape) for name, one in ATTACKS.items()}
+    return {name: (one.signed if ATTACKS[name].signed else one.either) > bar for name, one in best.items()}
 
 
 def judge(adversary, training, held_out):
     """{attack: Judged} of an adversary's reconstructions, for training and held-out images (m, d), without a mean."""
-    truth, chance = shows(adversary, training), shows(adversary, held_out)
-    pixels = {name: likeness(one, adversary, training) > measures.SOME for name, one in ATTACKS.items()}
-    return {name: Judged(truth[name], pixels[name], chance[name]) for name in ATTACKS}
+    masks = shows(adversary, training), shows(adversary, training, in_pixels=True), shows(adversary, held_out)
+    return {name: Judged(*(of[name] for of in masks)) for name in ATTACKS}
 
 
 def halved(part):
@@ -144,10 +134,10 @@ def rows(named, judged, place, seed):
 def of_scores(detections):
     """{quantity: (value, no baseline)} of the scores that tell anything; those of the combination come twice."""
     numbers = {}
-    for score, found in detections.items():
+    for score, one in detections.items():
         for prefix in (f"{score.replace(' ', '_')}/", *[""] * (score == "combination")):
-            if found:
-                numbers |= {f"{prefix}auc": (found.auc.value, None), f"{prefix}tpr_at_1_percent": (found.tpr, None)}
+            if one:
+                numbers |= {f"{prefix}auc": (one.auc.value, None), f"{prefix}tpr_at_1_percent": (one.tpr, None)}
     return numbers
 
 
@@ -155,5 +145,5 @@ def of_combination(score, judged):
     """{quantity: (value, baseline)} of the combination (n,) alone."""
     first, by_chance, in_pixels = (precision(score, mask) for mask in (judged.truth, judged.null, judged.pixels))
     numbers = {"precision_of_the_first_ten": (first, by_chance), "precision_in_pixels": (in_pixels, None)}
-    found = null.detection(score, judged.pixels)
-    return numbers | ({"auc_in_pixels": (found.auc.value, None)} if found else {})
+    pixels = null.detection(score, judged.pixels)
+    return numbers | ({"auc_in_pixels": (pixels.auc.value, None)} if pixels else {})

@@ -74,5 +74,5 @@ def numbers_of(released, images, targets, shape, seed):
 
 def rows_of(name, measured, seed):
     """The numbers of `numbers_of` for RESULTS."""
-    found = {quantity: (measured[quantity], measured.get(base)) for quantity, base in QUANTITIES.items()}
-    return trial.rows(f"plant_network/{name}", seed, found)
+    pairs = {quantity: (measured[quantity], measured.get(base)) for quantity, base in QUANTITIES.items()}
+    return trial.rows(f"plant_network/{name}", seed, pairs)

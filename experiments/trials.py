@@ -71,14 +71,14 @@ def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **set
     (m, d), device = data.secret.images.shape, data.secret.images.device
     start = begin(place, data, victim, seed, m)
     if knowledge == "from_weights":
-        found = planting.attack(victim.released, start, progress=progress)
+        attack = planting.attack(victim.released, start, progress=progress)
     elif knowledge:
         theta0 = networks.initial(recipe, d, 2 * seed + (knowledge == "unknown_theta0"), device=device)
-        found = bilevel.attack(victim.released, start, theta_start=theta0, progress=progress, **settings)
+        attack = bilevel.attack(victim.released, start, theta_start=theta0, progress=progress, **settings)
     else:
-        found = bilevel.attack(victim.released, start, progress=progress)
+        attack = bilevel.attack(victim.released, start, progress=progress)
     name = Name("bilevel", "one_hidden" if recipe.hidden else "affine", place, knowledge)
-    return Trial(name, seed, data, victim, start, found)
+    return Trial(name, seed, data, victim, start, attack)
 
 
 def candidates(rule, data):
@@ -89,15 +89,14 @@ def candidates(rule, data):
 def decoreco_trial(data, victim, rule, place, seed, space="pixels", restart=None, **settings):
     """DecoReco on a Victim trained on a Split's secret images: a Trial.
 
-    `space` is `pixels`, or `span`, that of the first layer. With `restart`, a seed of
-    coefficients, a second attack begins at other noise, which any adversary can draw.
+    `space` is `pixels`, or `span`, that of the first layer. With `restart`, a seed of coefficients, a second attack
+    begins at other noise, which any adversary can draw.
     """
     basis = networks.span(victim.released.network) if space == "span" else None
     settings |= {"rule": rule, "basis": basis}
     start = begin(place, data, victim, seed, candidates(rule, data))
-    found, again = decoreco.attack(victim.released, start, seed=seed, **settings), None
+    attack, again = decoreco.attack(victim.released, start, seed=seed, **settings), None
     if restart is not None:
         noise = begin("random", data, victim, seed + 1000, len(start))
         again = decoreco.attack(victim.released, noise, seed=restart, **settings)
-    name = Name("decoreco", rule, place)
-    return Trial(name, seed, data, victim, start, found, basis, again)
+    return Trial(Name("decoreco", rule, place), seed, data, victim, start, attack, basis, again)

@@ -91,7 +91,7 @@ VICTIMS: dict[str, dict] = {
     "private, noise 1": {**PRIVATE, "private": 1.0},
     "private, noise 0.1": {**PRIVATE, "private": 0.1},
 }  # the settings in which each victim differs from the first one
-WORDS = {  # how a setting is said, and how if it is 0 or none
+WORDS = {  # a setting in words; below, one that is 0 or none
     "layers": "{} layers of weights", "neurons": "{} neurons", "loss": "{} loss", "decay": "weight decay {:g}",
     "start": "first weights: {}", "optimiser": "{}", "rate": "rate {:g}", "momentum": "momentum {:g}",
     "steps": "{:,} steps", "batch": "{} images in a step", "augment": "with {}", "centred": "mean subtracted",
