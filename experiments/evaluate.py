@@ -10,17 +10,7 @@ import torch
 from utils import measures, networks, null
 from utils.attacks import bilevel
 from utils.attacks.contract import scores
-from utils.kernels.similarity import (
-    detail_ncc,
-    half_ncc,
-    l2,
-    mean_pair_gain,
-    pairwise_ssim,
-    planes,
-    ssim,
-    standardised,
-    stretch,
-)
+from utils.kernels.similarity import detail_ncc, half_ncc, l2, mean_pair_gain, pairwise_ssim, ssim, stretch
 from utils.trial import rows as rows_named
 
 # Table 1 of the first paper: ‖θ* − θ‖².
@@ -28,7 +18,7 @@ TABLE_1 = {
     "affine": {"random": 1.1214e-3, "ground_truth": 1.3888e-3, "partition": 2.9749e-3},
     "one_hidden": {"random": 6.1157e-5, "ground_truth": 1.7055e-3, "partition": 6.3629e-3},
 }
-SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance below which an attack counts as solved
+SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance that counts as solved
 GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
 # Of m training images: SSIM with the reconstruction compared with it (m,), and that one as it was compared (m, d).
 Matches = namedtuple("Matches", "ssim pictures")
@@ -59,25 +49,6 @@ def best_pictures(candidates, data, some):
 def likeness(trial):
     """How like each reconstruction is to each training image, by `similarity.detail_ncc`: (n, m)."""
     return detail_ncc(trial.attack.images, secret(trial), trial.data.shape)
-
-
-def nearer_to_start(trial):
-    """The share of reconstructions more like their own start than any training image, and than any held-out one."""
-    ours, shape = trial.attack.images, trial.data.shape
-    own = detail_ncc(ours, trial.start, shape).diagonal()
-    parts = (trial.victim.seen(part.images) for part in (trial.data.secret, trial.data.held_out))
-    return [(own > detail_ncc(ours, part, shape).amax(1)).double().mean().item() for part in parts]
-
-
-def natural(images, shape):
-    """How many images (n, d) have neighbouring pixels with a correlation above 0.5.
-
-    That of photographs is about 0.9, and under noise of four fifths of their contrast above 0.5; so is blurred noise's.
-    """
-    maps = planes(images, shape)
-    pairs = ((maps[..., 1:, :], maps[..., :-1, :]), (maps[..., 1:], maps[..., :-1]))  # below and beside each other
-    across, down = ((standardised(a.flatten(1)) * standardised(b.flatten(1))).sum(1) for a, b in pairs)
-    return ((across + down) / 2 > 0.5).sum().item()
 
 
 def detections(trial):
@@ -118,7 +89,7 @@ def published(trial, candidates=None):
 
 
 def adversary(trial, candidates=None):
-    """Compare as an adversary would publish: add the mean of the images that it knows, clip to [0, 1]."""
+    """Compare as an adversary would publish: add the mean of known images, clip to [0, 1]."""
     return compare(trial, candidates, lambda x: (x + known_mean(trial)).clamp(0, 1))
 
 
@@ -128,7 +99,7 @@ def known_mean(trial):
 
 
 def pictures(trial, rows):
-    """Some reconstructions as the sources show them: with the training mean, stretched to [0, 1]."""
+    """Reconstructions as the sources show them: with the training mean, stretched to [0, 1]."""
     return stretch(trial.victim.shown(trial.attack.images[rows]))
 
 
@@ -189,7 +160,7 @@ def numbers_of_pictures(trial):
 
 
 def numbers_of_leak(trial):
-    """What leaked beside the untouched start, and how well recurrence tells it, where it was measured."""
+    """What leaked beside the untouched start, and how well recurrence tells it if measured."""
     ours, start = leak(trial), leak(trial, trial.start)
     recurrence = detections(trial).get("recurrence") if trial.again else None
     return {
