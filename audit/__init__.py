@@ -6,7 +6,7 @@ import utils  # noqa: F401  (before torch: how threads wait)
 
 
 def __getattr__(name):
-    """`audit`, loaded when it is asked for: `__main__` must outlive a library that cannot be loaded."""
+    """`audit`, loaded when asked for: `__main__` must outlive a library that cannot be loaded."""
     if name == "audit":
         return importlib.import_module("audit.run").audit
     raise AttributeError(f"audit has no {name}")

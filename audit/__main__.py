@@ -47,11 +47,11 @@ def parser():
     line.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
     line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
-    line.add_argument("held_out", help="ten or more other pictures of the same source, in that form")
+    line.add_argument("held_out", help="ten or more other pictures of this source, in that form")
     line.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
     line.add_argument("--mean", type=float, nargs="+", default=[0.0], help="taken off pixels in [0, 1] by the trainer")
-    line.add_argument("--deviation", type=float, nargs="+", default=[1.0], help="by which it then divided")
+    line.add_argument("--deviation", type=float, nargs="+", default=[1.0], help="then divided by")
     line.add_argument("--centred", action="store_true", help="it took off the mean of the training pictures, too")
     line.add_argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
     line.add_argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
@@ -86,7 +86,7 @@ def main(arguments=None):
         return NO_ANSWER
     except Exception as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            print("The memory is full: audit fewer pictures, or end what else runs.", file=sys.stderr)
+            print("The memory is full: audit fewer pictures, or end other programs.", file=sys.stderr)
             return NO_ANSWER
         traceback.print_exc()
         return FAULT

@@ -45,7 +45,7 @@ class Score(NamedTuple):
     pictures: int  # that it returned
     above: list  # training images with |NCC| above each of BARS
     held_out: list  # held-out images above the same bars
-    auc: float  # the chance that a training image is more like what was returned than a held-out one
+    auc: float  # the chance that a training image is more like what came back than a held-out one
     p: float  # of an area this large if they could be exchanged
 
     def row(self):
@@ -131,10 +131,10 @@ def main(arguments=None):
     """Score a file, print the score, and enter it if asked."""
     parser = argparse.ArgumentParser("python -m audit.benchmark", description=__doc__)
     parser.add_argument("victim", help="a name in the index.json of FOLDER")
-    parser.add_argument("returned", help="an .npz file with an array `images` (k, H, W, C) of floats")
+    parser.add_argument("returned", help="an .npz file of floats `images` (k, H, W, C)")
     parser.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")
-    parser.add_argument("--folder", default=FOLDER, help="of victims that tools/train_victims.py trained")
-    parser.add_argument("--enter", action="store_true", help="write the score into FOLDER/entries.csv")
+    parser.add_argument("--folder", default=FOLDER, help="of victims by tools/train_victims.py")
+    parser.add_argument("--enter", action="store_true", help="write it into FOLDER/entries.csv")
     line = parser.parse_args(arguments)
     try:
         if line.enter and (line.attack == "mine" or not line.attack.isprintable() or "|" in line.attack):

@@ -43,7 +43,7 @@ def own_shapes(folders):
 
 
 def files(folder):
-    """All files in a folder, sorted by name, and those that are pictures by their names; none hidden."""
+    """The files in a folder, sorted, and those that are pictures by their names; none hidden."""
     known = Image.registered_extensions()
     paths = [path for path in folder.rglob("*") if not path.is_dir()]
     inside = sorted(path for path in paths if not any(part[0] == "." for part in path.relative_to(folder).parts))
@@ -94,12 +94,12 @@ def batch(pixels, labels, name):
         pixels = pixels.transpose(0, 2, 3, 1)
     images.check(pixels, np.zeros(len(pixels)) if labels is None else labels, name)
     if pixels.shape[-1] not in (1, 3):
-        raise InputError(f"{name}: pictures have {pixels.shape[-1]} channels; one or three are needed.")
+        raise InputError(f"{name}: pictures have {pixels.shape[-1]} channels; give one or three.")
     return np.ascontiguousarray(pixels), labels
 
 
 def of_folder(folder, shape, what, skip):
-    """The Pictures of a folder, sorted by name; its folders, if they hold pictures, are the classes."""
+    """The Pictures of a folder, sorted by name; folders in it that hold pictures are classes."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the {what} as a folder, an .npz file or an array.")
     inside, paths = files(folder)
@@ -185,7 +185,7 @@ def notes_on(members, held_out):
     """Sentences on what the two sides share; InputError if there are too few, or one picture is on both."""
     for part, what in ((members, "training pictures"), (held_out, "held-out pictures")):
         if len(part.images) < FEWEST:
-            raise InputError(f"There are {len(part.images)} {what}: give {FEWEST} or more, for a test.")
+            raise InputError(f"There are {len(part.images)} {what}: give {FEWEST} or more.")
     first, copies = {}, []  # {pixels: name}
     for row, name in zip(members.images, members.names):
         if (other := first.setdefault(row.numpy().tobytes(), name)) != name:
@@ -217,7 +217,7 @@ def numbered(sides, outputs):
     if all(not isinstance(kind, str) and 0 <= kind < most for kind in kinds):
         kinds = [*range(most)]
     if len(kinds) > most:
-        raise InputError(f"The training pictures have {len(kinds)} classes, and the network tells {most}.")
+        raise InputError(f"The training pictures have {len(kinds)} classes, and the network {most}.")
     if others := sorted(set(held_out.labels) - set(kinds)):
         raise InputError(f"Held-out pictures are of the class {others[0]!r}, and no training picture is: give others.")
     places = {kind: k for k, kind in enumerate(kinds)}

@@ -78,7 +78,7 @@ def room(folder):
         yield
     finally:
         for path in missing:
-            with contextlib.suppress(OSError, ValueError):  # a report is in it, or it was never made
+            with contextlib.suppress(OSError, ValueError):  # holds a report, or was not made
                 path.rmdir()
 
 
@@ -122,7 +122,7 @@ def finding(near, comparisons, differences, level, missed=(), doubt="", wrong=Fa
 
 
 def comparison_sentence(comparisons, unlike, leaks):
-    """What Comparisons say: that the two sides are `unlike` by themselves, or that something leaks."""
+    """What Comparisons say: that both sides are `unlike` by themselves, or that something leaks."""
     if unlike:
         differ = f"differ by themselves, in {unlike[0].name} ({stated(unlike[0].adjusted)})"
         return f"The two sides {differ}, so no comparison can tell a leak: give pictures of one source, shuffled."
@@ -193,7 +193,7 @@ def risks(outcomes, sides):
 
 
 def reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds):
-    """The Report of all outcomes of a case of a weights.Target, under a `doubt` as run.doubt_of has it."""
+    """The Report of the outcomes of a case of a weights.Target, under a `doubt` of run.doubt_of."""
     comparisons, missed = judge.holm([one for of in outcomes for one in of.comparisons]), not_asked(target, outcomes)
     near = [torch.stack(side).amax(0) > judge.NEAR for side in zip(*(one.ncc for one in outcomes if one.ncc))]
     status, sentence = finding(near, comparisons, control, level, missed, *doubt)

@@ -64,7 +64,7 @@ def network_for(network, sources, shape, layout):
     pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
     sizes = {one.shape[1:] for one in pixels} | ({tuple(shape)} if shape else set())
     if len(sizes) > 1:
-        raise InputError(f"Pictures have the sizes {sorted(sizes)}: give one size, that of the network.")
+        raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")
     for shape in sizes:
         return weights.read(network, shape, layout), shape
     return fitting(network, pictures.own_shapes(sources), layout)

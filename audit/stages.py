@@ -17,14 +17,14 @@ from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import match, ncc
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
-EVALUATIONS = 100, 620  # of the objective of one unmixing, for up to unmixing.FEW pictures and for more
+EVALUATIONS = 100, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
 BY_LOSS = "membership by loss"
 STARTS = 2  # that an unmixing usually makes
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
 
 class Case(NamedTuple):
-    """All that the stages look at. Rows are pictures as the network sees them, flattened as (H, W, C)."""
+    """All that stages look at. Rows are pictures as the network sees them, flattened as (H, W, C)."""
 
     layers: tuple  # of the network: all, the first one, or none
     start: tuple  # of the network before training; empty if it is not known
@@ -36,7 +36,7 @@ class Case(NamedTuple):
     recipe: networks.Recipe
     steps: int  # of the stationarity attack
     seed: int
-    shown: Callable  # rows as the network sees them (n, d) -> pictures in [0, 1], but for what lies beyond
+    shown: Callable  # rows as the network sees them (n, d) -> pictures, mostly in [0, 1]
 
     @property
     def released(self):

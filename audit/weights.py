@@ -52,7 +52,7 @@ def read(network, shape=None, layout="CHW"):
     if isinstance(network, torch.nn.Module):
         return of_module(network, shape, layout)
     if callable(network):
-        note = "The network was given as a function: its weights were not looked at, only its outputs."
+        note = "The network is a function: only its outputs were looked at."
         return Target(getattr(network, "__name__", "a function"), (), of_function(network, shape), [note])
     name = Path(network).name if isinstance(network, str | Path) else "a state dict"
     state = tensors(network) if isinstance(network, str | Path) else network
@@ -81,7 +81,7 @@ def of_function(function, shape):
 
 
 def of_module(module, shape, layout):
-    """The Target that is a torch module: its layers, if they are fully connected, and its own outputs."""
+    """The Target that is a torch module: its layers, if fully connected, and its own outputs."""
     name, module = type(module).__name__, copy.deepcopy(module).cpu().eval()
     try:
         target = read(dict(module.state_dict()), shape, layout)
@@ -173,7 +173,7 @@ def checked(part, name):
         raise InputError(f"{name} has a shape and no numbers: save the network's state_dict() after it was loaded.")
     kinds = {"sparse": part.layout != torch.strided, "quantised": part.is_quantized, "complex": part.is_complex()}
     if kind := next((kind for kind, holds in kinds.items() if holds), ""):
-        raise InputError(f"{name} is {kind}: save it as a dense tensor of real numbers, in float32.")
+        raise InputError(f"{name} is {kind}: save it as dense real numbers, in float32.")
     if part.is_floating_point() and not part.isfinite().all():
         raise InputError(f"{name} holds values that are NaN or infinite: give a network that was trained to an end.")
     if not part.is_floating_point() and part.dim() > 1:
@@ -195,7 +195,7 @@ def layers_of(state, source, shape):
             )
     order, chain = in_order(many, source, shape)
     if not many[order[0]].any():
-        raise InputError(f"{source}: {order[0]} is zero everywhere: give a network that was trained.")
+        raise InputError(f"{source}: {order[0]} is zero everywhere: give a trained network.")
     heads = {name: name.rpartition(".")[0] for name in order}  # fc1.weight has fc1.bias
     siblings = {name: f"{head}.bias" if head else name.replace("weight", "bias") for name, head in heads.items()}
     layers = []

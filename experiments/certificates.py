@@ -1,6 +1,6 @@
 """Deniability certificates: how far a trained network's training images can be split, and sets in their place.
 
-The evaluator has the training images: everything here is about what a KKT set of them (`kkt_sets`) allows.
+The evaluator has the training images: all is about what a KKT set of them (`kkt_sets`) allows.
 """
 
 from collections import namedtuple
@@ -57,7 +57,7 @@ def fitted(network, points, signs):
 
 
 def explained(network, part):
-    """The set of a Part's images, whoever they are, with the λ ≥ 0 that explain a network best."""
+    """The set of any Part's images, with the λ ≥ 0 that explain a network best."""
     return kkt_sets.KKTSet(network, part.images, losses.signs(part.labels), smallest_residual(network, *part)[1])
 
 

@@ -34,7 +34,7 @@ class Judged(NamedTuple):
 
 
 def shows(adversary, images, in_pixels=False):
-    """{attack: (n,)}, whether each reconstruction shows one of the images (m, d) without their mean."""
+    """{attack: (n,)}, whether a reconstruction shows one of the images (m, d) without a mean."""
     shape, bar = (None, measures.SOME) if in_pixels else (adversary.shape, measures.ALIKE)
     best = {name: measures.match(one.images(adversary), images, shape) for name, one in ATTACKS.items()}
     return {name: (one.signed if ATTACKS[name].signed else one.either) > bar for name, one in best.items()}
@@ -61,7 +61,7 @@ def practise(known, recipe, shape, seed, place, steps):
     shadow = stationary.train(mine, recipe, seed)
     adversary = detectors.make_attacks(shadow.released, rest, shape, seed, place, steps)
     truth = shows(adversary, mine.images - shadow.mean)
-    return {attack: detectors.fit(ATTACKS[attack].scores(adversary), truth[attack]) for attack in ATTACKS}
+    return {name: detectors.fit(one.scores(adversary), truth[name]) for name, one in ATTACKS.items()}
 
 
 def score(adversary, combinations):
@@ -74,7 +74,7 @@ def score(adversary, combinations):
 
 
 def detect(named, truth):
-    """Each score as a detector: {attack: {name: null.Detection, or None}} in the order of SCORES."""
+    """Each score as a detector: {attack: {name: null.Detection, or None}}, ordered as SCORES."""
     return {
         attack: {name: null.detection(scores[name], truth[attack]) for name in SCORES if name in scores}
         for attack, scores in named.items()

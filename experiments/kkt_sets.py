@@ -26,7 +26,7 @@ class KKTSet(NamedTuple):
 # By how much each condition of a KKT set is missed; all four are zero at one: ε/‖θ‖ for ε = ‖θ − Σ λ_i y_i ∇_θΦ(x_i)‖,
 # and, at least 0 each, max_i (1 − y_iΦ(x_i)), max_i −λ_i, and δ = max_i λ_i(y_iΦ(x_i) − 1).
 Conditions = namedtuple("Conditions", "stationarity violation negativity slackness")
-# Two lower bounds on how far a point can be split along a direction: (eq-theorem5) and (eq-split-bound).
+# Lower bounds on how far a point can be split along a direction: (eq-theorem5), (eq-split-bound).
 Bounds = namedtuple("Bounds", "quoted derived")
 
 
@@ -116,7 +116,7 @@ def replaced(kkt, which, points, multipliers):
 
 
 def paired(kkt, free):
-    """The set with x + free and x − free in the place of every x, each with λ/2; all pluses come first.
+    """The set with x + free and x − free in the place of every x, each with λ/2; pluses come first.
 
     It is the planted set (eq-planted-set) if `free` is what of photographs is `unseen`.
     """

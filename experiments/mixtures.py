@@ -134,7 +134,7 @@ def explore(attack, sets, mixed, shape, at_once):
 
 
 def numbers_of(grid, s, sets, shape, without):
-    """{quantity: (value, baseline)} of start s; `without` a training image in it, also the leak AUC."""
+    """{quantity: (value, baseline)} of start s; `without` a training image also the leak AUC."""
     before, aim = grid.start_distance[s].tolist(), sets[0] - grid.start[s]
     numbers = {"loss": (grid.loss[s].item(), grid.start_loss[s].item())}
     for when, x, after in (("early_", grid.early, grid.early_distance), ("", grid.end, grid.distance)):

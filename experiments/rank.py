@@ -26,7 +26,7 @@ def distinct_neurons(released):
 
 
 def measured(victim, data, noise):
-    """The rank of W₁, and what of a Split's images and of `noise` (m, d) lies in its row space."""
+    """The rank of W₁, and what of a Split's images and `noise` (m, d) lies in its row space."""
     network, recipe = victim.released.network, victim.released.recipe
     basis, values = networks.span(network), torch.linalg.svdvals(network[0].weight)
     z = victim.released.outputs(victim.seen(data.secret.images))

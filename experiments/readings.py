@@ -23,9 +23,9 @@ class Reading(NamedTuple):
     width: int = 64  # h
     sharpness: float = math.inf  # β; ∞ is the ReLU
     decay: float = 0.0  # μ
-    draw: str = "standard"  # θ⁰: torch's own, uniform, U(0, 1), or small, U(±1/√d) in all layers
+    draw: str = "standard"  # θ⁰: torch's own, uniform, U(0, 1), or small, U(±1/√d)
     knowledge: str = "known"  # inner training begins at θ⁰, at an unknown one, or at θ*: weights
-    victim: str = "descent"  # how θ* was trained, by descent or quasi-Newton, or until it is stationary
+    victim: str = "descent"  # how θ* was trained: by descent, quasi-Newton, or until stationary
     trained: int = 10  # for so many steps
     inner: str = "descent"  # how the attacker trains, by the same three
     inner_steps: int = 10  # K
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 
 BASES = {"lazy": Reading(), "trained": Reading(sharpness=10.0, decay=1e-2, victim="stationary", inner="stationary")}
-READINGS: dict[str, dict[str, Any]] = {  # {name: in what it differs from the base that it begins with}
+READINGS: dict[str, dict[str, Any]] = {  # {name: what differs from the base it begins with}
     "lazy": {},
     "lazy, θ⁰ unknown": {"knowledge": "unknown"},
     "lazy, from θ*": {"knowledge": "weights"},
@@ -98,7 +98,7 @@ def in_words(name, value):
 
 
 def reading_of(name, **sizes):
-    """The Reading of that name; `sizes` are its images, width and steps, unless it says so itself."""
+    """The Reading of that name; `sizes` are its images, width and steps unless it has its own."""
     changes = READINGS[choose("READING", name, READINGS)]
     return BASES[name.partition(",")[0]]._replace(**sizes | changes)
 
