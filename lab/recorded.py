@@ -110,15 +110,14 @@ def result(recorded, names, **where):
     Several names, between ; or / as in "alike; alike (baseline)", are put into words one after the other. A name may
     end in ", beyond", for the quantity less its baseline, or in one of HOW, as in "alike, largest".
     """
-
-    def words(name):
-        quantity, _, how = name[0].partition(", ")
-        numbers = (beyond if how == "beyond" else by_seed)(recorded, quantity, **where)
-        seeds = len(recorded.about["grid"]["cross"]["SEED"])
-        few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds else ""
-        return (HOW.get(how, verdicts.words)(numbers) if numbers else "–") + few
-
-    return re.sub(NAME, words, names)
+    parts, seeds = re.split(BETWEEN, names), len(recorded.about["grid"]["cross"].get("SEED", ()))
+    for k, name in enumerate(parts[::2]):
+        name, _, how = name.partition(", ")
+        found = (beyond if how == "beyond" else by_seed)(recorded, name, **where)
+        few = f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
+        words = HOW[how](found) if how in HOW and found else verdicts.words(found, places)
+        parts[2 * k] = words + few if found else "–"
+    return "".join(parts)
 
 
 def summary(corner, runs, quantities, across=False, say=result):
@@ -155,3 +154,10 @@ def mean(recorded, quantity, column="value", **where):
 def with_null(name):
     """The names of a quantity and of its baseline, one after the other."""
     return f"{name}; {name}{BASELINE}"
+
+
+def on_the_way(recorded, prefix, quantity, **where):
+    """The mean of a quantity over the seeds after so many steps of an attack: {steps: number}."""
+    names = {row["name"] for row in recorded.rows if row["name"].startswith(f"{prefix}/steps/")}
+    steps = sorted({int(name.removeprefix(f"{prefix}/steps/").split("/")[0]) for name in names})
+    return {k: mean(recorded, f"{prefix}/steps/{k}/{quantity}", **where) for k in steps}

@@ -28,7 +28,7 @@ def words(values, places=None):
     digits = math.ceil(-math.log10(high - mean)) if low < mean < high < math.inf else 0
     places = min(4, max(digits, 0 if abs(mean) > 1 else 2))
     plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1
-    mean, low, high = (f"{x:.{places}f}" if plain else report.number(x) for x in ends)
+    mean, low, high = (f"{x:.{places}f}" if plain else report.number(x) if x else "0" for x in ends)
     return mean if len(values) == 1 or low == high else f"{mean} [{low}, {high}]"
 
 
