@@ -13,6 +13,11 @@ from utils.kernels.layers import flatten, forward, joint
 from utils.kernels.losses import signs
 from utils.kernels.residual import Stationarity
 
+TRAININGS = {  # of recorded networks, {name: in words}
+    "descent_1": "descent, 1/30", "descent_2": "descent, 1/10", "descent_3": "descent, 1/3", "descent_4": "descent",
+    "decay": "with weight decay", **{f"polish_{k}": f"polished, {k} stages" for k in (2, 4, 6)},
+}  # fmt: skip
+
 
 def kkt_distance(network, x, labels, near=0.0, rounds=8):
     """min over λ ≥ 0 of ‖θ − Σ λ_iy_i∇Φ(x_i)‖/‖θ‖: 0 at a KKT point, 1 if the points explain nothing.
