@@ -110,14 +110,15 @@ def result(recorded, names, **where):
     Several names, between ; or / as in "alike; alike (baseline)", are put into words one after the other. A name may
     end in ", beyond", for the quantity less its baseline, or in one of HOW, as in "alike, largest".
     """
-    parts, seeds = re.split(BETWEEN, names), len(recorded.about["grid"]["cross"].get("SEED", ()))
-    for k, name in enumerate(parts[::2]):
-        name, _, how = name.partition(", ")
-        found = (beyond if how == "beyond" else by_seed)(recorded, name, **where)
-        few = f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
-        words = HOW[how](found) if how in HOW and found else verdicts.words(found, places)
-        parts[2 * k] = words + few if found else "–"
-    return "".join(parts)
+
+    def words(name):
+        quantity, _, how = name[0].partition(", ")
+        numbers = (beyond if how == "beyond" else by_seed)(recorded, quantity, **where)
+        seeds = len(recorded.about["grid"]["cross"].get("SEED", ()))
+        few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds else ""
+        return (HOW.get(how, verdicts.words)(numbers) if numbers else "–") + few
+
+    return re.sub(NAME, words, names)
 
 
 def summary(corner, runs, quantities, across=False, say=result):

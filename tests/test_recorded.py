@@ -45,8 +45,8 @@ def test_values_are_those_of_the_named_runs(made):
         recorded.values(found, f"{AT}/leak_auc")
     assert recorded.result(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84]"
     found.about["grid"]["cross"]["SEED"].append(5)
-    assert recorded.said(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84] (5 of 6 seeds)"
-    assert recorded.said(found, f"{AT}/leak_auc, largest", SPACE="span") == "0.84 (5 of 6 seeds)"
+    assert recorded.result(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84] (5 of 6 seeds)"
+    assert recorded.result(found, f"{AT}/leak_auc, largest", SPACE="span") == "0.84 (5 of 6 seeds)"
     assert [*recorded.on_the_way(found, AT, "leak_auc", SPACE="span")] == [300]
     assert recorded.converged(found, AT, SPACE="span") == dict.fromkeys(range(5), True)
     assert recorded.beyond(found, f"{AT}/alike", SPACE="span") == pytest.approx([9.5 + k / 100 for k in range(5)])
