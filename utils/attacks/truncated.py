@@ -50,6 +50,12 @@ def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
     return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
 
 
+def lower_level(released, basis=None):
+    """The bilevel.Lower of a network with one hidden layer, also of one that was trained without weight decay."""
+    target = one_hidden.weights(released.network, released.sharpness, basis)
+    return bilevel.Lower(one_hidden, target, released.labels, released.recipe.weight_decay)
+
+
 def objective_of(lower, shape, theta0, inner):
     """l(x) = ½‖θ(x) − θ*‖² (…) and its gradient, functions of x flattened to (…, md), training from Weights θ⁰.
 
@@ -98,7 +104,7 @@ def attack(released, start, theta0, inner, *, iterations=10, fixed=False, prepar
     Training begins at a network θ⁰, or at θ* for None. With `fixed` the steps are those of eq. (7) with one η, else of
     L-BFGS. Attacks on stationary points end by their own rules, those on `prepared` starts by `planting.attack`'s.
     """
-    norm = one_hidden.square_norm(bilevel.lower_level(released).target)
+    norm = one_hidden.square_norm(lower_level(released).target)
     if inner.method == "stationary" and not fixed:
         settings = {"theta_start": theta0, "iterations": iterations}
         attacks = (planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings) for x in start)
@@ -108,7 +114,7 @@ def attack(released, start, theta0, inner, *, iterations=10, fixed=False, prepar
     if k * m + 2 * len(theta0[0].weight) < d:  # the span of all rows is smaller than the space of images
         basis = networks.span_of(start.flatten(0, 1), released.network[0].weight, theta0[0].weight)
     seen = start if basis is None else start @ basis
-    lower, theta0 = bilevel.lower_level(released, basis), one_hidden.weights(theta0, released.sharpness, basis)
+    lower, theta0 = lower_level(released, basis), one_hidden.weights(theta0, released.sharpness, basis)
     objective, flat, pixels = objective_of(lower, seen.shape, theta0, inner), seen.flatten(-2), m * d
     before = objective(flat)[0]
     if not before.isfinite().all():
