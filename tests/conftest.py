@@ -83,6 +83,12 @@ def noisy_classes(seed):
     return images.Part(x, (torch.arange(30) >= 15).double())
 
 
+def victim_of_twelve(rule, *hidden, device="cpu", **training):
+    """A ReLU network, and twelve photographs that it was trained on: of four classes if the rule is for several."""
+    data = images.split(images.load("photos", binary=rule != "multiclass"), 12, 12, 0, torch.device(device))
+    return stationary.train(data.secret, networks.perceptron(rule, *hidden)._replace(stages=0, **training))
+
+
 @pytest.fixture(scope="session")
 def photos():
     """One hundred secret and one hundred known views, and the victim's network at μ = 0.01."""

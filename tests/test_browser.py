@@ -341,26 +341,17 @@ def test_the_report_of_an_audit_is_whole_and_asks_for_nothing(page, tmp_path):
     assert [url for url in page.asked if not url.startswith("data:")] == [path.as_uri()]
 
 
-@pytest.fixture
-def printed(tmp_path):
-    """A folder with a page, and a function that prints it in a process of its own: this one has a browser already."""
+def test_a_book_is_printed_or_it_is_told_why_not(tmp_path, monkeypatch):
+    """In processes of their own: this one has a browser already."""
     (tmp_path / "book").mkdir()
-    (tmp_path / "book" / "intro.html").write_text("<h1>One</h1><h1 style='break-before: page'>Two</h1>")
-    command = [sys.executable, "tools/print_book.py", str(tmp_path), str(tmp_path / "book.pdf")]
-    return lambda: subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-
-def test_one_page_is_printed(printed, tmp_path):
-    ended = printed()
-    assert ended.returncode == 0 and "The book as a PDF" in ended.stdout, ended.stderr
+    for name, status, said in (("book.pdf", 0, "The book as a PDF"), ("book", 1, "book")):  # at the second, a folder is
+        (tmp_path / "book" / "intro.html").write_text("<h1>One</h1><h1 style='break-before: page'>Two</h1>")
+        command = [sys.executable, "tools/print_book.py", str(tmp_path), str(tmp_path / name)]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert ended.returncode == status and "Traceback" not in ended.stderr, ended.stderr
+        assert said in (ended.stderr if status else ended.stdout)
     pdf = (tmp_path / "book.pdf").read_bytes()
     assert pdf.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", pdf)) == 2
-
-
-def test_what_cannot_be_printed_is_told(printed, tmp_path, monkeypatch):
-    (tmp_path / "book.pdf").mkdir()  # where the file should be
-    ended = printed()
-    assert ended.returncode == 1 and "book.pdf" in ended.stderr and "Traceback" not in ended.stderr
     monkeypatch.setattr(print_book, "browser", lambda: None)
     with pytest.raises(InputError, match="no Chromium to print with; BROWSER_PATH can name one"):
         print_book.print_page(tmp_path / "a.html", tmp_path / "book.pdf")

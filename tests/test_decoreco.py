@@ -30,17 +30,18 @@ def start():
     return starts.normal(20, 192, 0.02, 0)
 
 
-@pytest.mark.parametrize("rule, biases", [("signed", True), ("margin", False), ("multiclass", True)])
-def test_training_in_coordinates_is_the_same_descent_in_all_weights(x, rule, biases):
+@pytest.mark.parametrize("rule, also", [("signed", True), ("margin", False), ("multiclass", True)])
+def test_training_in_coordinates_is_the_same_descent_in_all_weights(x, rule, also):
+    """With later biases and centred images, and without."""
     outputs = 3 if rule == "multiclass" else 1
     labels = (torch.arange(12) % max(outputs, 2)).double()
     recipe = networks.perceptron(rule, 9, 8)
-    recipe = recipe._replace(epochs=40, stages=0, start=0.1, dtype=torch.float64, biases=biases)
+    recipe = recipe._replace(epochs=40, stages=0, start=0.1, dtype=torch.float64, biases=also, centred=also)
     network = networks.initial(recipe, 30, 3, outputs)
 
     def objective(theta):
         theta = theta.clone().requires_grad_()
-        z = forward(unflatten(theta, network), x - x.mean(0))[1][-1]
+        z = forward(unflatten(theta, network), x - x.mean(0) * also)[1][-1]
         value = LOSSES[recipe.loss].value(z, labels).mean() + recipe.weight_decay / 2 * theta.square().sum()
         return value.detach(), *torch.autograd.grad(value, theta)
 

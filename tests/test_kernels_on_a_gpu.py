@@ -1,10 +1,10 @@
 """The kernels on a GPU, in three precisions, against double precision on the processor; without a GPU, there alone."""
 
-from functools import partial
-
 import pytest
 import torch
+from torch.nn.functional import normalize
 
+from conftest import victim_of_twelve
 from utils import images, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.kernels import contrast, similarity, solvers
@@ -20,13 +20,7 @@ pytestmark = pytest.mark.parametrize("device", DEVICES)
 
 @pytest.fixture(scope="module")
 def victim():
-    return trained("cpu")
-
-
-def trained(device, **training):
-    data = images.split(images.load("photos"), 12, 12, 0, torch.device(device))
-    recipe = networks.perceptron("signed", 40, 30)._replace(epochs=200, stages=0)._replace(**training)
-    return stationary.train(data.secret, recipe)
+    return victim_of_twelve("signed", 40, 30, epochs=200)
 
 
 def off(ours, exact):
@@ -47,32 +41,28 @@ def precision(request):
     torch.set_float32_matmul_precision(before)
 
 
-def test_the_residual_and_its_gradients(device, precision, victim):
-    dtype, tolerance = precision
+def residuals(victim, *to):
     x, coefficients = starts.normal(20, 3072, 0.1, 0), starts.normal(20, 1, 1.0, 1)[:, 0]
-    exact = Stationarity(victim.released.network, Signed(), 30.0)(x, coefficients)
-    step = Stationarity(moved(victim.released.network, device, dtype), Signed(), 30.0)
-    found = step(x.to(device, dtype), coefficients.to(device, dtype))
-    assert all(off(*pair) < tolerance for pair in zip(found, exact))
+    return Stationarity(moved(victim.released.network, *to), Signed(), 30.0)(x.to(*to), coefficients.to(*to))
 
 
-def test_the_contrast_of_unmixing(device, precision):
+def contrasts(_, device, dtype):
+    rows, basis = normalize(starts.normal(12, 12, 1.0, 0)), starts.normal(12, 3072, 1.0, 1)
+    rows, details = rows.to(device), contrast.details(basis.to(device, dtype), (32, 32, 3))
+    return contrast.relative(rows, contrast.mixed(rows, details), 0.1, 3)
+
+
+def similarities(_, *to):
+    x, y = (starts.random(n, 3072, n).to(*to) for n in (9, 7))
+    return [similarity.ssim(x, y, (32, 32, 3)), similarity.ncc(x, y), similarity.l2(x, y)]
+
+
+@pytest.mark.parametrize("kernel", [residuals, contrasts, similarities])
+def test_a_kernel_is_that_of_the_processor_in_double_precision(device, precision, victim, kernel):
     dtype, tolerance = precision
-    rows, basis = starts.normal(12, 12, 1.0, 0), starts.normal(12, 3072, 1.0, 1)
-    found = []
-    for where, kind in (("cpu", torch.float64), (device, dtype)):
-        point = torch.nn.functional.normalize(rows).to(where)
-        seen = contrast.mixed(point, contrast.details(basis.to(where, kind), (32, 32, 3)))
-        found.append(contrast.relative(point, seen, 0.1, 3))
-    assert all(off(*pair) < tolerance for pair in zip(found[1], found[0]))
-
-
-def test_similarities(device, precision):
-    dtype, tolerance = precision
-    x, y = starts.random(9, 3072, 0), starts.random(7, 3072, 1)
-    for function in (partial(similarity.ssim, shape=(32, 32, 3)), similarity.ncc, similarity.l2):
-        exact = function(x, y)
-        assert off(function(x.to(device, dtype), y.to(device, dtype)), exact.double()) < max(tolerance, 1e-3)
+    tolerance = max(tolerance, 1e-3 * (kernel is similarities))  # SSIM is of single precision
+    exact, found = kernel(victim, "cpu", torch.float64), kernel(victim, device, dtype)
+    assert all(off(ours, theirs.double()) < tolerance for ours, theirs in zip(found, exact))
 
 
 @pytest.mark.parametrize("space", ["pixels", "span"])
@@ -104,7 +94,8 @@ def test_adams_step_in_one_pass(device):
 
 def test_a_victim_is_that_of_the_processor(device):
     short = {"epochs": 40, "dtype": torch.float64}
-    exact, found = (networks.flatten(trained(where, **short).released.network) for where in ("cpu", device))
+    victims = (victim_of_twelve("signed", 40, 30, device=where, **short) for where in ("cpu", device))
+    exact, found = (networks.flatten(victim.released.network) for victim in victims)
     assert off(found, exact) < 1e-6
 
 

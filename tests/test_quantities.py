@@ -117,7 +117,6 @@ quantities:
         (", share:", ", area:", "<attack>/loss: it has 0 kinds, but it must have one of "),
         (", share:", ", share ≤ IMAGES: A loss., share:", "<attack>/loss: it has 2 kinds, but it must have one of "),
         ("<attack>/loss", "<attac>/loss", "<attac>/loss has <attac>, which is not defined: add it to the placeholders"),
-        ("one|two/<k>", "one|<attack>", "one|<attack> has <attack>, which is not defined"),
         ("baseline: the start", "base: the start", "loss|rest/gain: there is no field base; use name, kind, meaning, "),
         ("share: A loss.", "share: ", "<attack>/loss: meaning is missing."),
         ("bounds:", "ends:", "cannot be read (Kind.__new__() got an unexpected keyword argument 'ends')"),

@@ -13,7 +13,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from utils import images, networks
+from conftest import victim_of_twelve
+from utils import networks
 from utils.attacks import decoreco, starts
 from utils.errors import InputError
 from utils.kernels import coefficients, step
@@ -35,16 +36,9 @@ class Unasked(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-def trained(rule):
-    """What a small ReLU network of twelve photographs gives away, of four classes if the rule is for several."""
-    data = images.split(images.load("photos", binary=rule != "multiclass"), 12, 12)
-    recipe = networks.perceptron(rule, 20, 16)._replace(epochs=60, stages=0)
-    return stationary.train(data.secret, recipe).released
-
-
 @pytest.fixture(scope="module")
 def released():
-    return trained("signed")
+    return victim_of_twelve("signed", 20, 16, epochs=60).released
 
 
 def attacked(released, **settings):
@@ -96,7 +90,7 @@ def taken(monkeypatch):
 def test_a_step_is_that_of_torch_asks_for_nothing_and_needs_to_be_traced_but_once(released, case, taken):
     """Tracing keeps the operations of one step, as a GPU's graph does: no number of the processor can change later."""
     if case[0] == "multiclass":
-        released = trained("multiclass")
+        released = victim_of_twelve("multiclass", 20, 16, epochs=60).released
     objective, state, plan, settings = prepared(released, *case)
     wanted = by_torch(objective, state.x, state.coefficients, settings, case[1], 12)
     objective.stationarity.sharpness = torch.zeros((), dtype=torch.float64)
