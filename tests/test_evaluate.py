@@ -36,6 +36,13 @@ def test_ssim_is_that_of_scikit_image(shape, window):
             assert abs(similarity.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0] - expected) < 1e-10
 
 
+def test_an_image_is_its_own_nearest_neighbour():
+    x, order = pictures(20, 0), torch.randperm(20)
+    found = evaluate.nearest(x, x[order], SHAPE)
+    assert torch.equal(order[found.index], torch.arange(20))
+    assert torch.allclose(found.similarity, torch.tensor(1.0).double(), atol=1e-6)
+
+
 def test_the_distance_knows_its_baseline_and_the_order_of_the_neurons():
     target, other = (networks.initial(networks.one_hidden(5, 1e-2), 12, seed) for seed in (0, 1))
     assert networks.distance(networks.change(target, torch.zeros_like), target) == 1
