@@ -60,20 +60,18 @@ def audit(
 
 
 def network_for(network, sources, shape, layout):
-    """The weights.Target and the one shape (H, W, C) of its pictures: given, that of arrays, or that of most files."""
+    """The weights.Target and the shape (H, W, C) of its pictures.
+
+    That is `shape` or that of arrays; or that of most files, if all of the network can be read with it, or else square.
+    """
     pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
     sizes = {one.shape[1:] for one in pixels} | ({tuple(shape)} if shape else set())
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")
     for shape in sizes:
         return weights.read(network, shape, layout), shape
-    return fitting(network, pictures.own_shapes(sources), layout)
-
-
-def fitting(network, shapes, layout):
-    """The weights.Target, and the first of these shapes with which all of it can be read, or else a square one."""
     readings = []
-    for shape in [*shapes, None]:
+    for shape in [*pictures.own_shapes(sources), None]:
         with contextlib.suppress(InputError):
             readings.append((weights.read(network, shape, layout), shape))
     readings = [one for one in readings if one[0].layers] or [(weights.read(network, None, layout), None)]
@@ -182,5 +180,5 @@ def doubt_of(case, outcomes, raw, layout):
 
 def share_of(outputs, labels):
     """The share of pictures that outputs (n, K) get right; of one output, whichever class it calls the first."""
-    share = stages.correct(outputs, labels).double().mean().item()
+    share = (stages.likeliest(outputs) == labels).double().mean().item()
     return max(share, 1 - share) if outputs.shape[1] == 1 else share

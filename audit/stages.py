@@ -184,37 +184,31 @@ def stationary(case):
     return returned(case, "stationarity", attack.images, sentence, {"loss": loss})
 
 
-def losses(outputs, labels, loss):
-    """The loss of every picture from the outputs z (n, K); without labels, that of the likeliest class: (n,)."""
-    several = outputs.shape[1] > 1
-    if labels is None:
-        labels = outputs.argmax(1) if several else (outputs[:, 0] > 0).long()
-    kind = "cross_entropy" if several else "square" if loss == "square" else "logistic"
-    return LOSSES[kind].value(outputs, labels)
-
-
-def correct(outputs, labels):
-    """Which pictures an output (n, K) classifies as their labels say: (n,)."""
-    return (outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()) == labels
+def likeliest(outputs):
+    """The class that outputs (n, K) give to every picture: (n,)."""
+    return outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
 
 
 def by_loss(case):
     """Whether the loss of training pictures is smaller than that of held-out ones."""
     outputs, labels, note, facts = [case.logits(x) for x in case.sides], case.labels, "", {}
+    one_output = outputs[0].shape[1] == 1
     if not all(part.isfinite().all() for part in outputs):
         raise InputError("The outputs of the network are not finite for these pictures: check their normalisation.")
     if outputs[0].shape[1] == case.sides[0].shape[1]:
         raise InputError("The outputs are as many as the values of a picture, as an autoencoder's are, and no classes.")
     if labels[0] is not None:
-        right = [correct(*one) for one in zip(outputs, labels)]
-        if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
+        right = [likeliest(z) == part for z, part in zip(outputs, labels)]
+        if one_output and torch.cat(right).double().mean() < 0.5:
             labels, right = tuple(1 - part for part in labels), [~part for part in right]
             note = " The two classes were exchanged, as the network has them so."
         facts["accuracy"] = ours, theirs = [part.double().mean().item() for part in right]
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
     else:
+        labels = [*map(likeliest, outputs)]
         sentence = "The classes are not known, so the loss of the likeliest class was taken."
-    values = [losses(*one, case.recipe.loss) for one in zip(outputs, labels)]
+    kind = ("square" if case.recipe.loss == "square" else "logistic") if one_output else "cross_entropy"
+    values = [LOSSES[kind].value(*one) for one in zip(outputs, labels)]
     facts["losses"] = [part.tolist() for part in values]
     score = judge.scored([-part for part in values], case.labels)
     comparisons = (judge.of_area("loss", score),)

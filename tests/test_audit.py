@@ -23,7 +23,7 @@ import conftest
 from audit import audit as audited
 from audit import judge, pictures, report, stages, weights
 from audit.__main__ import FAULT, main
-from audit.run import fitting
+from audit.run import network_for
 from conftest import Bomb
 from utils import images
 from utils.errors import InputError
@@ -240,10 +240,10 @@ def test_pictures_of_the_networks_size_are_neither_cut_nor_coloured(mode, kind, 
             path = tmp_path / name / (kind if kind == "class" else "") / f"{k}.png"
             (deep if mode == "I;16" else grey.convert(mode)).save(path)
     folders = [tmp_path / "in", tmp_path / "held"]
-    target, shape = fitting(torch_network(1200).state_dict(), pictures.own_shapes(folders), "CHW")
+    target, shape = network_for(torch_network(1200).state_dict(), folders, None, "CHW")
     assert shape == (40, 30, 1) and target.logits
     assert pictures.load(folders[0], shape, "pictures").images.shape == (M, 1200)
-    assert fitting(torch_network(3072).state_dict(), pictures.own_shapes(folders), "CHW")[1] == (32, 32, 3)
+    assert network_for(torch_network(3072).state_dict(), folders, None, "CHW")[1] == (32, 32, 3)
 
 
 def test_a_corrupt_picture_is_skipped_if_asked(tmp_path, sides):
