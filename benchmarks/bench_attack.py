@@ -41,11 +41,10 @@ def test_restarts(n, version, measure):
     victim, start = regression(WIDTH), torch.stack([normal(n, seed) for seed in range(MANY)])
     settings = {"iterations": 50, "range_weight": 0.0, "coefficients": torch.ones(n, device=DEVICE)}
     run = partial(decoreco.attack, victim, basis=networks.span(victim.network), **settings)
-    given, scale, note = start, 1, "50 steps of Adam in the coordinates of what W₁ sees"
+    about = {"size": {"restarts": MANY, "candidates": n}, "dtype": "float32", "note": "50 steps of Adam"}
     if version == "one by one":
-        given, scale, note = start[0], MANY, f"{note}; extrapolated from one of {MANY} calls"
-    size = {"restarts": MANY, "candidates": n}
-    measure(lambda: run(given), "restarts", version, size, "float32", scale=scale, note=note)
+        start, about["note"], about["scale"] = start[0], f"extrapolated from one of {MANY} calls", MANY
+    measure(partial(run, start), "restarts", version, **about)
 
 
 # Each once, at the paper's size: images and neurons, candidates, published steps and ours, epochs; and of a small

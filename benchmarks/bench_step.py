@@ -72,15 +72,14 @@ def test_step(n, version, dtype, measure, rounding):
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda" or os.cpu_count() < 2, reason="needs a processor of two cores or more")
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("version", ["1 thread", "2 threads"])
 @pytest.mark.parametrize("width", [200, 1000])
 @pytest.mark.parametrize("n", [20, 50, 100, 200])
-def test_threads(n, width, number, measure, request):
+def test_threads(n, width, version, measure, request):
     request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
     function, _ = evaluation("pixels", n, width, "float32")
-    torch.set_num_threads(number)
-    name = f"{number} thread{'s' * (number > 1)}"
-    measure(function, "threads", name, {"candidates": n, "width": width}, "float32")
+    torch.set_num_threads(int(version[0]))
+    measure(function, "threads", version, {"candidates": n, "width": width}, "float32")
 
 
 def plain_product(victim, x):
