@@ -25,7 +25,8 @@ class Released(NamedTuple):
     def sharpness(self):
         """β of the softplus; where hidden neurons stand for several equal ones, of each (h,)."""
         beta, copies = self.recipe.sharpness, self.recipe.copies
-        return beta / self.network[0].weight.new_tensor(copies).sqrt() if copies else beta
+        new = self.network[0].weight.new_tensor
+        return new(beta) / new(copies).sqrt() if copies else beta  # a number over a tensor is rounded twice
 
     def forward(self, x):
         """The inputs and the outputs of every layer for images x (…, m, d), as `layers.forward`."""
