@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -140,10 +141,12 @@ def plan_of(grid, given):
 
 def planned(runs):
     """The plan of some runs {key: what it needs}: so many at a time, on so many threads, by JOBS and the cores."""
-    cores = os.cpu_count() or 1
-    jobs = int(os.environ.get("JOBS") or max(1, min(len(runs), cores, max(2, cores // 4))))
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // jobs))
-    return {"root": str(ROOT), "jobs": jobs, "threads": threads, "runs": runs}
+    cores, stated = os.cpu_count() or 1, os.environ.get("OMP_NUM_THREADS", "")
+    jobs = os.environ.get("JOBS") or str(max(1, min(len(runs), cores, max(2, cores // 4))))
+    if not re.fullmatch("[1-9][0-9]*", jobs):
+        raise InputError(f"JOBS is {jobs!r}; it must be a whole number larger than 0.")
+    threads = int(stated) if re.fullmatch("[1-9][0-9]*", stated) else max(1, cores // int(jobs))
+    return {"root": str(ROOT), "jobs": int(jobs), "threads": threads, "runs": runs}
 
 
 def snakemake(plan, folder, profile, dry):

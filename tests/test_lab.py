@@ -209,6 +209,9 @@ def test_one_run_has_all_cores(runs, jobs, threads, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     plan = grid.planned(dict.fromkeys(range(runs)))
     assert (plan["jobs"], plan["threads"]) == (jobs, threads)
+    monkeypatch.setenv("JOBS", "many")
+    with pytest.raises(run.InputError, match="JOBS is 'many'; it must be a whole number larger than 0"):
+        grid.planned({})
 
 
 def test_every_combination_is_a_run_whose_key_stands_for_code_parameters_and_data(place, monkeypatch):
