@@ -15,7 +15,7 @@ def extent(values):
 def words(values, places=None):
     """The mean with the extent, 0.82 [0.80, 0.84], as precise as that is wide, or to so many places behind the point.
 
-    A single value is alone; none is –.
+    A mean has two digits or more, and no number that is not zero is printed so. A single value is alone; none is –.
     """
     if len(values) == 0:
         return "–"
@@ -26,9 +26,10 @@ def words(values, places=None):
         mean, low, high = (f"{x:.{places}f}" for x in ends)
         return mean if low == high else f"{mean} [{low}, {high}]"
     digits = math.ceil(-math.log10(high - mean)) if low < mean < high < math.inf else 0
-    places = min(4, max(digits, 0 if abs(mean) > 1 else 2))
-    plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1
-    mean, low, high = (f"{x:.{places}f}" if plain else report.number(x) if x else "0" for x in ends)
+    leading = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < math.inf else 0
+    places = min(4, max(digits, 1 - leading, 0))
+    plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1 and not any(x and abs(x) < 0.5 * 0.1**places for x in ends)
+    mean, low, high = (f"{x:z.{places}f}" if plain else report.number(x) if x else "0" for x in ends)
     return mean if len(values) == 1 or low == high else f"{mean} [{low}, {high}]"
 
 
