@@ -52,13 +52,6 @@ class Record(NamedTuple):
                 about, times = "≈ " * ("extrapolated" in other["note"]), (other["seconds"], row["seconds"])
                 yield [size_of(row), about + words(times[0]), words(times[1]), f"{times[0] / times[1]:.1f}"]
 
-    def listed(self, *kernels):
-        """What was timed of some kernels, each with its seconds, for a table."""
-        for row in self.rows:
-            if row["kernel"] in kernels:
-                what = f"{row['kernel']} of {row['version']}, {row['dtype']}, {size_of(row)}"
-                yield [what, f"{row['seconds']:.3g}"]
-
 
 def size_of(row):
     """The size of what was timed, in words."""
@@ -76,9 +69,3 @@ def load(name):
             else:
                 rows.append(about | {"seconds": float(stats["median"])})
         return Record([content["machine_info"][what] for what in ("processor", "cores", "threads")], limits, rows)
-
-
-def on_gpus():
-    """The Records of GPUs, which alone round to TF32."""
-    records = map(load, sorted(path.stem for path in (images.DATA / "speed").glob("*.json")))
-    return [record for record in records if "tf32" in record.limits]
