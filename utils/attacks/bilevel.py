@@ -50,7 +50,7 @@ def hypergradient(released, x, inverse=None, start=None):
 
 
 def evaluate(lower, x, start, inverse=None):
-    """The Hypergradient at images x (…, m, d), where training begins at weights of the kernel."""
+    """Eq. (7): the Hypergradient at images x (…, m, d), where training begins at weights of the kernel."""
     model, target, y, decay = lower
     solved, apply_inverse = (inverse or model.inner)(x, y, decay, start)
     u = model.difference(solved, target)  # θ(x) − θ*
@@ -76,7 +76,7 @@ def model_of(released):
 
 
 def condensed(released, tolerance=1e-6):
-    """The same victim with one neuron for all that are equal, if it has any; see `one_hidden.merged`."""
+    """The victim with its equal neurons merged into one, if it has any; see `one_hidden.merged`."""
     if len(released.network) == 1:
         return released
     theta = one_hidden.merged(one_hidden.weights(released.network, released.sharpness), tolerance)
@@ -92,9 +92,9 @@ def attack(
     """Move the images `start` (…, m, d) by L-BFGS until training on them returns the released weights θ*.
 
     Converged: ‖θ(x) − θ*‖² ≤ `tolerance`·‖θ*‖². Inner solves begin at the last θ (`inner_start` = `warm`) or at
-    `theta_start` (`cold`), a network; without one, a hidden layer's begin at θ*, always, equal neurons merged. Ends as
-    `budget` after `inner_budget` inner steps in all, or as `left` where images moved by more than 1 (root mean square).
-    `watch(x, loss)` sees every iterate. All happens in the span of start and weights.
+    `theta_start` (`cold`), a network. Without one, those of a hidden layer all begin at θ*, its equal neurons merged.
+    Ends as `budget` after `inner_budget` inner steps in all, or as `left` where images moved by more than 1 (root mean
+    square). `watch(x, loss)` sees every iterate. All happens in the span of start and weights.
     """
     clock, model = time.perf_counter(), model_of(released)
     budget = (math.inf if model is affine else BUDGET) if inner_budget is None else inner_budget

@@ -74,9 +74,9 @@ class Settings(NamedTuple):
 
 # `sgd` as Buzaglo et al. (2023) publish it for regression on CIFAR-10; the others were chosen by the attacker's loss.
 SETTINGS = {
-    "sgd": Settings(0.952, 1e-4, 90.3, 90.3, 0.0197),
-    "adam": Settings(0.03, 0.03, 100.0, 10.0, 0.0197),
-    "projection": Settings(0.01, 0.0, 30.0, 30.0, 0.0197),
+    "sgd": Settings(learning_rate=0.952, coefficient_rate=1e-4, sharpness=90.3, softest=90.3, scale=0.0197),
+    "adam": Settings(learning_rate=0.03, coefficient_rate=0.03, sharpness=100.0, softest=10.0, scale=0.0197),
+    "projection": Settings(learning_rate=0.01, coefficient_rate=0.0, sharpness=30.0, softest=30.0, scale=0.0197),
 }
 Tuned = namedtuple("Tuned", "attack rate")  # the Attack with the smallest loss, and its learning rate
 

@@ -14,8 +14,8 @@ from utils.networks import Layer, change, leading_span
 
 ROUNDS = 60  # of alternating least squares, at most
 SETTLED = 1e-9  # change of α at which they end; single precision tells no more
-NEURONS = 160, 700  # tell α: few at first, then as many as there may be
-SPARE = 0.1  # of the directions that these neurons span: images leave at least so many alone
+NEURONS = 160, 700  # that α is estimated from: a rough one, then a finer one from as many as there are, at most
+SPARE = 0.1  # share of the directions of these neurons that is taken to be free of images
 UNCHANGED = "The first layer is that of its start: nothing was trained there, or the start is no start."
 
 
@@ -40,10 +40,10 @@ def unchanged(network, start):
 
 
 def shrinkage(weight, start, rank, alpha=None):
-    """α for which W₁ − αW₁⁰ (h, d) is nearest to a matrix of a `rank`, by alternating least squares from an `alpha`.
+    """α for which W₁ − αW₁⁰ (h, d) is nearest to one of rank `rank`, by alternating least squares from `alpha`.
 
-    Given the rows' leading directions Q of W₁ − αW₁⁰, α is the regression of W₁ on W₁⁰ outside of Q. The rank may be
-    too large, not too small.
+    Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰. The rank may be too large,
+    not too small.
     """
     alpha = ((weight * start).sum() / start.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
@@ -96,8 +96,8 @@ def stationarity(released, start, candidates, alpha, count, **settings):
 def exact(released, start, alpha, unmixed, shape):
     """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
 
-    `shape` is that of an image. As they were, and none sure, where the layer does not tell the count: then its span
-    holds more than images.
+    `shape` is that of an image. Where the layer does not tell the count, its span holds more than images: then they are
+    returned as they were, none of them sure.
     """
     details, device = unmixed.details, unmixed.images.device
     if details.count != details.basis.shape[1]:

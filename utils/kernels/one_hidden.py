@@ -1,4 +1,4 @@
-"""The one-hidden-layer network of eq. (9): training, products with the Hessian, and the gradient of eq. (7).
+"""The one-hidden-layer network of eq. (9): training, products with the Hessian, and the parts of eq. (7).
 
 Shapes: images x (…, m, d), labels y (m,) in {0, 1}; W̄₁ (…, h, d+1) and w̄₂ (…, h+1), each with a bias last; x̄ is x with
 a column of ones. θ as a vector (…, n) has n = h(d+1) + h + 1 numbers. The training energy is E = (1/m) Σ_i ℓ(z_i, y_i)
