@@ -39,7 +39,7 @@ def cosines(candidates, x):
 
 
 def nearness(candidates, points, fresh, loss=math.nan):
-    """Measure candidates (n, d) against the training points (m, d) and as many fresh ones (m, d)."""
+    """Measure candidates (n, d) against training points (m, d) and as many fresh ones (m, d)."""
     near = l2(candidates, points).amin(1).sort().values[:5].mean()
     ours, others = (cosines(candidates, x) for x in (points, fresh))
     best = ours.amax(1).sort().values[-5:].mean()

@@ -59,7 +59,7 @@ def write_all(files):
 
 
 def check_writable(name, path):
-    """Raise InputError unless a file can be written at `path`; makes the folder if it is missing."""
+    """Raise InputError unless a file can be written at `path`; makes a missing folder."""
     with written(name, path):
         folder, file = os.path.split(os.path.abspath(path))
         os.makedirs(folder, exist_ok=True)

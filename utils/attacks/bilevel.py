@@ -1,4 +1,4 @@
-"""The bilevel attack, eqs. (1), (2) and (7): find images x whose training returns the given weights.
+"""The bilevel attack, eqs. (1), (2) and (7): find images whose training returns the given weights.
 
 Upper level: minimise l(x) = ½‖θ(x) − θ*‖². Lower level: θ(x) = argmin E(x, y; ·), or a local minimum where there are
 several. By the implicit function theorem dl/dx = −∇_x⟨∇_θ E(x, y; θ(x)), p⟩ with p = (∇²_θ E)⁻¹(θ(x) − θ*).

@@ -87,7 +87,7 @@ class Parts(NamedTuple):
     stationarity: torch.Tensor  # ‖W̄_l − D_lᵀĀ_{l−1}‖²/‖θ*‖²
     range: torch.Tensor  # weight · Σ relu(|x| − 1)²/‖θ*‖²
     feasibility: torch.Tensor  # 5 Σ relu(λ_min − λ)²/‖θ*‖², zero for rules without a bound
-    share: torch.Tensor | None = None  # (…, n): by how much R/‖θ*‖² grows if a candidate is left out
+    share: torch.Tensor | None = None  # (…, n): by how much R/‖θ*‖² grows without a candidate
     state: tuple | None = None  # decoreco.State, of an attack that was to stop on its way
 
     @property

@@ -14,7 +14,7 @@ from utils.networks import Layer, change, leading_span
 
 ROUNDS = 60  # of alternating least squares, at most
 SETTLED = 1e-9  # change of α at which they end; single precision tells no more
-NEURONS = 160, 700  # that α is estimated from: a rough one, then a finer one from as many as there are, at most
+NEURONS = 160, 700  # to estimate α from: roughly, then from as many as there are
 SPARE = 0.1  # share of the directions of these neurons that is taken to be free of images
 UNCHANGED = "The first layer is that of its start: nothing was trained there, or the start is no start."
 

@@ -52,7 +52,7 @@ class Columns(NamedTuple):
 
 def sized(matrix, known):
     """The images M (m, m) with the sizes and signs of those that were trained on: b₁ − αb₁⁰ = B1 tells them."""
-    mixing = known.rows @ known.upper @ torch.linalg.inv(matrix)  # B, up to the size of every column
+    mixing = known.rows @ known.upper @ torch.linalg.inv(matrix)  # B, up to the sizes of columns
     factors = 1 / torch.linalg.lstsq(mixing, known.bias[:, None]).solution[:, 0]
     spread = (matrix @ known.basis.mT).std(1)
     low, high = RANGE

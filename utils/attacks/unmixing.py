@@ -14,7 +14,7 @@ from utils.errors import InputError
 from utils.kernels import contrast
 from utils.networks import change, flatten, gap
 
-FEW = 100  # images, up to which colours are taken together, and most signs are those of the relation
+FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
 LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for more
 SOON = tuple((floor, window, 60) for floor, window, _ in LATER)  # for more where other evidence follows

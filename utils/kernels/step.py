@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 SMALL = 3e7  # operations, of some 0.3 ms, below which a second thread saves little, and waits if others use its core
-LOOK = {"cpu": 1, "cuda": 50}  # steps between two looks at whether to stop: a GPU would wait at each
+LOOK = {"cpu": 1, "cuda": 50}  # steps between two looks at whether to stop: a GPU waits at each
 STRIDE = 10  # steps in a graph: each start of one costs some 10 µs
 
 
