@@ -18,7 +18,7 @@ from utils import images, networks
 from utils.errors import InputError
 from utils.training import stationary, torch_trainer
 
-HIDDEN = "dtype", "sharpness", "copies"  # what files do not tell of a recipe: these networks have ReLUs or no neurons
+HIDDEN = "dtype", "sharpness"  # what files do not tell of a recipe: these networks have ReLUs or no neurons
 ABOUT = {
     "affine": "An affine classifier with weight decay, at its stationary point.",
     "small-start": "A three-layer ReLU network from small weights, with weight decay, to a stationary point.",

@@ -31,7 +31,6 @@ class Recipe(NamedTuple):
     epochs: int = 2500
     stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see kernels.kinks
     dtype: torch.dtype = torch.float64
-    copies: tuple = ()  # of a `bilevel.condensed` network: how many equal neurons each hidden one stands for, by β/√n
 
 
 def affine(weight_decay, start="zero"):

@@ -81,8 +81,7 @@ def condensed(released, tolerance=1e-6):
         return released
     theta = one_hidden.merged(one_hidden.weights(released.network, released.sharpness), tolerance)
     copies = (released.recipe.sharpness / theta.sharpness).square().round()
-    recipe = released.recipe._replace(copies=tuple(copies.tolist()))
-    return released._replace(network=one_hidden.network(theta), recipe=recipe)
+    return released._replace(network=one_hidden.network(theta), copies=tuple(copies.tolist()))
 
 
 def attack(
@@ -143,7 +142,7 @@ def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget
 
     def keep(flat, value):
         nonlocal theta
-        theta = here.solved.weights if warm and torch.equal(tried, flat) else theta
+        theta = select((tried == flat).all(-1), here.solved.weights, theta) if warm else theta
         history.append(value)
         sound.append(here.sound.expand(value.shape))
         look(flat.view_as(start), value)
@@ -156,6 +155,15 @@ def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget
         stopped = stopped.replace(*names) if isinstance(stopped, str) else [word.replace(*names) for word in stopped]
     inner = Inner(torch.stack(sound), solved.gradient_norm, steps)
     return end._replace(stopped=stopped), solved, inner, torch.stack(history)
+
+
+def select(mask, new, old):
+    """The `new` weights where the mask (…) holds, the `old` ones elsewhere: tensors, or named tuples of them."""
+    if mask.all() or not isinstance(new, (torch.Tensor, tuple)):
+        return new
+    if isinstance(new, tuple):
+        return type(new)(*(select(mask, *pair) for pair in zip(new, old)))
+    return torch.where(mask.reshape(mask.shape + (1,) * (new.dim() - mask.dim())), new, old)
 
 
 def check(released, start, theta_start, iterations, budget, inner_start):

@@ -20,13 +20,13 @@ class Released(NamedTuple):
     network: tuple | torch.nn.Module  # of Layers, θ*; the stationarity attack also takes a module, for rows (n, d)
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
+    copies: tuple = ()  # of a `bilevel.condensed` network: how many equal neurons each hidden one stands for, by β/√n
 
     @property
     def sharpness(self):
         """β of the softplus; where hidden neurons stand for several equal ones, of each (h,)."""
-        beta, copies = self.recipe.sharpness, self.recipe.copies
-        new = self.network[0].weight.new_tensor
-        return new(beta) / new(copies).sqrt() if copies else beta  # a number over a tensor is rounded twice
+        beta, new = self.recipe.sharpness, self.network[0].weight.new_tensor
+        return new(beta) / new(self.copies).sqrt() if self.copies else beta  # a number over a tensor is rounded twice
 
     def forward(self, x):
         """The inputs and the outputs of every layer for images x (…, m, d), as `layers.forward`."""

@@ -38,14 +38,14 @@ At = namedtuple("At", "rows first w active slope bend third s r turns decay")
 
 def problem_of(released, start):
     """The Problem for images T (m, d) behind a whole network with one hidden layer."""
-    if bilevel.model_of(released) is not one_hidden or released.recipe.copies:
+    if bilevel.model_of(released) is not one_hidden or released.copies:
         raise InputError("Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack.")
     small = bilevel.condensed(released)
     first, *rest = bilevel.lower_level(small).target
     axes, upper = torch.linalg.qr(first[:, :-1].T)
     axes = axes[:, upper.diagonal().abs() > 1e-9 * upper.abs().max()]  # fewer than K if the rows are dependent
     theta = one_hidden.Weights(torch.cat([first[:, :-1] @ axes, first[:, -1:]], 1), *rest)
-    seen, copied = start @ axes, torch.tensor(small.recipe.copies).to(first) > 1
+    seen, copied = start @ axes, torch.tensor(small.copies).to(first) > 1
     others, sizes = start - seen @ axes.T, 1 + start.square().sum(1)
     return Problem(theta, released.labels, released.recipe.weight_decay, seen, others, axes, sizes, copied)
 
@@ -212,13 +212,12 @@ def halved(released):
     """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
     small = bilevel.condensed(released)
     theta = bilevel.lower_level(small).target
-    copies = torch.tensor(small.recipe.copies).to(theta.first)
+    copies = torch.tensor(small.copies).to(theta.first)
     which = torch.cat([torch.arange(len(copies)).to(copies.device), (copies > 1).nonzero()[:, 0]])
     parts = (1.0 + (copies > 1))[which]  # 1 or 2
     second = torch.cat([theta.second[which] / parts.sqrt(), theta.second[-1:]])
     network = one_hidden.network(theta._replace(first=theta.first[which] / parts.sqrt()[:, None], second=second))
-    recipe = small.recipe._replace(copies=tuple((copies[which] / parts).tolist()))
-    return small._replace(network=network, recipe=recipe)
+    return small._replace(network=network, copies=tuple((copies[which] / parts).tolist()))
 
 
 def trained(released, images):
