@@ -1,4 +1,4 @@
-"""What grids at the paper's size gave, read from `data/results` (what its files hold is told by lab/record.py)."""
+"""What grids at the paper's size gave, read from `data/results` (lab/record.py says what its files hold)."""
 
 import csv
 import json
