@@ -79,11 +79,38 @@ def test_seeds_walk_through_the_file_and_share_no_secret_while_a_class_lasts():
     assert len(secret[3] & secret[0]) == 2  # eleven of a class are used up in the fourth turn
 
 
-def test_the_recorded_subset_is_the_first_of_three_batches(monkeypatch):
+def test_the_recorded_images_are_the_first_of_some_batches(monkeypatch):
     numbers = np.arange(50_000)
-    monkeypatch.setattr(images, "cifar10", lambda binary: images.Labelled(numbers, numbers % 2))
-    subset = images.load("cifar10-subset").images.tolist()
-    assert subset == [*range(1017), *range(10_000, 11_017), *range(20_000, 21_017)]
+    monkeypatch.setattr(
+        images, "cifar10", lambda binary, train=True: images.Labelled(numbers + (not train), numbers % 2)
+    )
+    old, fresh, unused = [*range(1017), *range(10_000, 11_017), *range(20_000, 21_017)], [*range(30_000, 31_017)], 1017
+    assert images.load("cifar10-subset").images.tolist() == old and images.load("cifar10-subset").unused is None
+    assert images.load("cifar10-fresh").images.tolist() == fresh + old
+    assert images.load("cifar10-fresh").unused.images.tolist() == [*range(1, unused + 1)]
+
+
+def test_held_out_images_come_from_those_that_nothing_is_trained_on(tmp_path):
+    pictures = np.random.default_rng(0).random((40, 8, 8))
+    own, others = {"images": pictures[:20], "labels": np.arange(20) % 2}, {"held_out_images": pictures[20:]}
+    both = images.load(save(tmp_path / "both.npz", **own, **others, held_out_labels=np.arange(20) % 2))
+    for seed in range(4):
+        data, alone = images.split(both, 4, 8, seed, held_out=4), images.split(both._replace(unused=None), 4, 8, seed)
+        assert torch.equal(data.secret.images, alone.secret.images)
+        assert torch.equal(data.known.images, alone.known.images)
+        expected = pictures[20:][[4 * seed, 4 * seed + 2, 4 * seed + 1, 4 * seed + 3]]
+        assert np.array_equal(data.held_out.images.numpy(), expected.reshape(4, -1))
+    both.unused.images[0] = both.images[0]
+    with pytest.raises(InputError, match="Images 0 and 20 of .* one is for the training part and one for the held-out"):
+        images.split(both, 4, 8, held_out=4)
+    with pytest.raises(InputError, match="There are at most 20 held-out ones, not 22"):
+        images.split(both, 4, 8, held_out=22)
+    with pytest.raises(InputError, match=r"labels have the shape \(0,\); 20 images need"):
+        images.load(save(tmp_path / "none.npz", **own, **others))
+    with pytest.raises(InputError, match="the held-out images are of another shape or type"):
+        images.load(
+            save(tmp_path / "bytes.npz", **own, held_out_images=np.zeros((2, 8, 8), np.uint8), held_out_labels=[0, 1])
+        )
 
 
 def test_halves_give_the_attacker_twice_as_many():
@@ -123,7 +150,7 @@ def test_wrong_files(tmp_path, wrong, sentence):
 
 @pytest.mark.parametrize("dataset, sentence", [
     ("nowhere.npz", "There is no file .*nowhere.npz: check the path"),
-    ("imagenet", "must be 'photos', 'cifar10', 'cifar10-subset' or the path of an .npz file"),
+    ("imagenet", "must be 'photos', 'cifar10', 'cifar10-subset', 'cifar10-fresh' or the path of an .npz file"),
 ])  # fmt: skip
 def test_what_is_not_there(dataset, sentence):
     with pytest.raises(InputError, match=sentence):

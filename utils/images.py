@@ -16,13 +16,22 @@ from utils.errors import InputError
 from utils.kernels import step
 
 DATA = Path(__file__).parent.parent / "data"
-DATASETS = ("photos", "cifar10", "cifar10-subset")  # as in utils/notebook/parameters.py, which loads no torch
+DATASETS = (
+    "photos",
+    "cifar10",
+    "cifar10-subset",
+    "cifar10-fresh",
+)  # as in utils/notebook/parameters.py, which loads no torch
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-ARRAYS, PARTS = ("images", "labels", "label_names"), ("training", "partition", "held-out")
-SUBSET = np.add.outer(range(0, 30_000, 10_000), range(1017)).ravel()  # of CIFAR-10; recorded results are made of it
+ARRAYS = "images", "labels", "label_names", "held_out_images", "held_out_labels"
+PARTS = "training", "partition", "held-out"
+# Where 1017 images begin in CIFAR-10; recorded results are made of them. No constant of this book was chosen on the
+# first ones of the fresh data set, and nothing is trained on its held-out images, the first of the test batch.
+SUBSETS, LENGTH = {"cifar10-subset": (0, 10_000, 20_000), "cifar10-fresh": (30_000, 0, 10_000, 20_000)}, 1017
 ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
-# N images (N, H, W, C) as the file holds them, bytes or floats in [0, 1], and labels (N,) in {0, …, K−1}.
-Labelled = namedtuple("Labelled", "images labels")
+# N images (N, H, W, C) as the file holds them, bytes or floats in [0, 1], and labels (N,) in {0, …, K−1}; `unused` are
+# other Labelled ones for the held-out part, if there are such.
+Labelled = namedtuple("Labelled", "images labels unused", defaults=[None])
 # m images as rows (m, d) with labels (m,) in {0., …, K−1.}: first every image of class 0, then of class 1, …
 Part = namedtuple("Part", "images labels")
 # Disjoint Parts: `secret` trains the victim, `known` is in the attacker's hands, nobody uses `held_out`; the shape
@@ -31,7 +40,7 @@ Split = namedtuple("Split", "secret known held_out shape sha256")
 
 
 def load(dataset, binary=True):
-    """Load `photos` (embedded), `cifar10` or `cifar10-subset` (downloaded once into `data/`), or an `.npz` by its path.
+    """Load `photos` (embedded), `cifar10` or a part of it (downloaded once into `data/`), or an `.npz` by its path.
 
     Two classes, or with `binary=False` CIFAR-10's ten, or four kinds of photographs, the first two of them class 0.
     """
@@ -43,7 +52,13 @@ def load(dataset, binary=True):
         squares, kinds = views()
         return Labelled(squares, kinds // 2 if binary else kinds)
     labelled = cifar10(binary=binary)
-    return Labelled(*(part[SUBSET] for part in labelled)) if dataset == "cifar10-subset" else labelled
+    if dataset in SUBSETS:
+        rows = np.add.outer(SUBSETS[dataset], range(LENGTH)).ravel()
+        labelled = Labelled(labelled.images[rows], labelled.labels[rows])
+    if dataset == "cifar10-fresh":
+        pictures, labels, _ = cifar10(binary=binary, train=False)
+        labelled = labelled._replace(unused=Labelled(pictures[:LENGTH], labels[:LENGTH]))
+    return labelled
 
 
 def views():
@@ -67,12 +82,12 @@ def view(photograph, top, left, side):
     return np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS))
 
 
-def cifar10(root=DATA, binary=True):
-    """CIFAR-10's training images, vehicles (0) against animals (1) or all ten classes; downloaded if need be."""
+def cifar10(root=DATA, binary=True, train=True):
+    """CIFAR-10's training or test images, vehicles (0) against animals (1) or all classes; downloaded if need be."""
     from torchvision.datasets import CIFAR10  # slow to import, and only needed here
 
     try:
-        files = CIFAR10(root, train=True, download=True)
+        files = CIFAR10(root, train=train, download=True)
     except (OSError, RuntimeError) as error:
         ways = f"put cifar-10-python.tar.gz into {root}, or use DATASET='photos' or the path of an .npz file"
         raise InputError(f"CIFAR-10 cannot be downloaded: connect to the network and try again, or {ways}.") from error
@@ -84,6 +99,7 @@ def npz(path, binary=True):
 
     The labels are whole numbers of two classes (the smaller becomes 0), or of ten together with `label_names`,
     CIFAR-10's names. With `binary=False` there may be any number of classes, numbered in the order of their values.
+    The held-out part is drawn from `held_out_images` and `held_out_labels`, if the file has such, else from `images`.
     """
     try:
         arrays = unpack(path)
@@ -96,9 +112,19 @@ def npz(path, binary=True):
     for name in ARRAYS[:2]:
         if name not in arrays:
             raise InputError(f"{path} has no array {name!r}: save it with numpy.savez(path, images=…, labels=…).")
-    images, labels, names = (arrays.get(name, np.empty(0)) for name in ARRAYS)
-    check(images, labels, path)
-    return Labelled(images.reshape(*images.shape[:3], -1), class_numbers(labels, names.tolist(), path, binary))
+    names = arrays.get("label_names", np.empty(0)).tolist()
+
+    def labelled(images, labels):
+        check(images, labels, path)
+        return Labelled(images.reshape(*images.shape[:3], -1), class_numbers(labels, names, path, binary))
+
+    own = labelled(arrays["images"], arrays["labels"])
+    if "held_out_images" not in arrays:
+        return own
+    unused = labelled(arrays["held_out_images"], arrays.get("held_out_labels", np.empty(0)))
+    if unused.images.shape[1:] != own.images.shape[1:] or unused.images.dtype != own.images.dtype:
+        raise InputError(f"{path}: the held-out images are of another shape or type: save them as the others are.")
+    return own._replace(unused=unused)
 
 
 def thumbnails(labelled, side):
@@ -108,7 +134,7 @@ def thumbnails(labelled, side):
         raise InputError(f"SIDE is {side}; these images have from 7 to {min(grey.shape[1:])} pixels.")
     bytes_ = np.asarray(labelled.images).dtype == np.uint8
     small = torch.nn.functional.adaptive_avg_pool2d(grey, side) / (255 if bytes_ else 1)
-    return Labelled(small[..., None].numpy(), labelled.labels)
+    return Labelled(small[..., None].numpy(), labelled.labels, labelled.unused and thumbnails(labelled.unused, side))
 
 
 def unpack(path):
@@ -162,24 +188,35 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     """Draw disjoint balanced parts of `training`, `partition` and `held_out` images from a labelled data set.
 
     Seed 0 takes the first images of each class in file order, as published, and every further seed the secret images
-    that come next, so that victims share none while a class lasts; then it is shuffled, and the walk begins again.
+    that come next, so that victims share none while a class lasts; then it is shuffled, and the walk begins again. The
+    held-out images follow the others, or come in the same way from those that the data set says are unused.
     """
     kinds, sizes = int(labelled.labels.max()) + 1, [training, partition, held_out]
     for name, size, least, other in zip(PARTS, sizes, (kinds, kinds, 0), ("", ", or CANDIDATES", "")):
         if size < least or size % kinds:
             number = "an even number, half per class" if kinds == 2 else f"a multiple of the {kinds} classes"
             raise InputError(f"The {name} part is to hold {size} images (IMAGES{other}): give {number}.")
-    rows = [np.flatnonzero(labelled.labels == label) for label in range(kinds)]
-    ends = enough(sizes, list(map(len, rows)))
-    rows = [(*divmod(seed * training // kinds, len(some)), some) for some in rows]  # type: ignore[misc]  # rounds, steps
-    rows = [np.roll(np.random.default_rng(turn).permutation(some) if turn else some, -at) for turn, at, some in rows]
-    rows = np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
-    images = labelled.images[rows]  # (training + partition + held_out, H, W, C)
-    different(images, rows, np.repeat(PARTS, sizes))
+    unused, apart = labelled.unused or labelled, labelled.unused is not None
+    rows = walk(labelled.labels, kinds, [training, partition, 0 if apart else held_out], seed * training)
+    others = walk(unused.labels, kinds, [0, 0, held_out * apart], seed * held_out)
+    images = np.concatenate(
+        [labelled.images[rows], unused.images[others]]
+    )  # (training + partition + held_out, H, W, C)
+    labels = np.concatenate([labelled.labels[rows], unused.labels[others]])
+    different(images, [*rows, *(others + len(labelled.labels))], np.repeat(PARTS, sizes))
     images = images / 255.0 if images.dtype == np.uint8 else images.astype(np.float64)
     sha256 = hashlib.sha256(images.tobytes()).hexdigest()
-    x, y = (torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labelled.labels[rows]))
+    x, y = (torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labels))
     return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)  # type: ignore[call-arg]
+
+
+def walk(labels, kinds, sizes, first):
+    """The rows of three parts of these sizes, classes in order in each, from image number `first` on."""
+    rows = [np.flatnonzero(labels == label) for label in range(kinds)]
+    ends = enough(sizes, list(map(len, rows)))
+    rows = [(*divmod(first // kinds, len(some)), some) for some in rows]  # type: ignore[misc]  # rounds, steps
+    rows = [np.roll(np.random.default_rng(turn).permutation(some) if turn else some, -at) for turn, at, some in rows]
+    return np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
 
 
 def centred(part, shift=0.0):
@@ -199,7 +236,8 @@ def enough(sizes, counts):
         raise InputError(f"{both} need {ends[2]} of each class, {but}.")
     if smallest < ends[3]:
         but = f"not {held_out}: choose fewer, or a larger data set"
-        raise InputError(f"Beside {both} there are at most {(smallest - ends[2]) * kinds} held-out ones, {but}.")
+        beside = f"Beside {both} there" if ends[2] else "There"
+        raise InputError(f"{beside} are at most {(smallest - ends[2]) * kinds} held-out ones, {but}.")
     return ends
 
 
