@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import drawn
-from experiments import rank, readings, trials, variants
+from experiments import published_training, rank, readings, trials, variants
 from experiments.trials import Name
 from experiments.variants import Settings
 from utils import images, networks
@@ -192,3 +192,13 @@ def test_a_victim_has_the_settings_of_the_first_one_but_for_its_own():
     assert variants.settings("flips", 30) == Settings(neurons=30, augment="flips", rate=0.05)
     with pytest.raises(InputError, match="VICTIM is 'none', but it must be one of 'base'"):
         variants.settings("none", 30)
+
+
+@pytest.mark.parametrize("rule", ["margin", "signed"])
+def test_training_as_published_is_descent_with_one_rate(toy, rule):
+    plain = {"learning_rate": 0.01, "momentum": 0.0, "growth": 1.0, "stages": 0, "dtype": torch.float64}
+    recipe = networks.perceptron(rule, 12, 12)._replace(**plain)
+    for steps, victim in zip((30, 200), published_training.train(toy.secret, rule, 12, (30, 200), 3)):
+        expected = stationary.train(toy.secret, recipe._replace(epochs=steps), 3)
+        ours, theirs = (networks.flatten(each.released.network) for each in (victim, expected))
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12) and victim.loss == pytest.approx(expected.loss)

@@ -22,7 +22,8 @@ CHOICES = {
     "ATTACK": tuple(ATTACKS),
     "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
     "START": ("random", "untuned", "ground_truth", "partition"),  # of an attack
-    "KNOWN": ("start", "half", "later"),  # what the attacker has of a known start
+    # What the attacker has of a known start.
+    "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled"),
     "SPACE": ("span", "pixels"),
     **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS"), ("yes", "no")),
 }

@@ -1,0 +1,51 @@
+"""Training as published: full-batch gradient descent with one rate and no momentum.
+
+The networks of Haim et al. (2022) and Buzaglo et al. (2023) took a million steps. A step here moves A and c of
+`kernels.coordinates` in place of W₁, and its updates are part of the products that compute the gradients; a GPU
+repeats it as one graph.
+"""
+
+from functools import partial
+
+import torch
+
+from utils import networks
+from utils.kernels import coordinates, losses
+from utils.kernels.layers import Layer, joint, parted
+from utils.kernels.one_hidden import bordered
+from utils.kernels.step import run
+from utils.training import stationary
+
+RATE = 0.01
+
+
+def descend(first, second, last, factor, x, y, loss, decay):
+    """A step of W ← W − η(∇(1/m)Σℓ + μW), for A (h, r), W₂ (h, h), w₃ (h,) and c, in place, at coordinates x (m, r)."""
+    s, shrunk = x @ first.mT, 1 - RATE * decay
+    a = s.relu()
+    t = a @ second.mT
+    b = t.relu()
+    slope = loss.slope((b @ last)[:, None], y)[:, 0] / len(y)
+    upper = slope[:, None] * last * (t > 0)
+    lower = upper @ second * (s > 0)
+    last.addmv_(b.mT, slope, beta=shrunk, alpha=-RATE)
+    second.addmm_(upper.mT, a, beta=shrunk, alpha=-RATE)
+    first.addmm_(lower.mT, x, beta=shrunk, alpha=-RATE)
+    factor.mul_(shrunk)
+
+
+def train(secret, rule, width, lengths, seed=0):
+    """Victims d-h-h-1 after each of these increasing numbers of steps, with the loss and the decay of a rule."""
+    (x, y), recipe = secret, networks.perceptron(rule, width, width)._replace(stages=0)
+    mean, loss = x.mean(0), losses.LOSSES[recipe.loss]
+    theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
+    basis, upper = torch.linalg.qr(bordered(x - mean).mT)  # (d + 1, m), a column of ones for the bias
+    inside, rest = coordinates.split(joint(theta0[0]), basis)
+    second, last, factor = theta0[1].weight.clone(), theta0[2].weight[0].clone(), torch.ones((), dtype=x.dtype).to(x)
+    state = inside, second, last, factor
+    step = partial(descend, *state, upper.mT.contiguous(), y, loss, recipe.weight_decay)
+    for before, after in zip((0, *lengths), lengths):
+        run(step, state, after - before)
+        first = parted(coordinates.joined(inside, basis, rest, factor))
+        network = first, Layer(second.clone(), None), Layer(last[None].clone(), None)
+        yield stationary.measured(network, secret, recipe)
