@@ -197,9 +197,9 @@ def lists():
     """Markdown: under every verdict its sentences, in order, with their settings; those that fail first, and open."""
     rows, parts = sorted(load(), key=lambda row: (row.paper, row.section)), []
     for word in sorted(WORDS, key=FAILURES.__contains__, reverse=True):
-        items = [item(row) for row in rows if verdict(row) == word]
         closed = "" if word in FAILURES else ":class: dropdown\n"
-        parts.append("\n".join([f"```{{admonition}} {len(items)} {word}\n{closed}", *items, "```"]))
+        if items := [item(row) for row in rows if verdict(row) == word]:
+            parts.append("\n".join([f"```{{admonition}} {len(items)} {word}\n{closed}", *items, "```"]))
     return "\n\n".join(parts)
 
 
