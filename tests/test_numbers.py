@@ -19,7 +19,25 @@ def ends(found):
     return f"{min(found):g}" if min(found) == max(found) else f"{min(found):g} to {max(found):g}"
 
 
-HOW = {"ends": ends, "words": verdicts.words, "mean": mean, "count": len, "sum": sum}
+def percents(found):
+    """“41 to 46 %”."""
+    return f"{min(found):.0%}"[:-1] + f" to {max(found):.0%}".replace("%", " %")
+
+
+def areas(found):
+    """“0.41 to 0.46”."""
+    return f"{min(found):.2f} to {max(found):.2f}"
+
+
+HOW = {
+    "ends": ends,
+    "percents": percents,
+    "areas": areas,
+    "words": verdicts.words,
+    "mean": mean,
+    "count": len,
+    "sum": sum,
+}
 
 
 def values(records, names, where, column="value"):
@@ -59,6 +77,7 @@ def test_sentences_have_the_numbers_of_the_records():
     known = numbers()
     nulls = "null_known", "null_unknown", "null_beside"  # “no held-out image comes back”
     assert {known[name] for name in (*nulls, "by_pixels")} == {"0"}
+    assert known["natural_three"] == known["natural_sgd"] == "1"  # “all training pictures are told”
     for page, sentences in TOLD["sentences"].items():
         text, wanted = text_of(page), [sentence.format(**known) for sentence in sentences]
         assert not [sentence for sentence in wanted if sentence not in text], page
