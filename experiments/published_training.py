@@ -41,7 +41,7 @@ def train(secret, rule, width, lengths, seed=0):
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis, upper = torch.linalg.qr(bordered(x - mean).mT)  # (d + 1, m), a column of ones for the bias
     inside, rest = coordinates.split(joint(theta0[0]), basis)
-    second, last, factor = theta0[1].weight.clone(), theta0[2].weight[0].clone(), torch.ones((), dtype=x.dtype).to(x)
+    second, last, factor = theta0[1].weight.clone(), theta0[2].weight[0].clone(), x.new_ones(())
     state = inside, second, last, factor
     step = partial(descend, *state, upper.mT.contiguous(), y, loss, recipe.weight_decay)
     for before, after in zip((0, *lengths), lengths):

@@ -16,12 +16,8 @@ from utils.errors import InputError
 from utils.kernels import step
 
 DATA = Path(__file__).parent.parent / "data"
-DATASETS = (
-    "photos",
-    "cifar10",
-    "cifar10-subset",
-    "cifar10-fresh",
-)  # as in utils/notebook/parameters.py, which loads no torch
+# As in utils/notebook/parameters.py, which loads no torch.
+DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 ARRAYS = "images", "labels", "label_names", "held_out_images", "held_out_labels"
 PARTS = "training", "partition", "held-out"
@@ -199,9 +195,7 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     unused, apart = labelled.unused or labelled, labelled.unused is not None
     rows = walk(labelled.labels, kinds, [training, partition, 0 if apart else held_out], seed * training)
     others = walk(unused.labels, kinds, [0, 0, held_out * apart], seed * held_out)
-    images = np.concatenate(
-        [labelled.images[rows], unused.images[others]]
-    )  # (training + partition + held_out, H, W, C)
+    images = np.concatenate([labelled.images[rows], unused.images[others]])  # all three parts, (n, H, W, C)
     labels = np.concatenate([labelled.labels[rows], unused.labels[others]])
     different(images, [*rows, *(others + len(labelled.labels))], np.repeat(PARTS, sizes))
     images = images / 255.0 if images.dtype == np.uint8 else images.astype(np.float64)

@@ -8,12 +8,7 @@ from utils.errors import InputError, choose
 
 FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
-DATASETS = (
-    "photos",
-    "cifar10",
-    "cifar10-subset",
-    "cifar10-fresh",
-)  # those of utils/images, beside the path of an .npz file
+DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")  # as in utils/images, beside a path
 KNOWN_STARTS = ("torch", "pretrained", "elsewhere")  # START of a training whose start is known
 CHOICES = {
     "DEVICE": ("auto", "cpu", "cuda"),
