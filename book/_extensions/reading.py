@@ -56,15 +56,15 @@ def fold_setup(cells):
 def name_folds(app, document, page):
     """Called by Sphinx when figures have numbers: say of each fold what its code makes."""
     numbers = app.env.toc_fignumbers.get(page, {}).get("figure", {})
-    for fold in document.findall(HideCodeCellNode):
-        cell = fold.parent
+    for cell in document.findall(lambda node: isinstance(node, nodes.container) and "cell_metadata" in node):
         figure = cell["cell_metadata"].get("mystnb", {}).get("figure", {}).get("name")
         if figure in numbers:
             name = f"Code for Fig. {'.'.join(map(str, numbers[figure]))}"
         else:
             name = "Code for the table" if next(cell.findall(nodes.table), None) else "Code"
-        if fold["prompt_show"].startswith("Show code cell"):
-            fold["prompt_show"] = fold["prompt_hide"] = name
+        for fold in cell.findall(HideCodeCellNode):
+            if fold["prompt_show"] != "Setup":
+                fold["prompt_show"] = fold["prompt_hide"] = name
 
 
 def setup(app):
