@@ -177,15 +177,6 @@ def number(line):
     return "; ".join(parts) or line.place
 
 
-def table(chapter):
-    """The Markdown table of the sentences that a chapter prints, one row per setting."""
-    return report.table(
-        ["sentence", "setting", "verdict", "what it rests on"],
-        *([row.sentence if k == 0 else "…", line.setting, judge(line).word, number(line)]
-          for row in load() if chapter in row.chapters for k, line in enumerate(row.lines)),
-    )  # fmt: skip
-
-
 def counts():
     """A Markdown table: how many sentences of each paper have each verdict."""
     times = [Counter(verdict(row) for row in load() if row.paper == paper) for paper in PAPERS]
@@ -193,18 +184,28 @@ def counts():
     return report.table(["verdict", *PAPERS.values()], *lines, ["sentences", *map(Counter.total, times)]).data
 
 
+def summed(chapter):
+    """What a chapter judges, in a sentence: how many sentences, and how many have each verdict; empty for none."""
+    times = Counter(verdict(row) for row in load() if chapter in row.chapters)
+    parts = ", ".join(f"{times[word]} {word}" for word in WORDS if times[word])
+    return f"This chapter judges {times.total()} of the papers' sentences: {parts}." * bool(times)
+
+
 def lists():
-    """Markdown: under every verdict its sentences, in order, with their settings; those that fail first, and open."""
-    rows, parts = sorted(load(), key=lambda row: (row.paper, row.section)), []
-    for word in sorted(WORDS, key=FAILURES.__contains__, reverse=True):
-        closed = "" if word in FAILURES else ":class: dropdown\n"
-        if items := [item(row) for row in rows if verdict(row) == word]:
-            parts.append("\n".join([f"```{{admonition}} {len(items)} {word}\n{closed}", *items, "```"]))
-    return "\n\n".join(parts)
+    """Markdown: every sentence with its settings in a container, whose classes say what a reader may filter by."""
+    rows = sorted(load(), key=lambda row: (row.paper, row.section))
+    return "\n\n".join(f":::{{container}} verdict {classes(row)}\n{item(row)}\n:::" for row in rows)
+
+
+def classes(row):
+    """By what a sentence can be found: paper-1 section-3-1 is-held on-affine-model."""
+    section = re.match(r"[\d.]+|\w+", row.section)[0]
+    about = [f"paper-{row.paper}", f"section-{section}", f"is-{verdict(row)}", *(f"on-{page}" for page in row.chapters)]
+    return " ".join(re.sub(r"\W+", "-", name) for name in about)
 
 
 def item(row):
-    """A sentence with where it stands, and under it its settings: an item of a list."""
+    """A sentence with where it stands and its verdict, and its settings as a list."""
     where = f"{PAPERS[row.paper]}, {'section ' * row.section[0].isdigit()}{row.section}"
-    lines = (f"**{judge(line).word}** ({line.setting}): {number(line)}" for line in row.lines)
-    return "\n  - ".join([f"- {row.sentence} ({where})", *lines])
+    lines = (f"- **{judge(line).word}** ({line.setting}): {number(line)}" for line in row.lines)
+    return "\n".join([f"**{verdict(row)}** {row.sentence} ({where})\n", *lines])

@@ -1,5 +1,6 @@
-"""Directives for what pages show of `data`: `quantities` of the registry of names, and `verdicts` of the ledger."""
+"""What pages show of `data`: directives for the registry of names and the ledger, and what of this a chapter judges."""
 
+from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from lab import ledger
@@ -57,8 +58,19 @@ class Part(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
+def close(app, document):
+    """Called by Sphinx when a page was read: at the end of a chapter, what it judges, and where each verdict stands."""
+    page = app.env.docname.rpartition("/")[2]
+    if judged := ledger.summed(page):
+        link = nodes.reference("", "Each sentence, with its numbers", refuri=f"verdicts.html?on={page}", internal=True)
+        line = nodes.paragraph("", "", nodes.Text(f"{judged} "), link, nodes.Text("."))
+        title = nodes.title("", "Verdicts")
+        next(document.findall(nodes.section)).append(nodes.admonition("", title, line, classes=["verdicts"]))
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("doctree-read", close)
     for name in PARTS:
         app.add_directive(name, Part)
     return {"parallel_read_safe": True}
