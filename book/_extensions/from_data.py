@@ -24,7 +24,7 @@ def names():
     """A section for each topic, with an item for each quantity."""
     for one in registry.load().entries:
         if isinstance(one, dict):
-            yield from ("", f"## {one['topic']}", "", one["about"], "")
+            yield from ("", f"### {one['topic']}", "", one["about"], "")
             continue
         bounds = one.kind.bounds.replace("∞)", f"`{one.most}`]") if one.most else one.kind.bounds
         baseline = f" Baseline: {one.baseline}." * bool(one.baseline)
