@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -70,10 +71,10 @@ def test_what_cannot_be_counted_is_told(tmp_path):
 
 
 def test_the_page_says_how_to_enter(tmp_path, monkeypatch, capsys):
-    text = (ROOT / "book" / "benchmark.md").read_text(encoding="utf-8")
-    code = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+    cells = nbformat.read(ROOT / "book" / "try-your-own.ipynb", as_version=4).cells
+    code = re.search(r"```python\n(.*?)```", "\n".join(cell.source for cell in cells), re.S).group(1)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "benchmark.md", "exec"), {})
+    exec(compile(code, "try-your-own", "exec"), {})
     score, file = capsys.readouterr().out.splitlines()
     assert score.startswith("Score(victim='small-start'") and not [*tmp_path.iterdir()]  # it prints, and leaves nothing
     assert benchmark.main(["small-start", file]) == 0

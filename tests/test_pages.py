@@ -60,3 +60,34 @@ def test_links_lead_to_files_and_commands_to_notebooks_that_take_their_parameter
 def test_the_notebook_of_every_record_is_there():
     for path in (ROOT / "data" / "results").glob("*.json"):
         assert grid.notebook_of(grid.read(ROOT / "experiments" / f"{path.stem}.yaml")["experiment"]).is_file()
+
+
+CHAPTERS = [
+    page
+    for part in yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    for page in (Path(chapter["file"]).name for chapter in part["chapters"])
+    if page not in ("conclusion", "try-your-own", "reference")  # the answer, a command, what one looks up
+]
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_opens_with_its_answer_draws_its_idea_and_closes_with_exercises(name):
+    cells = nbformat.read(BOOK / f"{name}.ipynb", as_version=4).cells
+    prose = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    answer = next(part for part in prose[0].split("\n\n") if not part.startswith(("# ", ">", "```", "*In")))
+    plain = re.sub(r"\$[^$]*\$|\(?\{\w+\}`[^`]*`\)?", "", answer)
+    assert len(answer.split()) <= 60 and len(re.findall(r"\b\d[\d.,]*", plain)) <= 3
+    page = "\n".join(prose)
+    assert "{figure} diagrams/" in page.partition("\n$$")[0]
+    summary, exercises = page.partition("\n## Summary\n")[2].split("\n## Exercises\n")
+    assert len(re.findall(r"^- ", summary, re.M)) == 3
+    assert (
+        len(re.findall(r"^\d\. ", exercises, re.M)) == len(re.findall(r"Solution\n *:class: dropdown", exercises)) == 2
+    )
+
+
+def test_the_book_does_not_grow_back():
+    """One page for each question, code folded where it is worth opening, set-up as one line."""
+    assert len(CONTENTS) <= 28
+    tags = [cell.metadata.get("tags", []) for path in BOOK.glob("*.ipynb") for cell in nbformat.read(path, 4).cells]
+    assert sum("hide-input" in each or "hide-cell" in each for each in tags) <= 38  # beside 22 set-ups
