@@ -29,9 +29,9 @@ output:
 exit status:
   0   these attacks found nothing
   1   something leaks
-  2   there is no answer: a file or setting was refused, the sides differ, or
-      not all was asked, and what was asked found nothing
-  70  the program failed, and says nothing of the network
+  2   there is no answer: a file or setting was refused, the two sides differ,
+      or some tests were left out and the others found nothing
+  70  the program failed, which says nothing about the network
 
 example, a network that was fine-tuned from a public one:
   python -m audit tuned.safetensors training-pictures held-out-pictures \\
@@ -47,12 +47,12 @@ def parser():
     line.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
     line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
-    line.add_argument("held_out", help="ten or more other pictures of this source, in that form")
+    line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
     line.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
-    line.add_argument("--mean", type=float, nargs="+", default=[0.0], help="taken off pixels in [0, 1] by the trainer")
+    line.add_argument("--mean", type=float, nargs="+", default=[0.0], help="what was subtracted from pixels in [0, 1]")
     line.add_argument("--deviation", type=float, nargs="+", default=[1.0], help="then divided by")
-    line.add_argument("--centred", action="store_true", help="it took off the mean of the training pictures, too")
+    line.add_argument("--centred", action="store_true", help="the mean of the training pictures was subtracted, too")
     line.add_argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
     line.add_argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
     line.add_argument("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")

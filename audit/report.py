@@ -31,7 +31,7 @@ SMALL = 200  # pictures, up to which all have a thumbnail
 SIDES = "training", "held_out"
 PACKAGES = "torch", "numpy", "scipy"  # on which the numbers depend beside the input
 LIMITS = [
-    "These attacks are some of many: that they found nothing does not mean that nothing can be found.",
+    "There are many other attacks: where these find nothing, another may find something.",
     "They read a fully connected first layer; a convolution shares its weights over places, and is another mixture.",
     "Membership is tested by the loss alone, without reference networks; stronger tests of membership exist.",
     "The held-out pictures must be of the same source as the training pictures, and drawn at random from it.",
@@ -253,7 +253,7 @@ def threat_model(case):
     has = f"{read} of the network" if case.layers else "the outputs of the network"
     return [
         f"The attacker has {has}" + (", and those from before its training." if case.start else "."),
-        "It knows the size of the pictures, and how many there were where a layer does not tell.",
+        "It knows the size of the pictures, and their number where it cannot be read from a layer.",
         "It has no training picture. The judge has them and the held-out ones, and matches both with what came back.",
         *([HAS_PICTURE] if case.logits else []),
     ]

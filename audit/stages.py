@@ -132,7 +132,7 @@ def structure(case, name, of):
         comparisons.append(judge.of_count(f"pictures in the span of {name}", *inside))
         ours, theirs = facts["inside"]
         sentence = (
-            f"The singular values of {name} fall off a cliff that tells {count} pictures; {ours} of {m} training and "
+            f"The singular values of {name} fall off a cliff that shows {count} pictures; {ours} of {m} training and "
             f"{theirs} of {len(shares[1])} held-out pictures lie in the span before it."
         )
     return Outcome(f"structure of {name}", "ran", sentence, comparisons=tuple(comparisons), score=score, facts=facts)
@@ -160,7 +160,7 @@ def unmixed(case, name, of):
     if mixed.images is None:
         return Outcome(f"unmixing of {name}", "refused", mixed.refusals[-1])
     count = mixed.details.count
-    who = f"The layer told {count} pictures." if count else f"The attack was told that there are {m}."
+    who = f"The layer shows {count} pictures." if count else f"The attack was given their number, {m}."
     if alpha is None or released.network[0].bias is None:
         return returned(case, f"unmixing of {name}", mixed.images, who, {"count": count})
     first = case.released._replace(network=case.layers[:1])

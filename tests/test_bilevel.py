@@ -9,11 +9,12 @@ from utils.attacks import bilevel, starts
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.images import Part
-from utils.kernels import affine, naive, solvers
+from utils.kernels import affine, naive, one_hidden, solvers
 from utils.training import stationary
 
 MU = 1e-2
 CHAPTER = chapter_functions("inside-the-solver")
+PLAIN = chapter_functions("bilevel-attack")
 INVERSES = {"exact": None, "cg": CHAPTER["cg"], "quasi-Newton": CHAPTER["quasi_newton"]}
 
 
@@ -141,3 +142,31 @@ def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
     assert found.loss * scale == pytest.approx(plain.value.item(), rel=1e-6)
     assert torch.allclose(torch.stack([loss for _, loss in watched]), found.history * scale)
     assert torch.allclose(watched[0][0], x) and torch.allclose(watched[-1][0], found.images)
+
+
+# ---- The plain functions of the attack's chapter, on few coordinates and few neurons ----
+
+
+@pytest.mark.parametrize("recipe", [networks.affine(MU), networks.one_hidden(8, MU)], ids=["affine", "network"])
+def test_the_plain_loop_in_few_coordinates_and_neurons_is_the_attack(monkeypatch, x, y, recipe):
+    released = stationary.train(Part(x, y), recipe).released
+    small, start = bilevel.condensed(released), x + 0.01 * drawn(12, 30)
+    basis = networks.span_of(start, small.network[0].weight)
+    inside, z = networks.in_span(small.network, basis), start @ basis
+    sharpness = small.sharpness if recipe.hidden else None
+    for name, value in {"y": y, "sharpness": sharpness, "WEIGHT_DECAY": MU}.items():
+        monkeypatch.setitem(PLAIN, name, value)
+    model = PLAIN["network_model" if recipe.hidden else "affine_model"]
+    theta = one_hidden.pack(one_hidden.weights(inside, sharpness)) if recipe.hidden else networks.flatten(inside)
+    whole = naive.energy(start, y, released.network, MU, recipe.sharpness)
+    assert torch.isclose(PLAIN["energy"](z, theta, model), whole, rtol=1e-9)
+
+    def objective(flat):
+        found = PLAIN["train"](flat.view_as(z), theta, model)
+        slope = PLAIN["hypergradient"](flat.view_as(z), found, theta, model)
+        return (found - theta).square().sum() / 2, slope.flatten()
+
+    losses = []
+    solvers.lbfgs(objective, z.flatten(), iterations=3, each=lambda flat, loss: losses.append(loss))
+    fast = bilevel.attack(released, start, iterations=3).history
+    assert torch.allclose(2 * torch.stack(losses) / theta.square().sum(), fast, rtol=1e-3)

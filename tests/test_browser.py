@@ -226,8 +226,8 @@ def test_the_search_plays_and_a_tile_shows_its_secret(page, size):
         return tiles.nth(7).locator("canvas").evaluate("tile => tile.toDataURL()")
 
     seen = []
-    sync_api.expect(slider).to_have_value(str(len(told["steps"]) - 1))  # it opens where all are sharp
-    slider.press("Home")
+    sync_api.expect(above).to_have_text(str(told["above"][0]))
+    sync_api.expect(slider).to_have_value("0")  # it opens where all are mixed
     for k, step in enumerate(told["steps"]):
         sync_api.expect(box.locator(".unmix-at")).to_have_text(f"step {step} of {told['steps'][-1]}")
         assert above.inner_text() == str(told["above"][k])
@@ -249,18 +249,21 @@ def test_the_search_plays_and_a_tile_shows_its_secret(page, size):
 def test_the_search_plays_by_itself_only_where_motion_is_wanted(page):
     open_at(page, HTML / "book" / "unmixing-the-first-layer.html")
     play, slider = page.locator(".unmix-play"), page.locator("#unmix input")
-    sync_api.expect(play).to_have_text("First step")
-    play.click()
     sync_api.expect(play).to_have_text("Next step")
     play.click()
     page.wait_for_timeout(1500)
     assert slider.input_value() == "1"
     page.emulate_media(reduced_motion="no-preference")
     sync_api.expect(play).to_have_text("Play")
+    slider.press("Home")
+    sync_api.expect(play).to_have_text("Play the attack")
     play.click()
     page.wait_for_function("document.querySelector('#unmix input').value >= 3")  # not at 3: it goes on meanwhile
     play.click()
     sync_api.expect(play).to_have_text("Play")
+    play.click()
+    sync_api.expect(play).to_have_text("Play again")  # at the end, where all are sharp
+    sync_api.expect(page.locator(".unmix-above")).to_have_text("50")
 
 
 def planted(page):

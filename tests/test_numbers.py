@@ -24,6 +24,11 @@ def percents(found):
     return f"{min(found):.0%}"[:-1] + f" to {max(found):.0%}".replace("%", " %")
 
 
+def thousandths(found):
+    """“11 to 31” of a thousand."""
+    return ends([round(1000 * share) for share in found])
+
+
 def areas(found):
     """“0.41 to 0.46”."""
     return f"{min(found):.2f} to {max(found):.2f}"
@@ -32,6 +37,7 @@ def areas(found):
 HOW = {
     "ends": ends,
     "percents": percents,
+    "thousandths": thousandths,
     "areas": areas,
     "words": verdicts.words,
     "mean": mean,
