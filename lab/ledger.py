@@ -199,7 +199,7 @@ def lists():
 
 def classes(row):
     """By what a sentence can be found: paper-1 section-3-1 is-held on-affine-model."""
-    section = re.match(r"[\d.]+|\w+", row.section)[0]
+    section = row.section.split()[0].strip(",")
     about = [f"paper-{row.paper}", f"section-{section}", f"is-{verdict(row)}", *(f"on-{page}" for page in row.chapters)]
     return " ".join(re.sub(r"\W+", "-", name) for name in about)
 
