@@ -1,4 +1,4 @@
-"""Numbers of recorded seeds with their extent, and answers to the book's own questions."""
+"""Numbers of recorded seeds, with their extent."""
 
 import math
 
@@ -31,24 +31,3 @@ def words(values, places=None):
     plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1 and not any(x and abs(x) < 0.5 * 0.1**places for x in ends)
     mean, low, high = (f"{x:z.{places}f}" if plain else report.number(x) if x else "0" for x in ends)
     return mean if len(values) == 1 or low == high else f"{mean} [{low}, {high}]"
-
-
-def above(values, level):
-    """Whether all values are above a level, for `answers`; open if only some are."""
-    return "open" if min(values) <= level < max(values) else bool(min(values) > level)
-
-
-def compared(question, differences, least=0.0, number="{}"):
-    """A row for `answers`: whether all differences, one per seed, are above the least; open for fewer than SEEDS."""
-    answer = above(differences, least) if len(differences) >= SEEDS else "open"
-    return [question, answer, number.format(words(differences))]
-
-
-def answers(*rows):
-    """A Markdown table of the book's own questions: (question, text or whether, here). ValueError for verdicts."""
-    if any(answer in ("held", "did not hold", "proved", "refuted") for _, answer, _ in rows):
-        raise ValueError(
-            "The book's own questions have answers; the verdicts of the ledger are for sentences of papers."
-        )
-    plain = {True: "yes", False: "no"}
-    return report.table(["our question", "answer", "number"], *([a, plain.get(b, b), c] for a, b, c in rows))
