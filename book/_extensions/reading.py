@@ -63,7 +63,7 @@ def name_folds(app, document, page):
         else:
             name = "Code for the table" if next(cell.findall(nodes.table), None) else "Code"
         for fold in cell.findall(HideCodeCellNode):
-            if fold["prompt_show"] != "Setup":
+            if fold["prompt_show"].startswith("Show code cell"):
                 fold["prompt_show"] = fold["prompt_hide"] = name
 
 
