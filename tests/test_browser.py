@@ -72,10 +72,6 @@ LOOK = r"""() => {
     found.push(`equation: ${error.dataset.mjxError ?? error.textContent}`);
   for (const mark of document.querySelectorAll('script[type$="widget-view+json"]'))
     if (!mark.nextElementSibling?.querySelector(".jupyter-widgets")) found.push(`widget: ${mark.textContent.trim()}`);
-  for (const opening of document.querySelectorAll("p.opening")) {
-    const [picture, name] = opening.querySelectorAll("a");
-    if (!name?.innerText.startsWith("Fig. ") || name.hash !== picture.hash) found.push(`unnamed: ${picture.hash}`);
-  }
   return found;
 }"""
 REACHED = """() => [...document.querySelectorAll("pre, .pst-scrollable-table-container")].every(
