@@ -172,6 +172,8 @@ def problems(page, path):
     with contextlib.suppress(sync_api.TimeoutError):  # axe then says what the keyboard cannot reach
         page.wait_for_function(REACHED)
     found += [f"dark, on a phone: {said}" for said in violations(page, CHANGED)]
+    page.evaluate("document.querySelectorAll('.toggle-hidden .toggle-button').forEach((button) => button.click())")
+    page.wait_for_function("!document.querySelector('.toggle-hidden')")
     return [*page.said, *found, *page.evaluate(WIDE)]
 
 
