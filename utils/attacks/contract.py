@@ -14,6 +14,17 @@ from utils.kernels.similarity import is_constant, match
 from utils.networks import Recipe, span, within
 
 
+class Checkpoint(NamedTuple):
+    """What one file of a training holds, of all layers or of the first ones: tuples of Layers, none where it has none.
+
+    Moments are the optimiser's: torch's `momentum_buffer` or `exp_avg`, and `exp_avg_sq`.
+    """
+
+    network: tuple  # θ(t)
+    first: tuple = ()  # of gradients, a sum in which each step weighs more than the one before it
+    second: tuple = ()  # the same of the squares of their entries
+
+
 class Released(NamedTuple):
     """All that an attacker sees of a victim."""
 
@@ -21,6 +32,7 @@ class Released(NamedTuple):
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
     copies: tuple = ()  # of a `bilevel.condensed` network: how many equal neurons each hidden one stands for, by β/√n
+    checkpoints: tuple = ()  # files of the same training, the earliest first: Checkpoints
 
     @property
     def sharpness(self):

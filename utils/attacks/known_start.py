@@ -94,18 +94,23 @@ def stationarity(released, start, candidates, alpha, count, **settings):
 
 
 def exact(released, start, alpha, unmixed, shape):
-    """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
+    """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: `refined`."""
+    changed, _ = trained_part(released, start, alpha)
+    return refined(changed.network[0], (start[0], released.network[0]), unmixed, shape)
 
-    `shape` is that of an image. Where the layer does not tell the count, its span holds more than images: then they are
-    returned as they were, none of them sure.
+
+def refined(first, layers, unmixed, shape, refine=sparse.refine):
+    """An `unmixed` Attack with exact images where their columns of B are sparse, for W = BX and b = B1 in `first`.
+
+    `layers` are two Layers of the same neurons: an image that activates a neuron in neither is likely to have written
+    nothing there. `shape` is that of an image; `refine` is `sparse.refine` or `sparse.agreed`. Where the layer does not tell the count, its span holds more than
+    images: then they are returned as they were, none of them sure.
     """
     details, device = unmixed.details, unmixed.images.device
     if details.count != details.basis.shape[1]:
         return unmixed._replace(details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool)))
-    changed, _ = trained_part(released, start, alpha)
-    mixing = changed.network[0].weight @ details.basis
-    layers = change((start[0], released.network[0]), lambda p: p.double().cpu())
-    on_cpu = (part.cpu() for part in (unmixed.images, mixing, changed.network[0].bias, details.basis))
-    images, sure, columns = (part.to(device) for part in sparse.refine(*on_cpu, layers, shape))  # type: ignore[call-arg]
+    layers = change(layers, lambda p: p.double().cpu())
+    on_cpu = (part.cpu() for part in (unmixed.images, first.weight @ details.basis, first.bias, details.basis))
+    images, sure, columns = (part.to(device) for part in refine(*on_cpu, layers, shape))  # type: ignore[call-arg]
     details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
     return unmixed._replace(images=images, details=details)

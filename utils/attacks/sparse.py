@@ -35,7 +35,9 @@ SOLVED = 10  # iterations of conjugate gradients for each size
 SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
 USUAL = 0.85, 0.5  # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
 SHARED = 0.97  # of a vector's zeros are another one's, too: a difference with it; columns of B share fewer
-CENTRE, WIDTH = -0.5, 0.25  # of the logistic function that takes pre-activations to how likely a zero is
+CENTRES = -0.5, -0.25, 0.0  # of three readings
+SAME = 0.999  # cosine of a column in two readings
+CENTRE, WIDTH = CENTRES[0], 0.25  # of the logistic function that takes pre-activations to how likely a zero is
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
 LIKE = 0.8  # cosine of an image before and after a round, in the median
 RANGE = 0.05, 0.6  # of spreads that are believed
@@ -60,11 +62,11 @@ def sized(matrix, known):
     return matrix * torch.where(believed, factors, factors.sign() * SPREAD / spread)[:, None]
 
 
-def inactive(x, layers):
+def inactive(x, layers, centre=CENTRE):
     """How likely images (m, d) never activated each neuron of a first layer, given at the start and the end: (m, h)."""
     reached = [forward((layer,), x)[1][0] for layer in layers]
     most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
-    return torch.sigmoid((CENTRE - most) / WIDTH) + 0.01
+    return torch.sigmoid((centre - most) / WIDTH) + 0.01
 
 
 def sparsest(rows, near, likely, size):
@@ -146,20 +148,24 @@ def completed(matrix, columns, sure, basis, shape):
     return rows.norm(dim=1, keepdim=True) * better @ white
 
 
-def refine(images, mixing, bias, basis, layers, shape):
+def in_coordinates(mixing, bias, basis):
+    """What training added, A (h, m) and `bias` (h,), as Columns; and the length of every neuron's row (h, 1)."""
+    lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    return Columns(*torch.linalg.qr(mixing / lengths), bias / lengths[:, 0], basis), lengths
+
+
+def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
     """Images (m, d) near to the m pictures behind A (h, m), made exact where their columns of B are sparse.
 
     Returns the images, which of them rest on a column that is sure (m,), and the columns (h, m), but for their sizes.
     `bias` (h,) is what was added to the biases, `basis` (d, m) that of the images, `layers` the first layer at the
-    start and at the end, `shape` that of an image. All on the CPU.
+    start and at the end, `shape` that of an image. All on the CPU. Pre-activations below `centre` speak for a zero.
     """
-    lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    rows, upper = torch.linalg.qr(mixing / lengths)
-    known = Columns(rows, upper, bias / lengths[:, 0], basis)
+    known, lengths = in_coordinates(mixing, bias, basis)
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
     vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
-        likely = inactive(matrix @ basis.mT, layers)
+        likely = inactive(matrix @ basis.mT, layers, centre)
         near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
         initial = torch.where(sure[:, None], vectors, near)
         vectors, before = initial.clone(), sure
@@ -176,4 +182,25 @@ def refine(images, mixing, bias, basis, layers, shape):
             sure, vectors = before, near
             break  # one wrong column spoils all images
         matrix = exact
+    return matrix @ basis.mT, sure, lengths * (known.rows @ vectors.mT)
+
+
+def agreed(images, mixing, bias, basis, layers, shape):
+    """As `refine`, with the columns alone that two of three readings share, each with another CENTRE.
+
+    A wrong column spoils the images, and hardly two readings have the same one.
+    """
+    readings = [refine(images, mixing, bias, basis, layers, shape, centre) for centre in CENTRES]
+    known, lengths = in_coordinates(mixing, bias, basis)
+    vectors = torch.stack([normalize((known.rows.mT @ (columns / lengths)).mT, dim=1) for _, _, columns in readings])
+    sure = torch.stack([sure for _, sure, _ in readings])
+    same = (torch.einsum("kmi,lmi->klm", vectors, vectors).abs() > SAME) & sure & sure[:, None]  # (3, 3, m)
+    shared = same.sum(1) > 1  # (3, m), with another reading
+    sure, first = shared.any(0), shared.long().argmax(0)
+    matrix = sized(images @ basis, known)
+    near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
+    vectors = torch.where(sure[:, None], vectors[first, torch.arange(len(first))], near)
+    if sure.any():
+        inverse = torch.linalg.solve(known.upper, vectors.mT).mT
+        matrix = sized(completed(matrix, inverse, sure, basis, shape), known)
     return matrix @ basis.mT, sure, lengths * (known.rows @ vectors.mT)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from utils import networks
-from utils.attacks.contract import Released
+from utils.attacks.contract import Checkpoint, Released
 from utils.errors import InputError, choose
 from utils.images import Part
 from utils.kernels import coordinates, naive
@@ -39,18 +39,22 @@ def perceptron(inputs, hidden, seed):
         return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
 
 
-def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES, last=False):
+def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES, last=False, prepare=None, each=None):
     """Train a module in place on a Part's images minus a mean (d,) by one of TRAINERS: its loss at the end.
 
     The optimiser's rate is taken `rate` times, an epoch has so many `batches`, and `last` trains the last layer alone.
+    `prepare` is called with the module and the optimiser before the first step, to change settings or add hooks, and
+    `each` with the number of every epoch and these two, behind it.
     """
     x, y = (part.images - mean).float(), part.labels.float()
     optimiser, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
     optimiser = optimiser((net[-1] if last else net).parameters())
     chance = torch.Generator().manual_seed(seed)
+    if prepare:
+        prepare(net, optimiser)
     for group in optimiser.param_groups:
         group["lr"] *= rate
-    for _ in range(epochs):
+    for epoch in range(epochs):
         for rows in torch.randperm(len(x), generator=chance).chunk(batches):
             seen = x[rows]
             if flips:
@@ -59,6 +63,8 @@ def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES
             optimiser.zero_grad()
             binary_cross_entropy_with_logits(net(seen)[:, 0], y[rows]).backward()
             optimiser.step()
+        if each:
+            each(epoch + 1, net, optimiser)
     loss = binary_cross_entropy_with_logits(net(x)[:, 0], y).item()
     if not loss < float("inf"):
         raise InputError(f"TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or a lower rate.")
@@ -90,18 +96,36 @@ def recipe(*hidden):
     return networks.perceptron("margin", *hidden)._replace(start="standard", biases=True, centred=False)
 
 
-def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, rate=1.0, batches=BATCHES, last=False):
+def checkpoint(net, optimiser):
+    """What a file holds from which the training of a module's layers goes on: Checkpoint."""
+    states = [optimiser.state.get(p, {}) for p in net.parameters()]
+
+    def moment(*names):
+        there = [state[name].double().clone() for state in states for name in names if name in state]
+        return tuple(map(networks.Layer, there[::2], there[1::2]))
+
+    return Checkpoint(layers_of(net), moment("momentum_buffer", "exp_avg"), moment("exp_avg_sq"))
+
+
+def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, keep=(), **settings):
     """Train on a Part from torch's start, or first on the Part `others` if there is one: Victim.
 
     `others` are public images: they give the network that is fine-tuned, by plain SGD for a third of the epochs.
+    Checkpoints are released of the epochs in `keep`. `settings` are those of `fit`.
     """
     device, mean = secret.images.device, colour_mean(secret if others is None else others, shape)
     net = perceptron(secret.images.shape[1], hidden, seed).to(device)
     if others is not None:
         fit(net, others, mean, shape, "sgd", epochs // 3, seed + 1)
     start = layers_of(net)
-    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2, rate, batches, last)
-    released = Released(layers_of(net), secret.labels, recipe(*hidden))
+    kept: list = []
+
+    def each(epoch, *trained):
+        if epoch in keep:
+            kept.append(checkpoint(*trained))
+
+    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2, each=each, **settings)
+    released = Released(layers_of(net), secret.labels, recipe(*hidden), checkpoints=tuple(kept))
     return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), start)
 
 

@@ -1,0 +1,90 @@
+"""What a training's files say of its images: rows that are combinations of them, from every entry that holds such.
+
+A gradient of the first layer is a combination of the images, BX, and that of its biases is B1. So are sums of
+gradients: what was added between two checkpoints, W(t) − αW(s) (see `known_start`), and the first moment of an
+optimiser. Torch's SGD adds the weight decay to a gradient before it sums it up, so that its moment is BX + cW, and c is
+found as α is. Of one training, all these rows are combinations of the same images: one stands below the other.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import cosine_similarity
+
+from utils.attacks import known_start, sparse, unmixing
+from utils.errors import InputError
+from utils.networks import Layer, change
+
+NEAR = 0.9, 0.9  # cosine of an image and the unmixed one, and share of images at which all are believed
+NO_STEP = "The moment is zero: the file was written before the first step, or the state was reset; give a later file."
+
+
+class Written(NamedTuple):
+    """Rows of a first layer that are combinations of the images, W = BX and b = B1."""
+
+    layer: Layer  # (k, d) and (k,)
+    first: Layer  # (k, d) and (k,), the first layer when images began to write into these rows …
+    last: Layer  # … and when they ended: an image that activates a neuron in neither is likely to have written nothing
+    removed: tuple = ()  # of every entry: α, or c in units of the moment
+
+
+def of_difference(released, after, before, alpha=None):
+    """What training wrote between two networks; α is found unless it is given: Written."""
+    changed, alpha = known_start.trained_part(released._replace(network=after), before, alpha)
+    return Written(changed.network[0], *change((before[0], after[0]), torch.Tensor.double), (alpha,))
+
+
+def of_moment(released, checkpoint, factor=None):
+    """What the first moment of a Checkpoint holds, less c times the weights; c is found unless it is given: Written."""
+    moment, (weights, *_) = change(checkpoint.first[:1], torch.Tensor.double), checkpoint.network
+    size = moment[0].weight.norm() / weights.weight.norm()
+    if not size:
+        raise InputError(NO_STEP)
+    scaled = change(moment, lambda p: p / size)
+    given = None if factor is None else factor / size.item()
+    changed, found = known_start.trained_part(released._replace(network=scaled), checkpoint.network[:1], given)
+    (weights,) = change((weights,), torch.Tensor.double)
+    return Written(changed.network[0], weights, weights, (found * size.item(),))
+
+
+def stacked(*several):
+    """Rows of several entries, one below the other, all of the same size: Written."""
+    sizes = [one.layer.weight.norm() / len(one.layer.weight) ** 0.5 for one in several]
+    scaled = [change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)]
+    parts = (scaled, [one.first for one in several], [one.last for one in several])
+    layers = [Layer(*(None if None in column else torch.cat(column) for column in zip(*part))) for part in parts]
+    return Written(*layers, tuple(number for one in several for number in one.removed))
+
+
+def written(released, moments=True):
+    """What all checkpoints of a Released network say together: their moments, or what was written from each to the next.
+
+    The latter where no file holds a moment, or without `moments`.
+    """
+    files = released.checkpoints
+    found = [of_moment(released, file) for file in files if file.first and moments]
+    if not found:
+        found = [of_difference(released, late.network, early.network) for early, late in zip(files, files[1:])]
+    if not found:
+        raise InputError("No file holds a moment, and there are no two to compare: give a file with the state, or two.")
+    return stacked(*found)
+
+
+def attempt(released, rows, shape, count, seed=0):
+    """Unmix what is Written in these rows, with the count that they tell or else the given one, or refuse: Attack."""
+    of_rows = released._replace(network=(rows.layer,))
+    return unmixing.attempt(of_rows, shape, count, seed, unmixing.SOON)
+
+
+def exact(rows, unmixed, shape):
+    """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
+
+    Moments fade, and with them a column's zeros: so three readings must agree (`sparse.agreed`). Where many images come
+    out far from the unmixed ones a column was wrong, and those stay as they were.
+    """
+    found = known_start.refined(rows.layer, (rows.first, rows.last), unmixed, shape, sparse.agreed)
+    near = cosine_similarity(found.images, unmixed.images).abs() > NEAR[0]
+    near |= near.double().mean() > NEAR[1]
+    images = torch.where(near[:, None], found.images, unmixed.images)
+    details = found.details._replace(matrix=images @ found.details.basis, sure=found.details.sure & near.cpu())
+    return found._replace(images=images, details=details)
