@@ -13,9 +13,10 @@ from torch.nn.functional import cosine_similarity
 
 from utils.attacks import known_start, sparse, unmixing
 from utils.errors import InputError
+from utils.kernels import contrast
 from utils.networks import Layer, change
 
-NEAR = 0.9, 0.9  # cosine of an image and the unmixed one, and share of images at which all are believed
+NEAR, MOST, WORSE = 0.9, 0.85, 0.01  # cosine of an image and the unmixed one; share of such images; fall of their score
 NO_STEP = "The moment is zero: the file was written before the first step, or the state was reset; give a later file."
 
 
@@ -79,12 +80,13 @@ def attempt(released, rows, shape, count, seed=0):
 def exact(rows, unmixed, shape):
     """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
 
-    Moments fade, and with them a column's zeros: so three readings must agree (`sparse.agreed`). Where many images come
-    out far from the unmixed ones a column was wrong, and those stay as they were.
+    Moments fade, and with them a column's zeros: so three readings must agree (`sparse.agreed`). If a column is wrong
+    none the less, many images come out far from the unmixed ones, and less like photographs: then those far ones stay.
     """
     found = known_start.refined(rows.layer, (rows.first, rows.last), unmixed, shape, sparse.agreed)
-    near = cosine_similarity(found.images, unmixed.images).abs() > NEAR[0]
-    near |= near.double().mean() > NEAR[1]
+    before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))
+    near = cosine_similarity(found.images, unmixed.images).abs() > NEAR
+    near |= near.double().mean() > MOST and before - after < WORSE
     images = torch.where(near[:, None], found.images, unmixed.images)
     details = found.details._replace(matrix=images @ found.details.basis, sure=found.details.sure & near.cpu())
     return found._replace(images=images, details=details)
