@@ -58,7 +58,7 @@ def stacked(*several):
 
 
 def written(released, moments=True):
-    """What all checkpoints of a Released network say together: their moments, or what was written from each to the next.
+    """What all checkpoints of a Released network say together: moments, or what was written from each to the next.
 
     The latter where no file holds a moment, or without `moments`.
     """

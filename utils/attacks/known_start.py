@@ -103,8 +103,8 @@ def refined(first, layers, unmixed, shape, refine=sparse.refine):
     """An `unmixed` Attack with exact images where their columns of B are sparse, for W = BX and b = B1 in `first`.
 
     `layers` are two Layers of the same neurons: an image that activates a neuron in neither is likely to have written
-    nothing there. `shape` is that of an image; `refine` is `sparse.refine` or `sparse.agreed`. Where the layer does not tell the count, its span holds more than
-    images: then they are returned as they were, none of them sure.
+    nothing there. `shape` is that of an image; `refine` is `sparse.refine` or `sparse.agreed`. Where the layer does not
+    tell the count, its span holds more than images: then they are returned as they were, none of them sure.
     """
     details, device = unmixed.details, unmixed.images.device
     if details.count != details.basis.shape[1]:
