@@ -1,0 +1,242 @@
+"""What each entry of a training's files gives back, and what becomes of an optimiser's state that is kept otherwise."""
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from experiments.variants import Settings, private_gradients
+from utils import measures
+from utils.attacks import checkpoints, known_start, unmixing
+from utils.attacks.contract import Attack, Checkpoint
+from utils.errors import InputError
+from utils.kernels import naive
+from utils.networks import Layer, change
+from utils.training import torch_trainer
+
+BARS = measures.SOME, measures.STRONG, measures.EXACT
+BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
+
+
+class Entry(NamedTuple):
+    """What came back from one entry: the unmixed Attack, and the one with zeros where it was made."""
+
+    unmixed: Attack
+    exact: Attack | None = None
+
+
+def attacked(released, rows, shape, count, seed, zeros):
+    """Unmix Written rows, given the count where they do not tell it; with exact images if `zeros`: Entry."""
+    unmixed = checkpoints.attempt(released, rows, shape, count, seed)
+    made = zeros and unmixed.images is not None
+    return Entry(unmixed, checkpoints.exact(rows, unmixed, shape) if made else None)
+
+
+def gradient(network, x, y):
+    """The gradient of the mean loss of images x (m, d) at a network, as a Checkpoint's first moment: Checkpoint."""
+    net = naive.module_of(network).float()
+    binary_cross_entropy_with_logits(net(x.float())[:, 0], y.float()).backward()
+    parts = iter([p.grad.double() for p in net.parameters()])
+    return Checkpoint(network, tuple(map(Layer, parts, parts)))
+
+
+def of_files(released, files, shape, count, seed, zeros=True, **which):
+    """What some Checkpoints of a Released network give back together: Entry."""
+    rows = checkpoints.written(released._replace(checkpoints=files), **which)
+    return attacked(released, rows, shape, count, seed, zeros)
+
+
+def states(released, *how):
+    """What the moments of the last and of all Checkpoints give back: {name: Entry}."""
+    files = released.checkpoints
+    return {"state": of_files(released, files[-1:], *how), "states": of_files(released, files, *how)}
+
+
+def entries(released, start, average, of_gradient, *how):
+    """What each entry of the files gives back: {name: Entry}; `how` are the images' shape, their count and a seed.
+
+    Released are Checkpoints, the last one of the end; `average` is a running mean of the weights, `of_gradient` a
+    Checkpoint with a gradient in the place of the moment.
+    """
+    *_, middle, last = files = released.checkpoints
+    started = checkpoints.of_difference(released, last.network, start)
+    meaned = checkpoints.of_difference(released, last.network, average)
+    found = {
+        "weights": Entry(unmixing.attempt(released, *how, unmixing.SOON)),
+        "start": attacked(released, started, *how, zeros=True),
+        "average": attacked(released, meaned, *how, zeros=False),
+        "two": of_files(released, (middle, last), *how, zeros=False, moments=False),
+        "series": of_files(released, files, *how, moments=False),
+        "gradient": of_files(released, (of_gradient,), *how, zeros=False),
+    }
+    if last.second:  # Adam divides by the root of the second moment: so multiply by it
+        rows, (scale, *_) = started.layer, last.second
+        undone = Layer(rows.weight * scale.weight.sqrt(), rows.bias * scale.bias.sqrt())
+        found["second"] = attacked(released, started._replace(layer=undone), *how, zeros=False)
+    return found | states(released, *how)
+
+
+def averaging(decay=0.99):
+    """A `prepare` of `torch_trainer.fit` that keeps a running mean of the weights, and a function that gives it."""
+    means: list = []
+
+    def prepare(net, optimiser):
+        means.extend(p.detach().clone() for p in net.parameters())
+        optimiser.register_step_post_hook(
+            lambda *_: [mean.lerp_(p.detach(), 1 - decay) for mean, p in zip(means, net.parameters())]
+        )
+
+    def network():
+        parts = iter([mean.double() for mean in means])
+        return tuple(map(Layer, parts, parts))
+
+    return prepare, network
+
+
+def levels():
+    """The 256 numbers of dynamic 8-bit quantisation (Dettmers et al., 2022), rising, from −1 to 1."""
+    positive = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
+    for k in range(7):
+        edges = torch.linspace(0.1, 1, 2**k + 1, dtype=torch.float64)
+        positive.append(10.0 ** (k - 6) * (edges[1:] + edges[:-1]) / 2)
+    some = torch.cat(positive)
+    return torch.cat([-torch.cat(positive[1:]), some]).sort().values
+
+
+def in_8_bits(part):
+    """A tensor as an 8-bit optimiser keeps it: the nearest of 256 levels, in units of the largest of each block."""
+    if part.numel() < LARGE:
+        return part
+    flat = torch.nn.functional.pad(part.flatten(), (0, -part.numel() % BLOCK)).view(-1, BLOCK)
+    sizes, known = flat.abs().amax(1, keepdim=True).clamp_min(1e-38), levels().to(part)
+    middles = (known[1:] + known[:-1]) / 2
+    rounded = known[torch.bucketize(flat / sizes, middles)] * sizes
+    return rounded.flatten()[: part.numel()].view_as(part)
+
+
+ROUNDED = {  # how a file keeps a moment
+    "32 bits": lambda p: p,
+    "bfloat16": lambda p: p.bfloat16().to(p),
+    "half precision": lambda p: p.half().to(p),
+    "8 bits": in_8_bits,
+}
+
+
+def rounded(checkpoint, how):
+    """A Checkpoint whose first moment is kept in one of ROUNDED."""
+    return checkpoint._replace(first=change(checkpoint.first, ROUNDED[how]))
+
+
+def noisy(checkpoint, share, seed):
+    """A Checkpoint with normal noise on its first moment, of so large a `share` of its root mean square."""
+    drawn = torch.Generator().manual_seed(seed)
+
+    def disturbed(p):
+        noise = torch.randn(p.shape, dtype=p.dtype, generator=drawn).to(p.device)
+        return p + share * p.square().mean().sqrt() * noise
+
+    return checkpoint._replace(first=change(checkpoint.first, disturbed))
+
+
+def after(step, action):
+    """A `prepare` that calls action(net, optimiser) behind so many steps; 0: behind each."""
+
+    def prepare(net, optimiser):
+        count = itertools.count(1)
+        optimiser.register_step_post_hook(
+            lambda *_: action(net, optimiser) if next(count) == step or not step else None
+        )
+
+    return prepare
+
+
+def emptied(net, optimiser):
+    """Set the moments of an optimiser to zero, as a reset does."""
+    for state in optimiser.state.values():
+        for part in state.values():
+            if torch.is_tensor(part) and part.dim():
+                part.zero_()
+
+
+def kept_in_8_bits(net, optimiser):
+    """Round an optimiser's moments as an 8-bit one does behind each step."""
+    for state in optimiser.state.values():
+        for name, part in state.items():
+            if name in ("momentum_buffer", "exp_avg"):
+                part.copy_(in_8_bits(part))
+
+
+def stopped(net, optimiser):
+    """Set the learning rate to zero."""
+    for group in optimiser.param_groups:
+        group["lr"] = 0.0
+
+
+def clipped(net, optimiser):
+    """Clip every gradient to length one before each step."""
+    optimiser.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0) and None)
+
+
+def weighing(beta):
+    """A `prepare` that sets β of momentum, or β₁ of Adam."""
+
+    def prepare(net, optimiser):
+        for group in optimiser.param_groups:
+            group.update({"momentum": beta} if "momentum" in group else {"betas": (beta, 0.999)})
+
+    return prepare
+
+
+def settings(epochs, batches=torch_trainer.BATCHES):
+    """What is changed of a training of so many epochs, as settings of `torch_trainer.train`: {name: settings}."""
+    steps = epochs * batches
+    prepared = {
+        "β = 0.5": weighing(0.5),
+        "β = 0.95": weighing(0.95),
+        "β = 0.99": weighing(0.99),
+        "gradients clipped to length 1": clipped,
+        "moment in 8 bits in every step": after(0, kept_in_8_bits),
+        "last epoch at rate zero": after(steps - batches, stopped),
+        "moments emptied before the last step": after(steps - 1, emptied),
+    }
+    changed = {name: {"prepare": prepare} for name, prepare in prepared.items()}
+    return {"as it is": {}, "all images in a step": {"batches": 1}} | changed
+
+
+def private(secret, mean, network, epochs, sigma, seed, batches=torch_trainer.BATCHES):
+    """Train by private SGD with momentum, clipped to length 1 with noise σ, from a network: the last Checkpoint."""
+    net, x, y = naive.module_of(network).float(), (secret.images - mean).float(), secret.labels.float()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    o, drawn = Settings(loss="logistic", clip=1.0, private=sigma), torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=drawn).chunk(batches):
+            for p, slope in zip(net.parameters(), private_gradients(net, x[rows], y[rows], o, drawn)):
+                p.grad = slope
+            optimiser.step()
+    if not all(p.isfinite().all() for p in net.parameters()):
+        raise InputError("The private training diverged: choose another SEED.")
+    return torch_trainer.checkpoint(net, optimiser)
+
+
+def alone(released, checkpoint, shape, count, seed):
+    """What a Checkpoint's first moment gives back, unmixed: Entry."""
+    return attacked(released, checkpoints.of_moment(released, checkpoint), shape, count, seed, zeros=False)
+
+
+def with_start(released, network, start, shape, count, seed):
+    """What a network gives back whose start is known: Entry."""
+    return Entry(known_start.attempt(released._replace(network=network), start, shape, count, seed)[0])
+
+
+def numbers_of(entry, parts):
+    """{quantity: (of training images, of held-out ones)} of an Entry, for the two parts' images as the network saw."""
+    found = {}
+    for prefix, attack in (("", entry.unmixed), ("exact/", entry.exact)):
+        if attack is not None:
+            best = [measures.match(part, attack.images) for part in parts]
+            found |= {f"{prefix}ncc_above_{bar}": tuple(one.above(bar) for one in best) for bar in BARS}
+    found["count"] = (entry.unmixed.details.count, None)
+    if entry.exact is not None:
+        found["exact/sure"] = (entry.exact.details.sure.sum(), None)
+    return found
