@@ -15,79 +15,65 @@ M = 6
 
 
 @pytest.fixture(scope="module")
-def data():
-    """Photographs of 8 × 8 pixels, the means of 4 × 4."""
-    split = images.split(images.load("photos"), M, 40, 1)
-    small = split.secret.images.view(-1, 8, 4, 8, 4, 3).mean((2, 4)).flatten(1)
-    return split._replace(secret=split.secret._replace(images=small), shape=(8, 8, 3))
+def trained():
+    """Photographs (6, 192) of 8 × 8 pixels, the means of 4 × 4, their shape and their Victim."""
+    secret, shape = images.split(images.load("photos"), M, 40, 1).secret, (8, 8, 3)
+    secret = secret._replace(images=secret.images.view(-1, 8, 4, 8, 4, 3).mean((2, 4)).flatten(1))
+    return secret.images, shape, torch_trainer.train(secret, None, shape, "adam", (40, 20), 30)
 
 
-@pytest.fixture(scope="module")
-def victim(data):
-    return torch_trainer.train(data.secret, None, data.shape, "adam", (40, 20), 30)
-
-
-def test_the_model_is_its_equation_at_every_neuron_and_pixel():
-    slices, x = adam.Slices(*(drawn(2, 3, 4, seed=k) for k in range(3))), drawn(4, 5, seed=3)
-    for j in range(3):
-        for p in range(5):
-            v, total = adam.FLOOR, 0.0
-            for b, c, l in zip(*slices):
-                v = v + (c[j].exp() * x[:, p].square()).mean() + (l[j] @ x[:, p]) ** 2
-                total = total + b[j] @ x[:, p] / v.sqrt()
-            torch.testing.assert_close(adam.modelled(slices, x)[j, p], total)
-
-
-def test_the_slopes_of_the_fit_are_those_of_differences():
-    u, parts = drawn(3, 7, seed=4), [drawn(2, 3, 4, seed=k).requires_grad_() for k in range(3)]
-    x = drawn(4, 6, seed=3).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda x, *parts: (adam.modelled(parts, adam.seen(x, False)) - u).square().sum(), (x, *parts)
+def test_the_model_is_its_equation_and_its_slopes_are_those_of_differences():
+    slices, x = (
+        adam.Slices(*(drawn(2, 3, 4, seed=k).requires_grad_() for k in range(3))),
+        drawn(4, 5, seed=3).requires_grad_(),
     )
+    for j, p in ((0, 0), (1, 4), (2, 3)):
+        v, total = adam.FLOOR, 0.0
+        for b, c, l in zip(*slices):
+            v = v + (c[j].exp() * x[:, p].square()).mean() + (l[j] @ x[:, p]) ** 2
+            total = total + b[j] @ x[:, p] / v.sqrt()
+        torch.testing.assert_close(adam.modelled(slices, x)[j, p], total)
+    assert torch.autograd.gradcheck(lambda x, *parts: adam.modelled(parts, adam.seen(x, False)), (x, *slices))
 
 
-def test_neither_the_rate_nor_the_scale_of_a_pixel_matters_and_halves_of_blocks_are_mirror_images():
+def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_the_other():
     x, mirror = drawn(4, 2 * 6 * 3), adam.mirror_of((2, 6, 3))
     torch.testing.assert_close(adam.seen(x * (1 + torch.arange(36)), False), adam.seen(x, False))
-    torch.testing.assert_close(x[:, mirror], torch_trainer.mirrored(x, (2, 6, 3)))
+    assert torch.equal(x[:, mirror], torch_trainer.mirrored(x, (2, 6, 3)))
     for block in adam.blocks_of(36, mirror, torch.Generator().manual_seed(0)):
-        both = torch.cat([x, x[:, mirror]])[:, block]
-        torch.testing.assert_close(adam.seen(x[:, block], True)[:, :-1], adam.unit(both))
+        torch.testing.assert_close(
+            adam.seen(x[:, block], True)[:, :-1], adam.unit(torch.cat([x, x[:, mirror]])[:, block])
+        )
     turned = torch.cat([x, -2 * x[:, mirror]])[torch.randperm(8)]  # any size, sign and order
     table = adam.ncc(torch.cat([x, x[:, mirror]]), adam.halved(turned, mirror)).abs()
     assert table.amax(0).min() > 0.999 and len(set((table.argmax(0) % 4).tolist())) == 4
 
 
-def test_slices_explain_what_mixtures_of_the_true_images_do_not(data, victim):
+def test_slices_explain_what_mixtures_of_true_images_do_not_and_show_one_that_is_missing(trained):
+    x, _, victim = trained
     changed, _ = known_start.trained_part(victim.released, victim.start, 1.0)
-    u, x = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1), data.secret.images - victim.mean
-    u, x = adam.SIZE * u / u.square().mean().sqrt(), adam.unit(x)
+    u, x = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1), adam.unit(x - victim.mean)
+    u, generator = adam.SIZE * u / u.square().mean().sqrt(), torch.Generator().manual_seed(0)
+    slices, same, residual = adam.fit(u, x, adam.begin(u[:, :-1], x, generator), 90, adam.RATES[0], generator)
     seen = adam.seen(x, False)
     linear = (u - u @ torch.linalg.pinv(seen) @ seen).square().sum() / u.square().sum()
-    generator = torch.Generator().manual_seed(0)
-    _, same, residual = adam.fit(u, x, adam.begin(u[:, :-1], x, generator), 90, adam.RATES[0], generator)
     assert torch.equal(same, x) and residual < 0.4 * linear
+    without = adam.Slices(*(part[:, :, 1:] for part in slices))
+    shown, basis = adam.missing(u[:, :-1], without, x[1:], 1)[0], torch.linalg.qr(x[1:].mT)[0]
+    assert torch.cosine_similarity(shown, x[0] - basis @ (basis.mT @ x[0]), dim=0).abs() > 0.7
 
 
-def test_an_attack_tells_what_it_did_and_repeats_itself(data, victim, monkeypatch):
+def test_an_attack_tells_what_it_did_and_repeats_itself_or_refuses_in_a_sentence(trained, monkeypatch):
     monkeypatch.setattr(adam, "STEPS", (6, 6))
-    one, two = (adam.attack(victim.released, victim.start, data.shape, M) for _ in range(2))
-    assert one.images.shape == (M, 192) and torch.equal(one.images, two.images)
+    _, shape, (released, *_, start, _) = trained
+    one, two = (adam.attack(released, start, shape, M) for _ in range(2))
+    assert one.images.shape == (M + 1, 192) and torch.equal(one.images, two.images)
     assert abs(one.details.alpha - 1) < 0.02 and len(one.details.residuals) == adam.ROUNDS
-    both = adam.attack(victim.released, victim.start, data.shape, M, mirrored=True).details.fitted
-    torch.testing.assert_close(both[M // 2 :], both[: M // 2, adam.mirror_of(data.shape)])
+    both = adam.attack(released, start, shape, M, mirrored=True).details.fitted
+    torch.testing.assert_close(both[M // 2 :], both[: M // 2, adam.mirror_of(shape)])
+    for wrong, count, says in ((start[1:], M, "give its own"), (start, 30, "COUNT is 30"), (start, 5, "even COUNT")):
+        with pytest.raises(InputError, match=says):
+            adam.attack(released, wrong, shape, count, mirrored=count == 5)
     monkeypatch.setattr(adam, "modelled", lambda slices, x: slices.means[0] @ x * math.inf)
     with pytest.raises(InputError, match="diverged"):
-        adam.attack(victim.released, victim.start, data.shape, M)
-
-
-def test_bad_input_is_refused_in_a_sentence(data, victim):
-    released, start = victim.released, victim.start
-    for wrong, count, flips, says in (
-        (start[1:], M, False, "give its own"),
-        (released.network, M, False, "nothing was trained"),
-        (start, 30, False, "COUNT is 30"),
-        (start, 5, True, "even COUNT"),
-    ):
-        with pytest.raises(InputError, match=says):
-            adam.attack(released, wrong, data.shape, count, mirrored=flips)
+        adam.attack(released, start, shape, M)

@@ -24,9 +24,9 @@ from utils.kernels.similarity import ncc
 from utils.networks import Layer
 
 SIZE, FLOOR = 8.0, 1e-3  # root mean square that U is brought to, about that of a training at rate one; v_0
-SLICES, ROUNDS = 3, 2  # K; fits, each of which is unmixed
+SLICES, ROUNDS, SPARE = 3, 2, 10  # K; fits, each of which is unmixed; images for one more that is sought
 BLOCKS = 3  # of pixels, that take turns: steps of a third of the work
-STEPS = 120, 450  # with fixed images, then with free ones
+STEPS = 90, 300  # with fixed images, then with free ones
 RATES = (0.05, 0.0), (0.03, 0.02)  # of b, C and l, and of the images, in either case
 BETAS = 0.9, 0.99  # of our own Adam
 OUTLIER = 1.5  # median misfits from which the loss grows but slowly
@@ -139,11 +139,24 @@ def halved(images, mirror):
     return torch.stack(kept)
 
 
-def spanned(changed, x):
-    """A Released network whose first layer holds only what lies in the span of images x (m, d)."""
-    basis = torch.linalg.qr(x.mT)[0]
+def missing(u, slices, x, spare):
+    """What images x (m, d) lack: the leading directions (spare, d) of what Slices leave of U (h, d), its outliers cut.
+
+    The model explains what mixtures of images do not, so that faint images stand out in what is left.
+    """
+    rest = u - modelled(slices, x)
+    bound = 3 * OUTLIER * rest.abs().median()
+    rest, basis = rest.clamp(-bound, bound), torch.linalg.qr(x.mT)[0]
+    rest = rest - rest @ basis @ basis.mT
+    return torch.linalg.eigh(rest @ rest.mT)[1][:, -spare:].mT @ rest
+
+
+def unmixed(changed, rows, shape, seed):
+    """Unmix the span of rows (n, d) in a Released network, into n images: Attack."""
+    basis = torch.linalg.qr(rows.double().mT)[0]
     weight, bias = changed.network[0]
-    return changed._replace(network=(Layer(weight @ basis @ basis.mT, bias), *changed.network[1:]))
+    changed = changed._replace(network=(Layer(weight @ basis @ basis.mT, bias), *changed.network[1:]))
+    return unmixing.attack(changed, shape, count=len(rows), seed=seed, later=unmixing.SOON)
 
 
 def check(changed, shape, count, mirrored):
@@ -158,8 +171,9 @@ def check(changed, shape, count, mirrored):
 
 
 def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS):
-    """The images (count, d) behind a first layer that Adam trained from a known start: Attack.
+    """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
 
+    n is the count and a SPAREth of it more, since which pictures are none is not known; `mirrored` it is the count.
     `alpha` is 1 without weight decay, and estimated unless given. `mirrored`: half of the images are mirror images of
     the others. Images have the sign and size that `unmixing` gives. InputError as `known_start.check`, `check` and
     `unmixing.read` say, and if the fit diverges.
@@ -171,17 +185,18 @@ def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, ro
     u = SIZE * u / u.square().mean().sqrt()
     mirror, residuals, slices, fitted = mirror_of(shape) if mirrored else None, [], None, None
     found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
-    for _ in range(rounds):
-        x = found.images if mirror is None else halved(found.images, mirror)
-        x = unit(x.float())
-        both = x if mirror is None else torch.cat([x, x[:, mirror]])
-        slices = begin(u[:, :-1], unit(both), generator)
+    for k in range(rounds):
+        x = unit((found.images if mirror is None else halved(found.images, mirror)).float())
+        both = x if mirror is None else unit(torch.cat([x, x[:, mirror]]))
+        slices = begin(u[:, :-1], both, generator)
         for steps, rates in zip(STEPS, RATES):
             slices, x, residual = fit(u, x, slices, steps, rates, generator, mirror)
         if not math.isfinite(residual):
             raise InputError("The fit of Adam's step diverged: its residual is not finite. Try another SEED.")
         residuals.append(residual)
-        fitted = unit(x if mirror is None else torch.cat([x, x[:, mirror]]))
-        found = unmixing.attack(spanned(changed, fitted.double()), shape, count=count, seed=seed, later=unmixing.SOON)
+        fitted = rows = unit(x if mirror is None else torch.cat([x, x[:, mirror]]))
+        if k == 0 and mirror is None:
+            rows = torch.cat([rows, missing(u[:, :-1], slices, rows, -(-count // SPARE))])
+        found = unmixed(changed, rows, shape, seed)
     details = Undone(alpha, tuple(residuals), slices, fitted, found.details)
     return found._replace(details=details, seconds=time.perf_counter() - clock)
