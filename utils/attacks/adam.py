@@ -8,7 +8,8 @@ that pixel are combinations of x_p, and their squares sum up to a quadratic form
 
 This is of degree zero in x_p and linear in b, so that neither the rate nor the pixels' scale matters; every pixel gets
 mean square one. A bias is one more pixel, which is 1 in every image. Each round fits b, C, l and the images to U, and
-unmixes the span of the images; unmixing the span of U itself gives the first ones.
+unmixes the span of the images; unmixing the span of U itself gives the first ones. Faint images are not in that span,
+but stand out in what the first fit leaves of U, so that some directions of this are added.
 """
 
 import math
@@ -139,6 +140,11 @@ def halved(images, mirror):
     return torch.stack(kept)
 
 
+def whole(x, mirror):
+    """All images (m, d) in units: x (m, d), or with a `mirror` x (m/2, d) and its mirror images."""
+    return unit(x if mirror is None else torch.cat([x, x[:, mirror]]))
+
+
 def missing(u, slices, x, spare):
     """What images x (m, d) lack: the leading directions (spare, d) of what Slices leave of U (h, d), its outliers cut.
 
@@ -173,10 +179,10 @@ def check(changed, shape, count, mirrored):
 def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS):
     """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
 
-    n is the count and a SPAREth of it more, since which pictures are none is not known; `mirrored` it is the count.
-    `alpha` is 1 without weight decay, and estimated unless given. `mirrored`: half of the images are mirror images of
-    the others. Images have the sign and size that `unmixing` gives. InputError as `known_start.check`, `check` and
-    `unmixing.read` say, and if the fit diverges.
+    `mirrored`: half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger,
+    since nobody knows which pictures are none. `alpha` is 1 without weight decay, and estimated unless given. Images
+    have the sign and size that `unmixing` gives. InputError as `known_start.check`, `check` and `unmixing.read` say,
+    and if the fit diverges.
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     changed, alpha = known_start.trained_part(released, start, alpha)
@@ -187,16 +193,15 @@ def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, ro
     found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
     for k in range(rounds):
         x = unit((found.images if mirror is None else halved(found.images, mirror)).float())
-        both = x if mirror is None else unit(torch.cat([x, x[:, mirror]]))
-        slices = begin(u[:, :-1], both, generator)
+        slices = begin(u[:, :-1], whole(x, mirror), generator)
         for steps, rates in zip(STEPS, RATES):
             slices, x, residual = fit(u, x, slices, steps, rates, generator, mirror)
         if not math.isfinite(residual):
             raise InputError("The fit of Adam's step diverged: its residual is not finite. Try another SEED.")
         residuals.append(residual)
-        fitted = rows = unit(x if mirror is None else torch.cat([x, x[:, mirror]]))
+        fitted = rows = whole(x, mirror)
         if k == 0 and mirror is None:
-            rows = torch.cat([rows, missing(u[:, :-1], slices, rows, -(-count // SPARE))])
+            rows = torch.cat([rows, missing(u[:, :-1], slices, rows, math.ceil(count / SPARE))])
         found = unmixed(changed, rows, shape, seed)
     details = Undone(alpha, tuple(residuals), slices, fitted, found.details)
     return found._replace(details=details, seconds=time.perf_counter() - clock)
