@@ -170,7 +170,7 @@ def check(changed, shape, count, mirrored):
     weight, bias = changed.network[0]
     if bias is None:
         raise InputError("The first layer has no biases, which say how large the images are: give one that has.")
-    if count < 2 or count > (most := int(0.4 * min(weight.shape))):
+    if count < 2 or count > (most := int(0.5 * min(weight.shape))):
         raise InputError(f"COUNT is {count}; behind {weight.shape[0]} neurons it must be from 2 to {most}.")
     if mirrored and (count % 2 or shape[1] % 2):
         raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
