@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     exact: Attack | None = None
 
 
-def attacked(released, rows, shape, count, seed, zeros):
+def attacked(released, rows, shape, count, seed, *, zeros):
     """Unmix Written rows, given the count where they do not tell it; with exact images if `zeros`: Entry."""
     unmixed = checkpoints.attempt(released, rows, shape, count, seed)
     made = zeros and unmixed.images is not None
@@ -41,10 +41,10 @@ def gradient(network, x, y):
     return Checkpoint(network, tuple(map(Layer, parts, parts)))
 
 
-def of_files(released, files, shape, count, seed, zeros=True, **which):
+def of_files(released, files, shape, count, seed, *, zeros=True, **which):
     """What some Checkpoints of a Released network give back together: Entry."""
     rows = checkpoints.written(released._replace(checkpoints=files), **which)
-    return attacked(released, rows, shape, count, seed, zeros)
+    return attacked(released, rows, shape, count, seed, zeros=zeros)
 
 
 def states(released, *how):
@@ -53,17 +53,18 @@ def states(released, *how):
     return {"state": of_files(released, files[-1:], *how), "states": of_files(released, files, *how)}
 
 
-def entries(released, start, average, of_gradient, *how):
-    """What each entry of the files gives back: {name: Entry}; `how` are the images' shape, their count and a seed.
+def entries(released, start, average, of_gradient, shape, count, seed):
+    """What each entry of the files gives back: {name: Entry}; see `attacked`.
 
     Released are Checkpoints, the last one of the end; `average` is a running mean of the weights, `of_gradient` a
     Checkpoint with a gradient in the place of the moment.
     """
-    *_, middle, last = files = released.checkpoints
+    how, files = (shape, count, seed), released.checkpoints
+    middle, last = files[-2:]
     started = checkpoints.of_difference(released, last.network, start)
     meaned = checkpoints.of_difference(released, last.network, average)
     found = {
-        "weights": Entry(unmixing.attempt(released, *how, unmixing.SOON)),
+        "weights": Entry(unmixing.attempt(released, shape, count, seed, unmixing.SOON)),
         "start": attacked(released, started, *how, zeros=True),
         "average": attacked(released, meaned, *how, zeros=False),
         "two": of_files(released, (middle, last), *how, zeros=False, moments=False),

@@ -32,7 +32,8 @@ class Written(NamedTuple):
 def of_difference(released, after, before, alpha=None):
     """What training wrote between two networks; α is found unless it is given: Written."""
     changed, alpha = known_start.trained_part(released._replace(network=after), before, alpha)
-    return Written(changed.network[0], *change((before[0], after[0]), torch.Tensor.double), (alpha,))
+    first, last = change((before[0], after[0]), torch.Tensor.double)
+    return Written(changed.network[0], first, last, (alpha,))
 
 
 def of_moment(released, checkpoint, factor=None):
@@ -53,8 +54,13 @@ def stacked(*several):
     sizes = [one.layer.weight.norm() / len(one.layer.weight) ** 0.5 for one in several]
     scaled = [change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)]
     parts = (scaled, [one.first for one in several], [one.last for one in several])
-    layers = [Layer(*(None if None in column else torch.cat(column) for column in zip(*part))) for part in parts]
-    return Written(*layers, tuple(number for one in several for number in one.removed))
+    layer, first, last = (Layer(*map(below, zip(*part))) for part in parts)
+    return Written(layer, first, last, tuple(number for one in several for number in one.removed))
+
+
+def below(parts):
+    """Tensors one below the other, or None if one of them is missing."""
+    return None if None in parts else torch.cat(parts)
 
 
 def written(released, moments=True):

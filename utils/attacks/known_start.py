@@ -111,6 +111,6 @@ def refined(first, layers, unmixed, shape, refine=sparse.refine):
         return unmixed._replace(details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool)))
     layers = change(layers, lambda p: p.double().cpu())
     on_cpu = (part.cpu() for part in (unmixed.images, first.weight @ details.basis, first.bias, details.basis))
-    images, sure, columns = (part.to(device) for part in refine(*on_cpu, layers, shape))  # type: ignore[call-arg]
+    images, sure, columns = (part.to(device) for part in refine(*on_cpu, layers, shape))
     details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
     return unmixed._replace(images=images, details=details)

@@ -151,7 +151,8 @@ def completed(matrix, columns, sure, basis, shape):
 def in_coordinates(mixing, bias, basis):
     """What training added, A (h, m) and `bias` (h,), as Columns; and the length of every neuron's row (h, 1)."""
     lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    return Columns(*torch.linalg.qr(mixing / lengths), bias / lengths[:, 0], basis), lengths
+    rows, upper = torch.linalg.qr(mixing / lengths)
+    return Columns(rows, upper, bias / lengths[:, 0], basis), lengths
 
 
 def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
