@@ -19,7 +19,7 @@ from utils.networks import Layer
 MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients, unless one of the others stands beside them
 OTHERS = {"state1": "an 8-bit state, as bitsandbytes saves it", "exp_avg_sq_row": "a factored state, as of Adafactor",
           "row_var": "a factored state, as of Adafactor", "square_avg": "a sum of scaled gradients"}  # fmt: skip
-LIKELY = "which is not read here, and gives pictures away in all likelihood, too: do not publish it"
+LIKELY = "which is not read here, and in all likelihood tells of the pictures, too: do not publish it"
 SPLIT = "The state is in shards, or not that of its parameter groups: gather it in one file, by optimizer.state_dict()."
 ADVICE = ("Publish the weights without the optimiser's state (Lightning: save_weights_only=True; Hugging Face: "
           "save_only_model=True, or delete optimizer.pt).")  # fmt: skip
@@ -79,7 +79,7 @@ def of_one(state, layers, shape, layout, where):
     (entry, *_) = [name for name in MOMENTS if name in there] or [""]
     if (others := [said for name, said in OTHERS.items() if name in there]) or (there and not entry):
         raise InputError(f"It holds {(others or [', '.join(sorted(there))])[0]}, {LIKELY}.")
-    if not there and all(one.get("momentum") == 0 for one in state["param_groups"]):
+    if groups and not there and all(one.get("momentum") == 0 for one in state["param_groups"]):
         return State(notes=(f"{where}: SGD without momentum keeps no gradient.",))
     moments = {key: one[entry] for key, one in states.items() if torch.is_tensor(one.get(entry))}
     weight, bias = (moments.get(key) for key in first_of(moments, groups, layers, entry))
@@ -108,7 +108,7 @@ def first_of(moments, groups, layers, entry):
     if (key := place(shape)) is None:
         first = "×".join(map(str, layers[0].weight.shape))
         several = f"Its groups do not tell which {entry} of {first} is the first layer's: save one group."
-        none = f"No {entry} has the first layer's shape {first}: give this very network's, not flattened or in shards."
+        none = f"No {entry} has the first layer's shape {first} (was it frozen?): give its own, not flat or in shards."
         raise InputError(NO_STEP if not moments else several if shape in sizes.values() else none)
     after = next((two for group in groups for one, two in zip(group, group[1:]) if one == key), None)
     return key, after if sizes.get(after) == biases else place(biases)
