@@ -49,6 +49,8 @@ def parser():
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
     line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
     line.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
+    line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
+                      "state in the network's file is read in any case")  # fmt: skip
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
     line.add_argument("--mean", type=float, nargs="+", default=[0.0], help="what was subtracted from pixels in [0, 1]")
     line.add_argument("--deviation", type=float, nargs="+", default=[1.0], help="then divided by")

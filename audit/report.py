@@ -15,7 +15,7 @@ import torch
 
 import audit.judge as judge
 from audit.page import bytes_of, page
-from audit.stages import BY_LOSS
+from audit.stages import BY_LOSS, UNREAD
 from utils.errors import check_writable, write_all, written
 from utils.kernels.similarity import ncc, stretch
 from utils.trial import number
@@ -29,6 +29,7 @@ RECORDED = 50  # pictures of each network in these
 SHOWN = 12  # pictures of a side on the page
 SMALL = 200  # pictures, up to which all have a thumbnail
 SIDES = "training", "held_out"
+NEAREST = "unmixing of W₁", "unmixing of the change of W₁"  # of which the book has records
 PACKAGES = "torch", "numpy", "scipy"  # on which the numbers depend beside the input
 LIMITS = [
     "There are many other attacks: where these find nothing, another may find something.",
@@ -86,7 +87,7 @@ def not_asked(target, outcomes):
     """Sentences on what was not asked of a weights.Target, and why; nothing, if its loss and an attack were run."""
     sentences = [] if target.logits and target.layers else [*target.notes]
     for one in outcomes:
-        if one.state == "skipped" or (one.name == BY_LOSS and one.state == "refused"):
+        if one.state == "skipped" or (one.name in (BY_LOSS, UNREAD) and one.state == "refused"):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
     attacked = any(one.state == "ran" and one.name != BY_LOSS for one in outcomes)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
@@ -143,7 +144,7 @@ def stated(p):
 
 def nearest(outcomes, with_start):
     """The recorded network of the book that gave back the most like shares of its pictures: a dict, or None."""
-    best = [one.ncc[0] for one in outcomes if one.ncc and one.name.startswith("unmixing")]
+    best = [one.ncc[0] for one in outcomes if one.ncc and one.name in NEAREST]
     if not best:
         return None
     ours = max([(ncc > bar).double().mean().item() for bar in BARS] for ncc in best)
@@ -253,6 +254,7 @@ def threat_model(case):
     has = f"{read} of the network" if case.layers else "the outputs of the network"
     return [
         f"The attacker has {has}" + (", and those from before its training." if case.start else "."),
+        *([f"It has the optimiser's state, with {case.state.entry} of the first layer."] if case.state.entry else []),
         "It knows the size of the pictures, and their number where it cannot be read from a layer.",
         "It has no training picture. The judge has them and the held-out ones, and matches both with what came back.",
         *([HAS_PICTURE] if case.logits else []),

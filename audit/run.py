@@ -5,6 +5,8 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
@@ -12,6 +14,7 @@ import audit.judge as judge
 import audit.pictures as pictures
 import audit.report as report
 import audit.stages as stages
+import audit.states as states
 import audit.weights as weights
 from utils import images, networks
 from utils.attacks import known_start
@@ -25,7 +28,7 @@ OWN = 0.95  # correlation above which one of them is somebody's, after all
 
 def audit(
     network, members, held_out, before=None, *, mean=0.0, deviation=1.0, centred=False, layout="CHW", loss="auto",
-    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True,
+    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None,
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
@@ -33,7 +36,8 @@ def audit(
     .safetensors), state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
     `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
     [0, 1], with one number or one for each channel, flattened in `layout`, and if `centred` less the mean of its
-    pictures. `loss` is square, logistic or cross_entropy, or follows from the number of outputs. A stage that needs
+    pictures. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
+    `loss` is square, logistic or cross_entropy, or follows from the number of outputs. A stage that needs
     more than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for
     what cannot be audited.
     """
@@ -48,13 +52,16 @@ def audit(
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
     if start:
         known_start.check(target.layers[:1], start[:1])
-    case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)
+    state = state_for(network, optimizer, target.layers, shape, layout)
+    case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)._replace(state=state)
+    warnings += state.notes
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
     doubt = doubt_of(case, outcomes, sides[0].images, layout)
     mean, deviation = (torch.as_tensor(part).tolist() for part in (mean, deviation))
     settings = {"mean": mean, "deviation": deviation, "centred": centred, "layout": layout, "loss": case.recipe.loss,
                 "before": before is not None, "steps": steps, "seed": seed, "limit": limit}  # fmt: skip
+    settings |= {"state": state.entry} if state.entry else {}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
@@ -77,6 +84,17 @@ def network_for(network, sources, shape, layout):
     readings = [one for one in readings if one[0].layers] or [(weights.read(network, None, layout), None)]
     target, shape = min(readings, key=lambda one: one[0].logits is None)
     return target, shape or weights.square(target.layers[0].weight.shape[1])
+
+
+def state_for(network, optimizer, layers, shape, layout):
+    """The states.State in what a network is read from, or in an optimizer's own file or dict."""
+    sources = [network] if isinstance(network, str | Path | Mapping) else []
+    if optimizer is not None and not layers:
+        raise InputError("A state is of use where the first layer can be read: leave the optimizer away here.")
+    state = states.read([*sources, *([] if optimizer is None else [optimizer])], layers, shape, layout)
+    if optimizer is not None and state == states.State():
+        raise InputError("The optimizer's file holds no state: give what optimizer.state_dict() returns.")
+    return state
 
 
 def check_settings(loss, level, limit, steps, seed):

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 
 import audit.judge as judge
+import audit.states as states
 from utils import measures, networks
-from utils.attacks import decoreco, known_start, starts, unmixing
+from utils.attacks import checkpoints, decoreco, known_start, starts, unmixing
 from utils.attacks.contract import Released
 from utils.errors import InputError
 from utils.kernels.losses import LOSSES
@@ -19,6 +20,7 @@ from utils.kernels.similarity import match, ncc
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
 EVALUATIONS = 100, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
 BY_LOSS = "membership by loss"
+UNREAD = "unmixing of the optimiser's state"
 STARTS = 2  # that an unmixing usually makes
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
@@ -37,6 +39,7 @@ class Case(NamedTuple):
     steps: int  # of the stationarity attack
     seed: int
     shown: Callable  # rows as the network sees them (n, d) -> pictures, mostly in [0, 1]
+    state: states.State = states.State()  # of the optimiser
 
     @property
     def released(self):
@@ -55,7 +58,7 @@ class Outcome(NamedTuple):
     comparisons: tuple = ()  # judge.Comparisons
     images: torch.Tensor | None = None  # pictures (k, d) that came back, as the network sees them
     ncc: tuple = ()  # the best |NCC| with them of training (m,) and held-out (n,) pictures
-    sure: tuple = ()  # whether these best matches rest on zeros, masks (m,) and (n,); behind a known start alone
+    sure: tuple = ()  # whether these best matches rest on zeros, masks (m,) and (n,), of known starts and states
     score: judge.Scored | None = None  # of membership
     facts: dict = {}  # what else there is to say, for JSON
 
@@ -78,10 +81,13 @@ def planned(case):
         return stages
     look, unmixing_once, step = costs(case)
     first = case.released._replace(network=case.layers[:1])
-    layers = {"W₁": (look, lambda: (first, None))}
+    layers = {"W₁": (look, lambda: (first, None, None))}
     if case.start:  # whose factor α takes some rounds
-        change = functools.cache(lambda: known_start.trained_part(first, case.start[:1]))
-        layers["the change of W₁"] = 15 * look, change
+        layers["the change of W₁"] = 15 * look, functools.cache(lambda: change_of(case, first))
+    if case.state.entry:
+        layers[case.state.entry] = 15 * look, functools.cache(lambda: moment_of(case, first))
+    if case.state.refusal:
+        stages.append(Stage(UNREAD, 0.0, functools.partial(refuse, case.state.refusal)))
     for name, (seconds, of) in layers.items():
         stages.append(Stage(f"structure of {name}", 0.2 + seconds, functools.partial(structure, case, name, of)))
     for name, (_, of) in layers.items():
@@ -89,6 +95,23 @@ def planned(case):
     if case.logits and len(case.layers) > 1:
         stages.append(Stage("stationarity", 1 + look + case.steps * step, functools.partial(stationary, case)))
     return stages
+
+
+def change_of(case, first):
+    """The Released change of the `first` layer, α, and what makes exact what was unmixed from it."""
+    changed, alpha = known_start.trained_part(first, case.start[:1])
+    return changed, alpha, lambda mixed: known_start.exact(first, case.start[:1], alpha, mixed, case.shape)
+
+
+def moment_of(case, first):
+    """The Released moment of the `first` layer in the optimiser's state, None, and what makes exact, as `change_of`."""
+    rows = checkpoints.of_moment(first, case.state.checkpoint)
+    return first._replace(network=(rows.layer,)), None, lambda mixed: checkpoints.exact(rows, mixed, case.shape)
+
+
+def refuse(sentence):
+    """Raise InputError with a sentence, as a stage that cannot be run."""
+    raise InputError(sentence)
 
 
 def costs(case):
@@ -106,7 +129,7 @@ def costs(case):
 
 def structure(case, name, of):
     """Whether the singular values of the first layer fall off a cliff, and which pictures lie in the span before it."""
-    released, alpha = of()
+    released, alpha, _ = of()
     m, weight = len(case.sides[0]), released.network[0].weight
     gram = weight @ weight.mT if weight.shape[0] <= weight.shape[1] else weight.mT @ weight
     values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
@@ -155,16 +178,15 @@ def returned(case, name, images, sentence, facts, sure=None):
 
 def unmixed(case, name, of):
     """The unmixing attack on a first layer; it is given the number of pictures where the layer does not show it."""
-    m, (released, alpha) = len(case.sides[0]), of()
+    m, (released, _, refine) = len(case.sides[0]), of()
     mixed = unmixing.attempt(released, case.shape, m, case.seed)
     if mixed.images is None:
         return Outcome(f"unmixing of {name}", "refused", mixed.refusals[-1])
     count = mixed.details.count
     who = f"The layer shows {count} pictures." if count else f"The attack was given their number, {m}."
-    if alpha is None or released.network[0].bias is None:
+    if refine is None or released.network[0].bias is None:
         return returned(case, f"unmixing of {name}", mixed.images, who, {"count": count})
-    first = case.released._replace(network=case.layers[:1])
-    exact = known_start.exact(first, case.start[:1], alpha, mixed, case.shape)
+    exact = refine(mixed)
     facts = {"count": count, "sure": int(exact.details.sure.sum())}
     zeros = f"Zeros at neurons that a picture never activated make {facts['sure']} of {len(exact.images)} sure."
     return returned(case, f"unmixing of {name}", exact.images, f"{who} {zeros}", facts, exact.details.sure)

@@ -18,7 +18,7 @@ from utils.networks import Layer
 
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
 PART = re.compile(rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])")
-SHARD = re.compile(r"-\d+-of-\d+\.\w+$")
+SHARD = re.compile(r"-\d+-of-\d+\.\w+$|(model|optim)_states\.pt$|\.distcp$")
 SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
@@ -117,9 +117,9 @@ def tensors(path):
     """{name: tensor} of a file of weights, on the CPU; no code in it is run."""
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"There is no file {path}: check the path of the weights.")
+        raise InputError(f"There is no file {path}: check its path.")
     if SHARD.search(path.name) or path.name.endswith(".index.json"):
-        raise InputError(f"{path} is a part of a sharded network: save it whole, in one file.")
+        raise InputError(f"{path} is a part of a sharded network or state: save it whole, in one file.")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -148,10 +148,12 @@ def named(state, source):
 
 def networks_in(state, path=""):
     """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: names and tensors}."""
+    if "param_groups" in state:
+        return {}
     sizes = [part.numel() for part in state.values() if torch.is_tensor(part) and part.dim() > 1]
     inside = {path: state} if max(sizes, default=0) > 3 else {}
     for key, part in state.items():
-        if isinstance(part, Mapping) and "param_groups" not in part:
+        if isinstance(part, Mapping):
             inside |= networks_in(part, f"{path}.{key}" if path else str(key))
     return inside
 

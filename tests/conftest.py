@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from PIL import Image
 
 from utils import images, networks
 from utils.attacks import starts
@@ -14,6 +15,8 @@ from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
+SIDE, M = 16, 12  # of the pictures of an audit, and their number on each side
+SHAPE = (SIDE, SIDE, 3)
 # Examples that are the same in every run, however busy the machine is.
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("same")
@@ -54,6 +57,16 @@ def x():
 def y():
     """Their labels, six of each class (12,)."""
     return torch.tensor([0.0] * 6 + [1.0] * 6, dtype=torch.float64)
+
+
+@pytest.fixture(scope="session")
+def sides():
+    """Small photographs (12, 16, 16, 3) of each side of an audit, with the labels of two classes."""
+    found = images.load("photos")
+    small = [np.asarray(Image.fromarray(one).resize((SIDE, SIDE), Image.Resampling.BOX)) for one in found.images]
+    rows = np.concatenate([np.flatnonzero(found.labels == kind)[:M] for kind in (0, 1)])
+    order = rows.reshape(2, 2, -1).transpose(1, 0, 2).reshape(2, M)  # half of each class on either side
+    return [(np.stack([small[k] for k in some]), found.labels[some]) for some in order]
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):

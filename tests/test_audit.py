@@ -24,14 +24,13 @@ from audit import audit as audited
 from audit import judge, pictures, report, stages, weights
 from audit.__main__ import FAULT, main
 from audit.run import network_for
-from conftest import Bomb
+from conftest import SHAPE, SIDE, Bomb, M
 from utils import images
 from utils.errors import InputError
 from utils.networks import Layer
 from utils.training import torch_trainer
 
-SIDE, M, WIDTH = 16, 12, 60
-SHAPE = (SIDE, SIDE, 3)
+WIDTH = 60
 SCHEMA = json.loads(report.SCHEMA.read_text())
 drawn = partial(conftest.drawn, dtype=torch.float32)
 audit = partial(audited, progress=False)
@@ -40,16 +39,6 @@ audit = partial(audited, progress=False)
 def torch_network(inputs=3 * SIDE**2, outputs=2, width=WIDTH, seed=0):
     torch.manual_seed(seed)
     return torch.nn.Sequential(torch.nn.Linear(inputs, width), torch.nn.ReLU(), torch.nn.Linear(width, outputs))
-
-
-@pytest.fixture(scope="module")
-def sides():
-    """Small photographs (12, 16, 16, 3) of each side, with the labels of two classes."""
-    found = images.load("photos")
-    small = [np.asarray(Image.fromarray(one).resize((SIDE, SIDE), Image.Resampling.BOX)) for one in found.images]
-    rows = np.concatenate([np.flatnonzero(found.labels == kind)[:M] for kind in (0, 1)])
-    order = rows.reshape(2, 2, -1).transpose(1, 0, 2).reshape(2, M)  # half of each class on either side
-    return [(np.stack([small[k] for k in some]), found.labels[some]) for some in order]
 
 
 @pytest.fixture(scope="module")
