@@ -19,6 +19,14 @@ from utils.trial import Row
 RESULTS = ROOT / "data" / "results"
 
 
+def printed(value):
+    """A parameter that differs within a run, as a record holds it: a number with six digits, or words."""
+    try:
+        return f"{float(value):g}"
+    except ValueError:
+        return value
+
+
 def table_of(plan, done):
     """The lines of a .csv, one per number: the crossed parameters but SEED, then name, seed, value, baseline.
 
@@ -29,7 +37,7 @@ def table_of(plan, done):
         crossed = {name: value for name, value in run["crossed"].items() if name != "SEED"}
         for row in done[key]["rows"]:
             numbers = {name: f"{row[name]:.13g}" if name in row else "" for name in ("value", "baseline")}
-            where = {name: f"{row[name]:g}" if name in row else "" for name in several}
+            where = {name: printed(row[name]) if name in row else "" for name in several}
             yield crossed | where | {"name": row["name"], "seed": row["seed"]} | numbers
 
 

@@ -16,7 +16,7 @@ import shutil
 from collections import Counter
 
 from lab import grid
-from lab.record import RESULTS
+from lab.record import RESULTS, printed
 from lab.run import ROOT, sentence_of, until_interrupted
 from utils.errors import choose, located
 from utils.notebook import registry
@@ -31,7 +31,7 @@ SHOWN = 5  # sentences on one run
 def named(row):
     """The name of a row's quantity, and the parameters that differ within a run, which are not in capitals."""
     several = (key for key in sorted(row) if key.islower() and key not in Row._fields and row[key] != "")
-    return " ".join([row["name"], *(f"{key}={float(row[key]):g}" for key in several)])
+    return " ".join([row["name"], *(f"{key}={printed(row[key])}" for key in several)])
 
 
 def numbers_of(rows):
