@@ -30,7 +30,7 @@ def from_perturbed(released, images, seed, basis=None):
     The noise is a θ⁰ drawn from `seed`. All is done in the coordinates of a `basis` (d, r), if there is one; it must
     hold the images (m, d) and the rows of W₁.
     """
-    network, labels, recipe, _ = released
+    network, labels, recipe, *_ = released
     if basis is not None:
         images, network = images @ basis, networks.in_span(network, basis)
     noise = networks.flatten(networks.initial(recipe, images.shape[1], seed, device=images.device))

@@ -90,7 +90,7 @@ def victim_of(network, z, labels, recipe, mean, gradient_norm):
 
 def stationarity(victim, secret) -> Stationary:
     """How stationary a ReLU network with one output is for its training images, as `relative_gradients` says."""
-    network, labels, recipe, _ = victim.released
+    network, labels, recipe, *_ = victim.released
     return relative_gradients(network, victim.seen(secret.images), labels, LOSSES[recipe.loss], recipe.weight_decay)
 
 
