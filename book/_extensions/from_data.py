@@ -62,7 +62,8 @@ def close(app, document):
     """Called by Sphinx when a page was read: at the end of a chapter, what it judges, and where each verdict stands."""
     page = app.env.docname.rpartition("/")[2]
     if judged := ledger.summed(page):
-        link = nodes.reference("", "Each sentence, with its numbers", refuri=f"verdicts.html?on={page}", internal=True)
+        address = f"reference.html?on={page}#sec-verdicts"
+        link = nodes.reference("", "Each sentence, with its numbers", refuri=address, internal=True)
         line = nodes.paragraph("", "", nodes.Text(f"{judged} "), link, nodes.Text("."))
         title = nodes.title("", "Verdicts")
         next(document.findall(nodes.section)).append(nodes.admonition("", title, line, classes=["verdicts"]))

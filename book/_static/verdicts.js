@@ -1,5 +1,5 @@
 // Shows the sentences of the ledger that a reader asks for. Their classes say what they are: paper-1 section-3-1 is-held.
-// An address may ask, too: verdicts.html?on=affine-model.
+// An address may ask, too: reference.html?on=affine-model.
 const KINDS = {paper: "paper", section: "section", is: "verdict", on: "chapter"};
 const SENTENCES = [...document.querySelectorAll(".verdict")];
 const asked = new URLSearchParams(location.search);
