@@ -20,6 +20,7 @@ CHOICES = {
     # What the attacker has of a known start.
     "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled"),
     "SPACE": ("span", "pixels"),
+    "BODY": ("frozen", "trained"),
     "FILES": ("every entry", "the state", "the states", "settings"),  # what is asked of a training's files
     **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS"), ("yes", "no")),
 }

@@ -4,7 +4,6 @@ Images are (n, C, H, W), as torch takes them: in [0, 1] less the mean of every c
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -20,11 +19,13 @@ NORMS = {  # of a convolution's outputs
     "batch": nn.BatchNorm2d,  # in evaluation mode its statistics are fixed
 }
 OPTIMISERS = {
-    "sgd": torch.optim.SGD,
-    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "plain": torch.optim.SGD,
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "sgd_decay": partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4),
     "adam": torch.optim.Adam,
     "adamw": partial(torch.optim.AdamW, weight_decay=1e-2),
 }
+RATES = {"plain": 0.05, "sgd": 0.02, "sgd_decay": 0.02, "adam": 1e-3, "adamw": 1e-3}  # of each, where none is asked for
 
 
 class Block(nn.Module):
@@ -70,3 +71,46 @@ def pictures(part, shape, mean=None):
     x = part.images.view(-1, *shape).permute(0, 3, 1, 2)
     mean = x.mean((0, 2, 3), keepdim=True) if mean is None else mean
     return ((x - mean) / DEVIATION).float(), part.labels.long(), mean
+
+
+def behind_a_body(classes, neurons=500):
+    """A body of three convolutions, whose 512 features are the means of quarters, and a head of two layers."""
+    conv, relu = partial(nn.Conv2d, kernel_size=3, stride=2, padding=1), nn.ReLU
+    body = [conv(3, 32), relu(), conv(32, 64), relu(), conv(64, 128), relu(), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+    return nn.Sequential(nn.Sequential(*body), nn.Linear(512, neurons), relu(), nn.Linear(neurons, classes))
+
+
+def drawn(make, seed):
+    """A module as `make` builds it, from torch's default start; in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make().eval()
+
+
+def train(module, x, y, trainer, rate, steps, batch=0, seed=0, frozen=()):
+    """Train a module in place by one of OPTIMISERS, all but its `frozen` parts: the loss at the end, and the optimiser.
+
+    Images x (n, C, H, W) come in shuffled batches, or all in each step if `batch` is 0.
+    """
+    held = {p for part in frozen for p in part.parameters()}
+    moved = [p for p in module.parameters() if p not in held]
+    optimiser = OPTIMISERS[choose("TRAINER", trainer, OPTIMISERS)](moved, lr=rate)
+    chance = torch.Generator().manual_seed(seed)
+    parts: list = []
+    for _ in range(steps):
+        parts = parts or list(torch.randperm(len(x), generator=chance).split(batch or len(x)))
+        rows = parts.pop(0)
+        optimiser.zero_grad()
+        cross_entropy(module(x[rows]), y[rows]).backward()
+        optimiser.step()
+    with torch.no_grad():
+        loss = cross_entropy(module(x), y).item()
+    if not loss < float("inf"):
+        raise InputError(f"TRAINER={trainer!r} diverged: its loss is {loss}. Take a lower RATE, or another SEED.")
+    return loss, optimiser
+
+
+def moment(optimiser, weight):
+    """The first moment of a weight in an optimiser's state, or None."""
+    state = optimiser.state.get(weight, {})
+    return state.get("momentum_buffer", state.get("exp_avg"))
