@@ -1,17 +1,21 @@
-"""Path matching: images behind any network whose start is known, from the straight line that training left.
+"""Path matching: images behind any network whose start is known, from the path that its training may have taken.
 
-Gradient descent moves the weights from θ⁰ to θ* = θ⁰ − Σ_t c_t ∇E(θ_t; X). Who has both ends does not know the weights
-θ_t between them, how many steps there were, or how large; but the line from θ⁰ to θ* passes near them. With K anchors
-a_k = θ⁰ + (k − ½)/K·(θ* − θ⁰) on it, images X are sought for which
+Gradient descent moves the weights from θ⁰ to θ* = θ⁰ − c Σ_t ∇E(θ_t; X). Who has both ends does not know the weights
+θ_t between them, how many steps there were, or their rate c. Images X are sought for which
 
-    θ* − θ⁰ ≈ −Σ_k w_k ∇E(a_k; X),    w_k ≥ 0,
+    θ* − θ⁰ ≈ −Σ_t ∇E(θ_t; X)    in direction,
 
-in direction, with weights w by least squares. No training is simulated.
+with a guess at θ_t: at first, places on the straight line from θ⁰ to θ*; later a descent simulated on the present
+images, cut where it comes nearest to θ*, and bent to end there. Of several rates the one that ends nearest is taken.
+
+The sum of so many gradients would be dear at every step. So a few anchors a_k, means of parts of the path, stand for
+it: Σ_t ∇E(θ_t; X) ≈ Σ_k w_k ∇E(a_k; X) + r, with r the difference of both at the images that the path was simulated on.
+The loss itself sees the network as it is. Its slope by the pixels is a difference of two slopes of E, with a softplus
+for every ReLU: no second derivative is taken, which a ReLU lacks.
 """
 
 import math
 import time
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -22,12 +26,21 @@ from torch.overrides import TorchFunctionMode
 
 PUBLIC = 0.1  # times the median of a public gradient's variances: where whitening begins
 RATE, VARIATION = 0.1, (3e-2, 2e-3)  # of pixels; weight of the total variation, at the start and the end
-SHARPNESS, SMOOTH = (2.0, 40.0), 0.7  # β of the softplus that stands for a ReLU; for this share of the steps
+SHARPNESS = (3.0, 30.0)  # β of the softplus through which pixels see a ReLU
+NUDGE = 0.02  # times ‖θ* − θ⁰‖: half the width of a difference of two slopes
 BOUND = 2.0  # of pixels, in standard deviations
+ANCHORS = 3
+FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
+LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
+COARSE, FINE = (
+    (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0),
+    0.1,
+)  # factors of the rate, tried first; largest step later
+FAR = 0.5  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 
 
 class Softened(TorchFunctionMode):
-    """Within it, every ReLU is a softplus of sharpness β, whose second derivative is not zero."""
+    """Within it, every ReLU is a softplus of sharpness β."""
 
     def __init__(self, sharpness):
         super().__init__()
@@ -44,20 +57,24 @@ def flat(module):
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
-def gradient(module, theta, x, y, graph=False):
-    """∇E(θ; x), of the mean cross-entropy of images x (n, …) with labels y (n,), at flat weights θ (P,): (P,)."""
-    theta = theta.detach().requires_grad_()
+def error(module, theta, x, y):
+    """E(θ; x), the mean cross-entropy of images x (n, …) with labels y (n,), at flat weights θ (P,)."""
     named = list(module.named_parameters())
     parts = theta.split([p.numel() for _, p in named])
     weights = {name: part.view_as(p) for (name, p), part in zip(named, parts)}
-    loss = cross_entropy(functional_call(module, weights, (x,)), y)
-    return torch.autograd.grad(loss, theta, create_graph=graph)[0]
+    return cross_entropy(functional_call(module, weights, (x,)), y)
 
 
-def line(start, end, anchors):
-    """Anchors (K, P) at the middles of K equal parts of the line between two weights (P,)."""
-    at = (torch.arange(anchors).to(start) + 0.5) / anchors
-    return start + at[:, None] * (end - start)
+def gradient(module, theta, x, y):
+    """∇E(θ; x) by the weights: (P,)."""
+    theta = theta.detach().requires_grad_()
+    return torch.autograd.grad(error(module, theta, x, y), theta)[0]
+
+
+def slope(module, theta, x, y):
+    """∂E(θ; x)/∂x by the pixels, like x."""
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(error(module, theta, x, y), x)[0]
 
 
 class Metric(NamedTuple):
@@ -78,17 +95,80 @@ def whitening(gradients):
     return Metric(basis, (1 - (1 + values / (PUBLIC * values.median())).rsqrt()).to(gradients))
 
 
+class Path(NamedTuple):
+    """A guess at the weights between two ends."""
+
+    anchors: torch.Tensor  # a (K, P)
+    weights: torch.Tensor | None  # w (K,); None: the best at every step
+    rest: torch.Tensor | float = 0.0  # r (P,), what the anchors leave out of the sum of gradients
+    gap: float = 1.0  # from the end of the simulation to θ*, times ‖θ* − θ⁰‖
+
+
+def line(start, end, anchors=ANCHORS):
+    """The straight Path between two weights (P,), with anchors at the middles of its equal parts."""
+    at = (torch.arange(anchors).to(start) + 0.5) / anchors
+    return Path(start + at[:, None] * (end - start), None)
+
+
+def descend(module, start, end, x, y, rate):
+    """Weights (T + 1, P) of a gradient descent on images x, cut where it comes nearest to its wanted end (P,)."""
+    places, nearest, least = [start], 0, (end - start).norm()
+    while len(places) <= LONGEST and len(places) - 1 - nearest < PATIENCE:
+        places.append(places[-1] - rate * gradient(module, places[-1], x, y))
+        distance = (end - places[-1]).norm()
+        if distance < least:
+            nearest, least = len(places) - 1, distance
+    return torch.stack(places[: max(1, nearest) + 1])
+
+
+def reach(module, start, end, x, y):
+    """Rates of which about 20 steps, or from 80 to 10, of the size of the first lead as far as the end."""
+    once = (end - start).norm() / gradient(module, start, x, y).norm() / 20
+    return [once.item() * factor for factor in COARSE]
+
+
+def around(rate, part):
+    """A rate, one lower and one higher by a part of it."""
+    return [rate / (1 + part), rate, rate * (1 + part)]
+
+
+def retrace(module, start, end, x, y, rates):
+    """The descent that comes nearest to the end, among several rates, and its rate."""
+    tried = [(descend(module, start, end, x, y, rate), rate) for rate in rates]
+    return min(tried, key=lambda one: (end - one[0][-1]).norm().nan_to_num(math.inf).item())
+
+
+def bend(module, places, end, x, y, anchors=ANCHORS):
+    """The Path of a descent's places (T + 1, P), shifted by a share of its gap that grows with the length gone."""
+    gap, length = end - places[-1], places.diff(dim=0).norm(dim=1).cumsum(0)
+    share = torch.cat([torch.zeros_like(length[:1]), length / length[-1]])
+    bent, part = (places + share[:, None] * gap)[:-1], (share[1:] * anchors * 0.9999).long()
+    groups = [bent[part == k] for k in part.unique()]
+    middle, counts = torch.stack([g.mean(0) for g in groups]), torch.tensor([float(len(g)) for g in groups]).to(end)
+    rest = sum(gradient(module, a, x, y) for a in bent)
+    rest = rest - sum(w * gradient(module, a, x, y) for a, w in zip(middle, counts))
+    return Path(middle, counts, rest, (gap.norm() / (end - places[0]).norm()).item())
+
+
 def shares(gradients, change):
     """Weights w ≥ 0 (K,) for which Σ w_k g_k is nearest to a change (P,), for gradients g (K, P)."""
-    q, r = torch.linalg.qr(gradients.detach().double().mT)
+    q, r = torch.linalg.qr(gradients.double().mT)
     found = torch.as_tensor(nnls(r.cpu().numpy(), (change.double() @ q).cpu().numpy())[0]).to(change)
     return found if found.any() else torch.ones_like(found)
 
 
-def misfit(gradients, change, weights=None):
-    """1 − cos between a change (P,) and the sum of gradients (K, P) with given weights (K,), or their best ones."""
-    weights = shares(gradients, change) if weights is None else weights
-    return 1 - torch.cosine_similarity(weights @ gradients, change, dim=0)
+def misfit(total, target, metric):
+    """1 − cos between a total of gradients and a target (P,), both after the metric; and its slope by the total."""
+    total = total.detach().requires_grad_()
+    loss = 1 - torch.cosine_similarity(metric(total), target, dim=0)
+    return loss.item(), torch.autograd.grad(loss, total)[0]
+
+
+def pull(module, path, weights, x, y, toward, width):
+    """Slope by the pixels of v·Σ_k w_k ∇E(a_k; x), v = toward (P,): a difference of two slopes, ±width along v."""
+    step = width / toward.norm() * toward
+    each = [w * (slope(module, a + step, x, y) - slope(module, a - step, x, y)) for a, w in zip(path.anchors, weights)]
+    return sum(each) * toward.norm() / (2 * width)
 
 
 def variation(x):
@@ -96,27 +176,48 @@ def variation(x):
     return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
 
 
-def attack(module, anchors, change, labels, shape, metric, steps=700, seed=0, each=None, start=None):
-    clock = time.perf_counter()
-    generator = torch.Generator().manual_seed(seed)
-    x = 0.3 * torch.randn(len(labels), *shape, generator=generator).to(change) if start is None else start.clone()
+def between(ends, share):
+    """From the first of two positive numbers to the second, at an even pace of the logarithm."""
+    return ends[0] * (ends[1] / ends[0]) ** share
+
+
+class Found(NamedTuple):
+    """What path matching found."""
+
+    images: torch.Tensor  # like the training images
+    losses: list  # of every step
+    gap: float  # of the last simulation
+    rate: float | None  # of it
+    seconds: float
+
+
+def attack(module, start, end, labels, shape, metric, steps=400, seed=0, watch=None):
+    """Images of a shape (C, H, W) with given labels (n,), Found from a module's weights before and after training."""
+    clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
+    x = 0.3 * torch.randn(len(labels), *shape, generator=generator).to(end)
     optimiser = torch.optim.Adam([x], lr=RATE, betas=(0.9, 0.99))
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, RATE / 100)
-    target, history, weights = metric(change), [], None
+    change, path, rate, losses = end - start, line(start, end), None, []
+    target = metric(-change)
     for k in range(steps):
         done = k / steps
-        beta = SHARPNESS[0] * (SHARPNESS[1] / SHARPNESS[0]) ** (done / SMOOTH)
-        x.requires_grad_()
-        with Softened(beta) if done < SMOOTH else nullcontext():
-            g = torch.stack([gradient(module, a, x, labels, True) for a in anchors])
-            loss = misfit(metric(-g), target, weights)
-            weight = VARIATION[0] * (VARIATION[1] / VARIATION[0]) ** done
-            x.grad = torch.autograd.grad(loss + weight * variation(x), x)[0].sign()
-        x.requires_grad_(False)
+        if k >= FIRST and k % EVERY == 0:
+            rates = around(rate, FINE * (1 - done)) if rate else reach(module, start, end, x, labels)
+            places, rate = retrace(module, start, end, x, labels, rates)
+            guess = bend(module, places, end, x, labels)
+            path = guess if guess.gap < FAR else path
+        g = torch.stack([gradient(module, a, x, labels) for a in path.anchors])
+        weights = shares(metric(g), target) if path.weights is None else path.weights
+        loss, toward = misfit(weights @ g + path.rest, target, metric)
+        with Softened(between(SHARPNESS, done)):
+            x.grad = pull(module, path, weights, x, labels, toward, NUDGE * change.norm())
+        z = x.clone().requires_grad_()
+        x.grad += between(VARIATION, done) * torch.autograd.grad(variation(z), z)[0]
+        x.grad.sign_()
         optimiser.step()
         cosine.step()
         x.clamp_(-BOUND, BOUND)
-        history.append(loss.item())
-        if each:
-            anchors, weights = each(k, x, anchors, weights)
-    return x, history, time.perf_counter() - clock
+        losses.append(loss)
+        if watch:
+            watch(k, x, loss, path, rate)
+    return Found(x, losses, path.gap, rate, time.perf_counter() - clock)
