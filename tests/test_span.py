@@ -24,7 +24,9 @@ def stepped(trainer, steps, frozen=""):
     """Five images, three strangers, the network before and after training on the former, and the optimiser."""
     x = drawn(8, 3, 8, 8, seed=0)
     before, after = network(), network()
-    _, optimiser = deep.train(after, x[:5], torch.arange(5) % 2, trainer, 0.1, steps, frozen=after[:1] if frozen else ())
+    _, optimiser = deep.train(
+        after, x[:5], torch.arange(5) % 2, trainer, 0.1, steps, frozen=after[:1] if frozen else ()
+    )
     return x[:5], x[5:], before, after, optimiser
 
 

@@ -21,6 +21,9 @@ CHOICES = {
     "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled"),
     "SPACE": ("span", "pixels"),
     "BODY": ("frozen", "trained"),
+    "NETWORK": ("residual", "lenet"),
+    "ACTIVATION": ("gelu", "relu"),
+    "HEAD": ("flat", "pooled"),
     "FILES": ("every entry", "the state", "the states", "settings"),  # what is asked of a training's files
     **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS"), ("yes", "no")),
 }

@@ -1,4 +1,4 @@
-"""Small deep networks for pictures, and their ordinary training by torch's optimisers: no first layer sees a picture whole.
+"""Small deep networks for pictures, and their ordinary training: no first layer of theirs sees a picture whole.
 
 Images are (n, C, H, W), as torch takes them: in [0, 1] less the mean of every colour, over DEVIATION.
 """
