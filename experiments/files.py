@@ -221,7 +221,9 @@ def private(secret, mean, network, epochs, sigma, seed, batches=torch_trainer.BA
 
 
 def alone(released, checkpoint, shape, count, seed):
-    """What a Checkpoint's first moment gives back, unmixed: Entry."""
+    """What a Checkpoint's first moment gives back, unmixed: Entry; nothing if it was rounded to zero."""
+    if not checkpoint.first[0].weight.any():
+        return Entry(unmixing.refused(checkpoints.NO_STEP))
     return attacked(released, checkpoints.of_moment(released, checkpoint), shape, count, seed, zeros=False)
 
 

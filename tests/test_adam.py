@@ -9,6 +9,7 @@ from conftest import drawn
 from utils import images
 from utils.attacks import adam, known_start
 from utils.errors import InputError
+from utils.kernels.similarity import ncc
 from utils.training import torch_trainer
 
 M = 6
@@ -23,15 +24,28 @@ def trained():
 
 
 def test_the_model_is_its_equation_and_its_slopes_are_those_of_differences():
-    parts = [drawn(*size, seed=k).requires_grad_() for k, size in enumerate([(4, 5), *[(2, 3, 4)] * 3])]
-    x, slices = parts[0], adam.Slices(*parts[1:])
-    for j, p in ((0, 0), (1, 4), (2, 3)):
-        v, total = adam.FLOOR, 0.0
-        for b, c, l in zip(*slices):
-            v = v + (c[j].exp() * x[:, p].square()).mean() + (l[j] @ x[:, p]) ** 2
-            total = total + b[j] @ x[:, p] / v.sqrt()
-        torch.testing.assert_close(adam.modelled(slices, x)[j, p], total)
-    assert torch.autograd.gradcheck(lambda x, *parts: adam.modelled(parts, adam.seen(x, False)), parts)
+    sizes = (4, 5), *[(2, 3, 4)] * 3, (3, 4), (2, 1, 4)
+    x, *slices = parts = [drawn(*size, seed=k).requires_grad_() for k, size in enumerate(sizes)]
+    v, total = adam.FLOOR, 0.0
+    for b, c, l in zip(*slices[:3]):
+        v = v + (c[1].exp() * x[:, 4].square()).mean() + (l[1] @ x[:, 4]) ** 2
+        total = total + b[1] @ x[:, 4] / v.sqrt()
+    assert torch.isclose(adam.modelled(adam.Slices(*slices[:4]), x)[1, 4], total)
+    torch.autograd.gradcheck(lambda x, *p: adam.modelled(adam.Slices(*p), adam.seen(x, False)), parts, fast_mode=True)
+
+
+def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_from_it(monkeypatch):
+    x, slopes, batches = adam.unit(drawn(10, 90)), drawn(60, 10, seed=2), torch.eye(5).repeat(1, 2).double()[:, None]
+    generator, wrong = torch.Generator().manual_seed(0), torch.tensor([2, 0, 4, 1, 3])
+    u = adam.epoch(slopes, batches, adam.seen(x, False))[0].float()
+    start = adam.begin(u[:, :-1], x.float(), generator, 9 * batches[wrong].float())
+    assert torch.equal(adam.ordered(u, x.float(), start, generator), 9 * batches.float())
+    monkeypatch.setattr(adam, "FLOOR", 0.0)
+    optimiser = torch.optim.Adam([weight := torch.nn.Parameter(torch.zeros(60, 90).double())], lr=1.0, eps=0)
+    for batch in batches:  # (1, 10), two images each
+        weight.grad = -(slopes * batch) @ x
+        optimiser.step()
+    assert (adam.epoch(slopes, batches, x)[0] - weight.detach()).abs().max() < 0.01
 
 
 def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_the_other():
@@ -41,7 +55,7 @@ def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_
     for block in adam.blocks_of(36, mirror, torch.Generator().manual_seed(0)):
         torch.testing.assert_close(adam.seen(x[:, block], True)[:, :-1], adam.whole(x, mirror)[:, block])
     turned = torch.cat([x, -2 * x[:, mirror]])[torch.randperm(8)]  # any size, sign and order
-    best = adam.ncc(torch.cat([x, x[:, mirror]]), adam.halved(turned, mirror)).abs().max(0)
+    best = ncc(torch.cat([x, x[:, mirror]]), adam.halved(turned, mirror)).abs().max(0)
     assert best.values.min() > 0.999 and set((best.indices % 4).tolist()) == set(range(4))
 
 
@@ -53,17 +67,21 @@ def test_slices_explain_what_mixtures_of_true_images_do_not_and_show_one_that_is
     slices, same, residual = adam.fit(u, x, adam.begin(u[:, :-1], x, generator), 90, adam.RATES[0], generator)
     linear = (u - u @ torch.linalg.pinv(adam.seen(x, False)) @ adam.seen(x, False)).square().sum() / u.square().sum()
     assert torch.equal(same, x) and residual < 0.4 * linear
-    without = adam.Slices(*(part[:, :, 1:] for part in slices))
+    without = adam.Slices(*(part[..., 1:] for part in slices[:4]))
     shown, basis = adam.missing(u[:, :-1], without, x[1:], 1)[0], torch.linalg.qr(x[1:].mT)[0]
     assert torch.cosine_similarity(shown, x[0] - basis @ (basis.mT @ x[0]), dim=0).abs() > 0.7
 
 
 def test_an_attack_tells_what_it_did_and_repeats_itself_or_refuses_in_a_sentence(trained, monkeypatch):
-    monkeypatch.setattr(adam, "STEPS", (6, 6))
+    short = {"STEPS": (6, 6), "SEARCH": ((8, 3, 1),), "LEARN": (6, (0.05, 0.0, 0.15)), "WORTH": math.inf}
+    [monkeypatch.setattr(adam, name, value) for name, value in short.items()]
     _, shape, (released, *_, start, _) = trained
     one, two = (adam.attack(released, start, shape, M) for _ in range(2))
     assert one.images.shape == (M + 1, 192) and torch.equal(one.images, two.images)
     assert abs(one.details.alpha - 1) < 0.02 and len(one.details.residuals) == adam.ROUNDS
+    assert one.details.slices.scores.shape == (5, 1, M + 1)
+    monkeypatch.setattr(adam, "WORTH", 0.0)
+    assert adam.attack(released, start, shape, M).details.slices.scores is None  # batches explained too little
     both = adam.attack(released, start, shape, M, mirrored=True).details.fitted.view(2, M // 2, -1)
     torch.testing.assert_close(both[1], both[0][:, adam.mirror_of(shape)])
     for wrong, count, says in ((start[1:], M, "give its own"), (start, 30, "COUNT is 30"), (start, 5, "even COUNT")):

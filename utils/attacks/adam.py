@@ -9,28 +9,32 @@ that pixel are combinations of x_p, and their squares sum up to a quadratic form
 This is of degree zero in x_p and linear in b, so that neither the rate nor the pixels' scale matters; every pixel gets
 mean square one. A bias is one more pixel, which is 1 in every image. Each round fits b, C, l and the images to U, and
 unmixes the span of the images; unmixing the span of U itself gives the first ones. Faint images are not in that span,
-but stand out in what the first fit leaves of U, so that some directions of this are added.
+but stand out in what the first fit leaves of U, so that some directions of this are added. The later round models the
+steps of the first epoch one by one: which image was in which batch is learned, and then in which order they came.
 """
 
+import itertools
 import math
 import time
 from typing import NamedTuple
 
 import torch
-from torch.nn.functional import normalize
 
 from utils.attacks import known_start, unmixing
 from utils.errors import InputError
-from utils.kernels.similarity import ncc
+from utils.kernels.similarity import halved
 from utils.networks import Layer
 
 SIZE, FLOOR = 8.0, 1e-3  # root mean square that U is brought to, about that of a training at rate one; v_0
 SLICES, ROUNDS, SPARE = 3, 2, 10  # K; fits, each of which is unmixed; images for one more that is sought
 BLOCKS = 3  # of pixels, that take turns: steps of a third of the work
 STEPS = 90, 300  # with fixed images, then with free ones
-RATES = (0.05, 0.0), (0.03, 0.02)  # of b, C and l, and of the images, in either case
-BETAS = 0.9, 0.99  # of our own Adam
-OUTLIER = 1.5  # median misfits from which the loss grows but slowly
+RATES = (0.05, 0.0, 0.0), (0.03, 0.02, 0.03)  # of the slices, of the images and of the scores, in either case
+BATCHES, MOMENTUM = 5, 0.9  # of the first epoch, whose steps are modelled one by one; β₁
+MOST, WORTH = 100, 0.9  # images for which batches are learned; the share of the residual that is left at most
+NEURONS, LEARN = 150, (240, (0.05, 0.0, 0.15))  # that batches are learned from; steps and rates
+SEARCH, TRIED, SHARP = ((40, 30, 12), (80, 90, 1)), 12, 8.0  # neurons, steps, orders kept; at once; scores times this
+BETAS, OUTLIER = (0.9, 0.99), 1.5  # of our own Adam; median misfits from which the loss grows but slowly
 
 
 class Slices(NamedTuple):
@@ -39,6 +43,8 @@ class Slices(NamedTuple):
     means: torch.Tensor  # b
     spreads: torch.Tensor  # log C
     commons: torch.Tensor  # l
+    slopes: torch.Tensor  # (h, m) in the first epoch, where it is modelled by itself
+    scores: torch.Tensor | None = None  # (T, 1 or h, m) of the images for its T batches, as `shared` takes them
 
 
 class Undone(NamedTuple):
@@ -56,10 +62,31 @@ def unit(x):
     return x / x.square().mean(0).sqrt().clamp_min(1e-12)
 
 
+def shared(scores):
+    """Shares (T, …, m) of images in batches: positive, with sum one over T, and m/T over m."""
+    for _ in range(10):
+        scores = scores - scores.logsumexp(0, keepdim=True)
+        scores = scores - scores.logsumexp(-1, keepdim=True) + math.log(scores.shape[-1] / len(scores))
+    return scores.softmax(0)
+
+
+def epoch(slopes, shares, x):
+    """What Adam adds to pixels x (m, p) in steps from zero, and the sum of squared gradients, which vary as drawn."""
+    mean, total, v = 0.0, 0.0, FLOOR
+    for k, share in enumerate(shares, 1):
+        g = (slopes * share) @ x
+        mean = MOMENTUM * mean + (1 - MOMENTUM) * g
+        v = torch.addmm(g.square(), slopes.square() * (share * (1 - share)), x.square()) + v
+        total = total + mean * v.rsqrt() * (k**0.5 / (1 - MOMENTUM**k))
+    return total, v
+
+
 def modelled(slices, x):
-    """The change U (h, p) that Slices make of pixels x (m, p), the equation above."""
+    """The change U (h, p) that Slices make of pixels x (m, p): the equation above, with scores after the `epoch`."""
     total, v, squares = 0.0, FLOOR, x.square() / len(x)
-    for b, c, l in zip(*slices):
+    if slices.scores is not None:
+        total, v = epoch(slices.slopes, shared(slices.scores), x)
+    for b, c, l in zip(*slices[:3]):
         v = torch.addmm((l @ x).square(), c.exp(), squares) + v
         total = total + (b @ x) * v.rsqrt()
     return total
@@ -71,11 +98,12 @@ def robust(misfit):
     return (misfit / size).square().log1p().mean()
 
 
-def begin(u, x, generator):
+def begin(u, x, generator, scores=None):
     """The Slices to begin with: the regression of U (h, d) on images x (m, d), shared among them, and noise."""
     b = torch.linalg.lstsq(x.mT, u.mT).solution.mT
     noise = torch.randn(3, SLICES, *b.shape, generator=generator).to(b)
-    return Slices(b / SLICES + 0.01 * noise[0], 0.3 * noise[1] - 1, 0.05 * b + 0.02 * noise[2])
+    means, commons, slopes = b / SLICES + 0.01 * noise[0], 0.05 * b + 0.02 * noise[2], 0.1 * b + 0.02 * noise[0, 0]
+    return Slices(means, 0.3 * noise[1] - 1, commons, slopes, scores)
 
 
 def mirror_of(shape):
@@ -105,13 +133,11 @@ def fit(u, x, slices, steps, rates, generator, mirror=None):
     """
     blocks = [block.to(x.device) for block in blocks_of(x.shape[1], mirror, generator)]
     targets = [torch.cat([u[:, block], u[:, -1:]], 1) for block in blocks]
-    slices = Slices(*(part.clone().requires_grad_() for part in slices))
-    parts = [x[:, block].clone().requires_grad_(rates[1] > 0) for block in blocks]
-    groups = [{"params": group, "lr": rate} for group, rate in zip((list(slices), parts), rates) if rate]
-    optimiser = torch.optim.Adam(groups, betas=BETAS)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, rates[: len(groups)], steps, pct_start=0.1, cycle_momentum=False
-    )
+    slices, parts = Slices(*(p if p is None else p.clone() for p in slices)), [x[:, block] for block in blocks]
+    free = slices[:4], parts, slices[4:]
+    groups = [{"params": [p.requires_grad_() for p in some], "lr": rate} for some, rate in zip(free, rates) if rate]
+    optimiser, tops = torch.optim.Adam(groups, betas=BETAS), [group["lr"] for group in groups]
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, tops, steps, pct_start=0.1, cycle_momentum=False)
     squares = []
     for k in range(steps):
         optimiser.zero_grad()
@@ -120,24 +146,40 @@ def fit(u, x, slices, steps, rates, generator, mirror=None):
         optimiser.step()
         cycle.step()
         squares.append(misfit.detach().square().sum() / targets[k % BLOCKS].square().sum())
-    with torch.no_grad():
-        x = x.index_copy(1, torch.cat(blocks), torch.cat(parts, 1))
-    return Slices(*(part.detach() for part in slices)), x, torch.stack(squares[-BLOCKS:]).mean().item()
+    slices = Slices(*(p if p is None else p.detach() for p in slices))
+    x = x.index_copy(1, torch.cat(blocks), torch.cat(parts, 1).detach())
+    return slices, x, torch.stack(squares[-BLOCKS:]).mean().item()
 
 
-def halved(images, mirror):
-    """Half of the images (m, d), so that they and their mirror images are nearest to all: (m/2, d).
+def tried(u, x, slices, orders, steps, generator):
+    """U (h, d + 1) less what Slices explain after a `fit` in each of n orders of their batches: (n, h·(d + 1))."""
+    scores = shared(SHARP * slices.scores[torch.tensor(orders).mT, 0]).clamp_min(1e-9).log()  # (T, n, m)
+    tiled = (p[..., : len(u), :].repeat(*[1] * (p.ndim - 2), len(orders), 1) for p in slices[:4])
+    slices = Slices(*tiled)._replace(scores=scores.repeat_interleave(len(u), 1))  # orders are further neurons
+    u = u.repeat(len(orders), 1)
+    return (u - modelled(fit(u, x, slices, steps, RATES[0][:1], generator)[0], seen(x, False))).view(len(orders), -1)
 
-    Greedily: of all pairs the likest are taken, and one image is averaged with the other one's mirror image.
-    """
-    images = normalize(images, dim=1)
-    others, kept = images[:, mirror], []
-    table = ncc(images, others).fill_diagonal_(0)
-    for _ in range(len(images) // 2):
-        i, j = divmod(table.abs().argmax().item(), len(images))
-        kept.append(images[i] + table[i, j].sign() * others[j])
-        table[[i, j]], table[:, [i, j]] = 0.0, 0.0
-    return torch.stack(kept)
+
+def ordered(u, x, slices, generator):
+    """The scores of Slices in the order of batches that explains U (h, d + 1) best; all are tried on a few neurons."""
+    orders = list(itertools.permutations(range(BATCHES)))
+    for neurons, steps, kept in SEARCH:
+        pixels = torch.randperm(x.shape[1], generator=generator)[: x.shape[1] // 2].to(x.device)
+        part = torch.cat([u[:neurons, pixels], u[:neurons, -1:]], 1), x[:, pixels], slices
+        groups = (orders[k : k + TRIED] for k in range(0, len(orders), TRIED))
+        rest = torch.cat([tried(*part, group, steps, generator) for group in groups])
+        losses = (rest / (OUTLIER * rest.abs().median())).square().log1p().mean(1)
+        orders = [orders[k] for k in losses.argsort()[:kept].tolist()]
+    return slices.scores[list(orders[0])]
+
+
+def learned(u, x, generator):
+    """Scores (T, 1, m) of images x (m, d) for the batches of the first epoch, in their order, from a few neurons."""
+    u, equal = u[:NEURONS], torch.zeros(BATCHES, 1, len(x)).to(x)
+    slices, *_ = fit(u, x, begin(u[:, :-1], x, generator, equal), STEPS[0], RATES[0], generator)
+    scores = 0.1 * torch.randn(equal.shape, generator=generator).to(x)
+    scores = fit(u, x, slices._replace(scores=scores), *LEARN, generator)[0].scores
+    return ordered(u, x, slices._replace(scores=scores), generator)
 
 
 def whole(x, mirror):
@@ -146,10 +188,7 @@ def whole(x, mirror):
 
 
 def missing(u, slices, x, spare):
-    """What images x (m, d) lack: the leading directions (spare, d) of what Slices leave of U (h, d), its outliers cut.
-
-    The model explains what mixtures of images do not, so that faint images stand out in what is left.
-    """
+    """What images x (m, d) lack: leading directions (spare, d) of what Slices leave of U (h, d), its outliers cut."""
     rest = u - modelled(slices, x)
     bound = 3 * OUTLIER * rest.abs().median()
     rest, basis = rest.clamp(-bound, bound), torch.linalg.qr(x.mT)[0]
@@ -176,13 +215,13 @@ def check(changed, shape, count, mirrored):
         raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
 
 
-def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS):
+def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS, batches=True):
     """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
 
     `mirrored`: half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger,
-    since nobody knows which pictures are none. `alpha` is 1 without weight decay, and estimated unless given. Images
-    have the sign and size that `unmixing` gives. InputError as `known_start.check`, `check` and `unmixing.read` say,
-    and if the fit diverges.
+    since nobody knows which pictures are none. `alpha` is 1 without weight decay, and estimated unless given. `batches`
+    of up to MOST images are learned if that helps. Images have the sign and size that `unmixing` gives. InputError as
+    `known_start.check`, `check` and `unmixing.read` say, and if the fit diverges.
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     changed, alpha = known_start.trained_part(released, start, alpha)
@@ -191,13 +230,17 @@ def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, ro
     u = SIZE * u / u.square().mean().sqrt()
     mirror, residuals, slices, fitted = mirror_of(shape) if mirrored else None, [], None, None
     found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
+    batches = batches and mirror is None and count <= MOST
     for k in range(rounds):
         x = unit((found.images if mirror is None else halved(found.images, mirror)).float())
-        slices = begin(u[:, :-1], whole(x, mirror), generator)
+        scores = learned(u, x, generator) if k and batches else None
+        slices = begin(u[:, :-1], whole(x, mirror), generator, scores)
         for steps, rates in zip(STEPS, RATES):
-            slices, x, residual = fit(u, x, slices, steps, rates, generator, mirror)
+            slices, x, residual = fit(u, x, slices, steps, rates[: 2 if scores is None else 3], generator, mirror)
         if not math.isfinite(residual):
             raise InputError("The fit of Adam's step diverged: its residual is not finite. Try another SEED.")
+        if scores is not None and residual > WORTH * residuals[0]:
+            return attack(released, start, shape, count, seed, alpha, mirrored, rounds, batches=False)
         residuals.append(residual)
         fitted = rows = whole(x, mirror)
         if k == 0 and mirror is None:

@@ -166,3 +166,18 @@ def pairwise_ssim(images, references, shape, window=3):
     numerator = (2 * mx * my + C1) * (2 * cov + C2)
     denominator = (mx**2 + my**2 + C1) * (var_x + var_y + C2)
     return (numerator / denominator).mean((1, 2, 3))
+
+
+def halved(images, mirror):
+    """Half of the images (m, d), so that they and their mirror images are nearest to all: (m/2, d).
+
+    Greedily: of all pairs the likest are taken, and one image is averaged with the other one's mirror image.
+    """
+    images = normalize(images, dim=1)
+    others, kept = images[:, mirror], []
+    table = ncc(images, others).fill_diagonal_(0)
+    for _ in range(len(images) // 2):
+        i, j = divmod(table.abs().argmax().item(), len(images))
+        kept.append(images[i] + table[i, j].sign() * others[j])
+        table[[i, j]], table[:, [i, j]] = 0.0, 0.0
+    return torch.stack(kept)
