@@ -32,11 +32,9 @@ BOUND = 2.0  # of pixels, in standard deviations
 ANCHORS = 3
 FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
 LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
-COARSE, FINE = (
-    (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0),
-    0.1,
-)  # factors of the rate, tried first; largest step later
-FAR = 0.5  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
+COARSE = (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0)  # factors of the rate, tried first
+FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
+FAR = 0.3  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 
 
 class Softened(TorchFunctionMode):
@@ -191,7 +189,7 @@ class Found(NamedTuple):
     seconds: float
 
 
-def attack(module, start, end, labels, shape, metric, steps=400, seed=0, watch=None):
+def attack(module, start, end, labels, shape, metric, steps=300, seed=0, watch=None):
     """Images of a shape (C, H, W) with given labels (n,), Found from a module's weights before and after training."""
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     x = 0.3 * torch.randn(len(labels), *shape, generator=generator).to(end)
@@ -205,7 +203,7 @@ def attack(module, start, end, labels, shape, metric, steps=400, seed=0, watch=N
             rates = around(rate, FINE * (1 - done)) if rate else reach(module, start, end, x, labels)
             places, rate = retrace(module, start, end, x, labels, rates)
             guess = bend(module, places, end, x, labels)
-            path = guess if guess.gap < FAR else path
+            path = guess if guess.gap < FAR else line(start, end)
         g = torch.stack([gradient(module, a, x, labels) for a in path.anchors])
         weights = shares(metric(g), target) if path.weights is None else path.weights
         loss, toward = misfit(weights @ g + path.rest, target, metric)
