@@ -1,6 +1,7 @@
 """Path matching: every piece against its definition, and two images back from a small network."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from conftest import drawn
 from utils.attacks import path
+from utils.errors import InputError
 from utils.training import deep
 
 LABELS = torch.tensor([0, 1])
@@ -89,3 +91,21 @@ def test_a_softened_relu_is_a_softplus():
         soft = nn.ReLU()(z)
     assert torch.allclose(soft, torch.log1p((3 * z).exp()) / 3) and torch.equal(nn.ReLU()(z), z.clamp_min(0))
     assert math.isclose(nn.ReLU(inplace=True)(z.clone()).min(), 0.0)
+
+
+def test_what_cannot_be_attacked_is_said(victim):
+    _, start, end = victim
+    ask = partial(path.attack, network(), shape=(3, 6, 6), metric=None)
+    for words, wrong in {
+        "module has": (start[1:], end, LABELS),
+        "NaN": (start, end * math.nan, LABELS),
+        "nothing was trained": (start, start, LABELS),
+        "whole numbers": (start, end, LABELS.double()),
+    }.items():
+        with pytest.raises(InputError, match=words):
+            ask(*wrong)
+    for layer in (nn.Dropout(), nn.BatchNorm2d(3)):
+        net = nn.Sequential(layer, network())
+        size = len(path.flat(net))
+        with pytest.raises(InputError, match="is in training mode"):
+            path.attack(net.train(), torch.zeros(size), torch.ones(size), LABELS, (3, 6, 6), None)

@@ -86,8 +86,8 @@ def attempt(released, rows, shape, count, seed=0):
 def exact(rows, unmixed, shape):
     """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
 
-    Moments fade, and with them a column's zeros: so two of three readings must agree (`sparse.agreed`). If a column is wrong
-    none the less, many images come out far from the unmixed ones, and less like photographs: then those far ones stay.
+    Moments fade, and with them a column's zeros: so two of three readings must agree (`sparse.agreed`). If a column is
+    wrong none the less, many images come out far from the unmixed ones, and less like photographs: then those stay.
     """
     found = known_start.refined(rows.layer, (rows.first, rows.last), unmixed, shape, sparse.agreed)
     before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))

@@ -22,7 +22,11 @@ import torch
 from scipy.optimize import nnls
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, relu, softplus
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
+
+from utils.errors import InputError
 
 PUBLIC = 0.1  # times the median of a public gradient's variances: where whitening begins
 RATE, VARIATION = 0.1, (3e-2, 2e-3)  # of pixels; weight of the total variation, at the start and the end
@@ -34,6 +38,7 @@ FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
 LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
 COARSE = (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0)  # factors of the rate, tried first
 FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
+BATCHED = _BatchNorm, _DropoutNd  # what makes a gradient depend on the batch, or on chance
 FAR = 0.3  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 
 
@@ -179,6 +184,22 @@ def between(ends, share):
     return ends[0] * (ends[1] / ends[0]) ** share
 
 
+def check(module, start, end, labels):
+    """Raise InputError unless a module can be attacked from its flat weights before and after training."""
+    size = sum(p.numel() for p in module.parameters())
+    if start.shape != (size,) or end.shape != (size,):
+        raise InputError(f"The module has {size} weights, the start {start.numel()} and the end {end.numel()}.")
+    if not (start.isfinite().all() and end.isfinite().all()):
+        raise InputError("The weights hold values that are NaN or infinite: give them as they were.")
+    if torch.equal(start, end):
+        raise InputError("The weights are those of the start: nothing was trained, or the start is no start.")
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+        raise InputError("Labels must be whole numbers, one for each image that is sought.")
+    for part in module.modules():
+        if part.training and isinstance(part, BATCHED):
+            raise InputError(f"{type(part).__name__} is in training mode: its gradients are not sums. Call eval().")
+
+
 class Found(NamedTuple):
     """What path matching found."""
 
@@ -190,7 +211,11 @@ class Found(NamedTuple):
 
 
 def attack(module, start, end, labels, shape, metric, steps=300, seed=0, watch=None):
-    """Images of a shape (C, H, W) with given labels (n,), Found from a module's weights before and after training."""
+    """Images of a shape (C, H, W) with given labels (n,), Found from a module's weights before and after training.
+
+    InputError as `check` says. `watch` is called with the step, the images, the loss, the path and the rate.
+    """
+    check(module, start, end, labels)
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     x = 0.3 * torch.randn(len(labels), *shape, generator=generator).to(end)
     optimiser = torch.optim.Adam([x], lr=RATE, betas=(0.9, 0.99))
