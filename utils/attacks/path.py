@@ -20,10 +20,9 @@ from typing import NamedTuple
 
 import torch
 from scipy.optimize import nnls
+from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, relu, softplus
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from utils.errors import InputError
@@ -38,7 +37,8 @@ FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
 LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
 COARSE = (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0)  # factors of the rate, tried first
 FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
-BATCHED = _BatchNorm, _DropoutNd  # what makes a gradient depend on the batch, or on chance
+# What makes a gradient depend on the batch, or on chance, in training mode.
+BATCHED = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
 FAR = 0.3  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 
 
