@@ -44,10 +44,10 @@ class Block(nn.Module):
         return self.activation(self.second(self.first(x)) + self.short(x))
 
 
-def residual(classes, width=16, activation="gelu", norm="none", pooled=False, blocks=(1, 1, 1)):
-    """A residual network for images of 32 × 32: `blocks` of three stages; ResNet-8 has one in each.
+def residual(classes, side=32, width=16, activation="gelu", norm="none", pooled=False, blocks=(1, 1, 1)):
+    """A residual network for images of `side` pixels, with `blocks` in each of three stages; ResNet-8 has one.
 
-    Its head sees all 8 × 8 places or, if `pooled`, their mean.
+    Its head sees all places of the last stage, 8 × 8 for a side of 32, or, if `pooled`, their mean.
     """
     layers, inputs = [nn.Conv2d(3, width, 3, padding=1), NORMS[norm](width), ACTIVATIONS[activation]()], width
     for stage, count in enumerate(blocks):
@@ -56,14 +56,15 @@ def residual(classes, width=16, activation="gelu", norm="none", pooled=False, bl
             layers.append(Block(inputs, outputs, 2 if stage and not k else 1, norm, activation))
             inputs = outputs
     head = [nn.AdaptiveAvgPool2d(1)] if pooled else []
-    return nn.Sequential(*layers, *head, nn.Flatten(), nn.Linear(inputs * (1 if pooled else 64), classes))
+    places = 1 if pooled else (side // 4) ** 2
+    return nn.Sequential(*layers, *head, nn.Flatten(), nn.Linear(inputs * places, classes))
 
 
-def lenet(classes, width=32, activation="relu"):
-    """Three convolutions, two of them with stride, and one fully connected layer, for images of 32 × 32."""
+def lenet(classes, side=32, width=32, activation="relu"):
+    """Three convolutions, two of them with stride, and one fully connected layer, for images of `side` pixels."""
     act, conv = ACTIVATIONS[activation], partial(nn.Conv2d, padding=2)
     body = conv(3, width, 5, 2), act(), conv(width, 2 * width, 5, 2), act(), conv(2 * width, 2 * width, 5, 1), act()
-    return nn.Sequential(*body, nn.Flatten(), nn.Linear(128 * width, classes))
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(2 * width * (side // 4) ** 2, classes))
 
 
 def pictures(part, shape, mean=None):
