@@ -41,6 +41,7 @@ class Block(nn.Module):
         self.activation = ACTIVATIONS[activation]()
 
     def forward(self, x):
+        """Images or channels (n, inputs, H, W) to (n, outputs, H, W), or to half of the sides with a stride of two."""
         return self.activation(self.second(self.first(x)) + self.short(x))
 
 
