@@ -21,14 +21,8 @@ from lab.verify import named
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
 IMAGES = 20
-SIZES = {
-    "IMAGES": IMAGES,
-    "NETWORK_IMAGES": IMAGES,
-    "FEW_IMAGES": 10,
-    "CANDIDATES": 2 * IMAGES,
-    "POINTS": IMAGES,
-    "STRANGERS": IMAGES,
-}
+SIZES = {"IMAGES": IMAGES, "NETWORK_IMAGES": IMAGES, "FEW_IMAGES": 10, "CANDIDATES": 2 * IMAGES, "POINTS": IMAGES}
+SIZES |= {"STRANGERS": IMAGES}
 SIZES |= {"NEURONS": 40, "WIDTH": 12, "DIMENSIONS": 30, "GRID": 3, "SIDE": 8, "SAMPLES": 9}
 SIZES |= {"LINES": 1, "SEEDS": 1, "STARTS": 2}
 STEPS = {"STEPS": 12, "ITERATIONS": 12, "ATTACK_STEPS": 30, "PRODUCTS": 2000, "EPOCHS": 300}

@@ -81,17 +81,12 @@ def text_of(page):
 
 def test_sentences_have_the_numbers_of_the_records():
     known = numbers()
-    nulls = (
-        "null_known",
-        "null_unknown",
-        "null_beside",
-        "null_files",
-        "null_undone",
-        "file_private",
-    )  # “no held-out image comes back”
+    # “no held-out image comes back”
+    nulls = "null_known", "null_unknown", "null_beside", "null_files", "null_undone", "file_private"
     assert {known[name] for name in (*nulls, "by_pixels")} == {"0"}
     assert known["natural_three"] == known["natural_sgd"] == "1"  # “all training pictures are told”
     assert known["file_told"] == 20  # “in all twenty networks”
+    assert known["file_told_tuned"] == 9  # “in nine of ten”
     for page, sentences in TOLD["sentences"].items():
         text, wanted = text_of(page), [sentence.format(**known) for sentence in sentences]
         assert not [sentence for sentence in wanted if sentence not in text], page

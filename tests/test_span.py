@@ -20,7 +20,7 @@ def network():
     return deep.drawn(made, 1).double()
 
 
-def stepped(trainer, steps, frozen=""):
+def stepped(trainer, steps, frozen=False):
     """Five images, three strangers, the network before and after training on the former, and the optimiser."""
     x = drawn(8, 3, 8, 8, seed=0)
     before, after = network(), network()
@@ -46,7 +46,7 @@ def test_the_inputs_of_a_step_lie_in_the_span_of_what_it_adds(layer):
 
 @pytest.mark.parametrize("trainer", ["sgd", "sgd_decay", "adam"])
 def test_a_moment_tells_the_inputs_without_the_start(trainer):
-    x, strangers, _, after, optimiser = stepped(trainer, steps=8, frozen="the body")
+    x, strangers, _, after, optimiser = stepped(trainer, steps=8, frozen=True)
     basis = span.basis(deep.moment(optimiser, after[3].weight), after[3].weight)
     near, far = (span.distances(span.inputs(after, after[3], z), basis) for z in (x, strangers))
     assert near.max() < 1e-5 < 0.01 < far.min()

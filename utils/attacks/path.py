@@ -37,9 +37,9 @@ FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
 LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
 COARSE = (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0)  # factors of the rate, tried first
 FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
+FAR = 0.3  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 # What makes a gradient depend on the batch, or on chance, in training mode.
 BATCHED = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
-FAR = 0.3  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 
 
 class Softened(TorchFunctionMode):
@@ -125,7 +125,7 @@ def descend(module, start, end, x, y, rate):
 
 
 def reach(module, start, end, x, y):
-    """Rates of which about 20 steps, or from 80 to 10, of the size of the first lead as far as the end."""
+    """Rates at which from 80 down to 10 steps, all as long as the first one, would be as long as the way."""
     once = (end - start).norm() / gradient(module, start, x, y).norm() / 20
     return [once.item() * factor for factor in COARSE]
 
@@ -145,7 +145,7 @@ def bend(module, places, end, x, y, anchors=ANCHORS):
     """The Path of a descent's places (T + 1, P), shifted by a share of its gap that grows with the length gone."""
     gap, length = end - places[-1], places.diff(dim=0).norm(dim=1).cumsum(0)
     share = torch.cat([torch.zeros_like(length[:1]), length / length[-1]])
-    bent, part = (places + share[:, None] * gap)[:-1], (share[1:] * anchors * 0.9999).long()
+    bent, part = (places + share[:, None] * gap)[:-1], (share[1:] * anchors).long().clamp_max(anchors - 1)
     groups = [bent[part == k] for k in part.unique()]
     middle, counts = torch.stack([g.mean(0) for g in groups]), torch.tensor([float(len(g)) for g in groups]).to(end)
     rest = sum(gradient(module, a, x, y) for a in bent)
@@ -210,10 +210,11 @@ class Found(NamedTuple):
     seconds: float
 
 
-def attack(module, start, end, labels, shape, metric, steps=300, seed=0, watch=None):
+def attack(module, start, end, labels, shape, metric, steps=300, seed=0):
     """Images of a shape (C, H, W) with given labels (n,), Found from a module's weights before and after training.
 
-    InputError as `check` says. `watch` is called with the step, the images, the loss, the path and the rate.
+    The Metric says which directions of gradients count less, as `whitening` by public images does. InputError as
+    `check` says.
     """
     check(module, start, end, labels)
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
@@ -241,6 +242,4 @@ def attack(module, start, end, labels, shape, metric, steps=300, seed=0, watch=N
         cosine.step()
         x.clamp_(-BOUND, BOUND)
         losses.append(loss)
-        if watch:
-            watch(k, x, loss, path, rate)
     return Found(x, losses, path.gap, rate, time.perf_counter() - clock)

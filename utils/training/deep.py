@@ -13,11 +13,6 @@ from utils.errors import InputError, choose
 
 DEVIATION = 0.25  # about that of a photograph's pixels
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
-NORMS = {  # of a convolution's outputs
-    "none": nn.Identity,
-    "group": lambda channels: nn.GroupNorm(channels // 8, channels),
-    "batch": nn.BatchNorm2d,  # in evaluation mode its statistics are fixed
-}
 OPTIMISERS = {
     "plain": torch.optim.SGD,
     "sgd": partial(torch.optim.SGD, momentum=0.9),
@@ -31,11 +26,10 @@ RATES = {"plain": 0.05, "sgd": 0.02, "sgd_decay": 0.02, "adam": 1e-3, "adamw": 1
 class Block(nn.Module):
     """Two convolutions, added to what went in: He et al. (2016), Fig. 2."""
 
-    def __init__(self, inputs, outputs, stride, norm, activation):
+    def __init__(self, inputs, outputs, stride, activation):
         super().__init__()
-        conv = partial(nn.Conv2d, padding=1, bias=norm == "none")
-        self.first = nn.Sequential(conv(inputs, outputs, 3, stride), NORMS[norm](outputs), ACTIVATIONS[activation]())
-        self.second = nn.Sequential(conv(outputs, outputs, 3), NORMS[norm](outputs))
+        self.first = nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), ACTIVATIONS[activation]())
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1)
         same = stride == 1 and inputs == outputs
         self.short = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride)
         self.activation = ACTIVATIONS[activation]()
@@ -45,20 +39,17 @@ class Block(nn.Module):
         return self.activation(self.second(self.first(x)) + self.short(x))
 
 
-def residual(classes, side=32, width=16, activation="gelu", norm="none", pooled=False, blocks=(1, 1, 1)):
-    """A residual network for images of `side` pixels, with `blocks` in each of three stages; ResNet-8 has one.
+def residual(classes, side=32, width=16, activation="gelu", pooled=False):
+    """ResNet-8 for images of `side` pixels: three blocks, and no normalisation.
 
-    Its head sees all places of the last stage, 8 × 8 for a side of 32, or, if `pooled`, their mean.
+    Its head sees all places behind the last block, 8 × 8 for a side of 32, or, if `pooled`, their mean.
     """
-    layers, inputs = [nn.Conv2d(3, width, 3, padding=1), NORMS[norm](width), ACTIVATIONS[activation]()], width
-    for stage, count in enumerate(blocks):
-        for k in range(count):
-            outputs = width * 2**stage
-            layers.append(Block(inputs, outputs, 2 if stage and not k else 1, norm, activation))
-            inputs = outputs
+    first = nn.Conv2d(3, width, 3, padding=1), ACTIVATIONS[activation]()
+    sizes = (width, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)
+    blocks = [Block(*size, activation) for size in sizes]
     head = [nn.AdaptiveAvgPool2d(1)] if pooled else []
     places = 1 if pooled else (side // 4) ** 2
-    return nn.Sequential(*layers, *head, nn.Flatten(), nn.Linear(inputs * places, classes))
+    return nn.Sequential(*first, *blocks, *head, nn.Flatten(), nn.Linear(4 * width * places, classes))
 
 
 def lenet(classes, side=32, width=32, activation="relu"):
@@ -69,7 +60,10 @@ def lenet(classes, side=32, width=32, activation="relu"):
 
 
 def pictures(part, shape, mean=None):
-    """Images (n, C, H, W) and labels (n,) of a Part with images of a shape (H, W, C), as these networks see them."""
+    """Images (n, C, H, W) of a Part as these networks see them, its labels (n,), and the mean (1, C, 1, 1) taken away.
+
+    The Part's own images have a shape (H, W, C); their mean is taken unless another one is given.
+    """
     x = part.images.view(-1, *shape).permute(0, 3, 1, 2)
     mean = x.mean((0, 2, 3), keepdim=True) if mean is None else mean
     return ((x - mean) / DEVIATION).float(), part.labels.long(), mean
