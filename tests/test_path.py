@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from conftest import drawn
-from utils.attacks import path
+from utils.attacks import adam_path, path, reverse
 from utils.errors import InputError
 from utils.training import deep
 
@@ -24,32 +24,62 @@ def network():
     return deep.drawn(made, 0).double()
 
 
-@pytest.fixture(scope="module")
-def victim():
-    """Two images, the network's weights before and after eight steps on them, at a rate of 0.1."""
+def trained(trainer, rate, steps):
+    """Two images, the network's weights before and after some steps on them, and the optimiser's state."""
     net, x = network(), drawn(2, 3, 6, 6, seed=1)
     start = path.flat(net)
-    deep.train(net, x, LABELS, "plain", 0.1, 8)
-    return x, start, path.flat(net)
+    _, optimiser = deep.train(net, x, LABELS, trainer, rate, steps)
+    return x, start, path.flat(net), {} if trainer == "plain" else deep.state(net, optimiser)
+
+
+@pytest.fixture(scope="module")
+def victim():
+    """What eight steps of gradient descent at a rate of 0.1 leave."""
+    return trained("plain", 0.1, 8)[:3]
+
+
+def knowns(victim):
+    """What may be known, by a name: each with a path that was simulated and one that was not yet."""
+    x, start, end = victim
+    _, _, _, state = trained("adam", 1e-3, 8)
+    for one in (
+        path.Known(start, end),
+        adam_path.KnownAdam(start, end, scale=0.01),
+        reverse.KnownState(end, start - end, 0.1),
+        reverse.KnownState(end, **state),
+    ):
+        first = one.begin()
+        yield one, first
+        yield one, one.again(network(), first, x, LABELS, 0.5)
 
 
 def test_slopes_are_those_of_differences(victim):
     x, start, end = victim
     net, step = network(), 1e-5 * torch.eye(216, dtype=torch.float64).view(216, 2, 3, 6, 6)
-    toward, guess = end - start, path.line(start, end, 2)
-    weights = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    guess = path.Known(start, end).begin()
+    toward = torch.stack([end - start, 2 * (start - end), drawn(len(end), seed=2) * (end - start)])
 
     def along(z):
-        return sum(w * path.gradient(net, a, z, LABELS) for w, a in zip(weights, guess.anchors)) @ toward
+        return (toward * path.gradients(net, guess.anchors, z, LABELS)).sum()
 
     wanted = torch.stack([along(x + s) - along(x - s) for s in step]).view_as(x) / 2e-5
-    found = path.pull(net, guess, weights, x, LABELS, toward, 1e-3 * toward.norm())
+    found = path.pull(net, guess.anchors, x, LABELS, toward, 1e-3 * (end - start).norm())
     assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-7 * wanted.abs().max())
     by_weights = path.gradient(net, start, x, LABELS)
     some = torch.randperm(len(start), generator=torch.Generator().manual_seed(0))[:20]
     for k in some:
         moved = [path.error(net, start + s * 1e-5 * torch.eye(len(start))[k], x, LABELS) for s in (1, -1)]
         assert by_weights[k] == pytest.approx(((moved[0] - moved[1]) / 2e-5).item(), abs=1e-7)
+
+
+def test_the_misfits_slope_is_that_of_differences(victim):
+    for known, guess in knowns(victim):
+        g = path.gradients(network(), guess.anchors, victim[0] + 0.1, LABELS)
+        _, slopes = path.misfit(known, guess, g, 0.5)
+        way = 1e-4 * g.abs() * drawn(*g.shape, seed=3)
+        ends = [path.misfit(known, guess, g + s * way, 0.5)[0] for s in (1, -1)]
+        fixed = guess.rest is None and type(known) is path.Known  # its shares change with g, and are held
+        assert fixed or ends[0] - ends[1] == pytest.approx(2 * (slopes * way).sum().item(), rel=1e-3, abs=1e-12)
 
 
 def test_the_metric_is_the_root_of_the_inverse():
@@ -70,22 +100,63 @@ def test_shares_are_the_best_that_are_not_negative():
 
 def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(victim):
     x, start, end = victim
-    places, rate = path.retrace(network(), start, end, x, LABELS, [0.05, 0.1, 0.13])
-    assert rate == 0.1 and len(places) == 9 and torch.allclose(places[-1], end)
-    guess = path.bend(network(), places, end, x, LABELS)
-    g = torch.stack([path.gradient(network(), a, x, LABELS) for a in guess.anchors])
-    assert guess.gap < 1e-6 and guess.weights.sum() == 8
-    assert torch.allclose(0.1 * (guess.weights @ g + guess.rest), start - end)
+    known = path.Known(start, end)
+    places = path.descend(network(), start, end, x, LABELS, known.move(0.1))
+    assert len(places) == 9 and torch.allclose(places[-1], end)
+    guess = known.again(network(), known.begin()._replace(rate=0.1), x, LABELS, 0.5)
+    assert guess.rate == 0.1 and guess.gap < 1e-6 and len(guess.part) == 8
+    g = path.gradients(network(), guess.anchors, x, LABELS)
+    assert torch.allclose(0.1 * known.total(guess, g, 0.5), start - end)
+
+
+def test_adams_moves_are_torchs_and_add_up_to_the_change():
+    x, start, end, _ = trained("adam", 1e-3, 8)
+    known = adam_path.KnownAdam(start, end, rate=1e-3)
+    guess = known.again(network(), known.begin(), x, LABELS, 0.5)
+    assert guess.gap < 1e-4 and len(guess.part) == 8
+    g = path.gradients(network(), guess.anchors, x, LABELS)
+    assert torch.allclose(1e-3 * known.total(guess, g, 0.5), start - end, atol=1e-7)
+    last = path.Known(start, end, rate=1e-3).again(network(), guess, x, LABELS, 0.5)
+    assert last.gap > known.far / 2  # no gradient descent comes near
+
+
+@pytest.mark.parametrize("trainer, rate", [("sgd", 0.01), ("adam", 1e-4)])
+def test_walking_back_finds_the_way_that_training_came(trainer, rate):
+    x, start, end, state = trained(trainer, rate, 8)
+    known = reverse.KnownState(end, **state)
+    back, counts = known.back(network(), x, LABELS)
+    back, after = back[:8], counts[8:]
+    assert len(back) == 8 and after.sum() < 1e-2 < counts[7] and (back[-1] - start).norm() < 1e-2 * (end - start).norm()
+    guess = known.again(network(), known.begin(), x, LABELS, 0.5)
+    total = known.total(guess, path.gradients(network(), guess.anchors, x, LABELS), 0.5)
+    assert torch.cosine_similarity(total, state["first"], dim=0) > 1 - 1e-6
+    strangers, _ = known.back(network(), drawn(2, 3, 6, 6, seed=8), LABELS)
+    assert (strangers[7] - start).norm() > 10 * (back[-1] - start).norm()
+
+
+def public(at, held=8):
+    """Gradients of public images at weights (P,)."""
+    return path.singles(network(), at, drawn(held, 3, 6, 6, seed=7), LABELS[:1].expand(held))
 
 
 def test_two_images_come_back_and_no_held_out_one(victim):
     x, start, end = victim
-    net, public, held_out = network(), drawn(8, 3, 6, 6, seed=7), drawn(2, 3, 6, 6, seed=8)
-    metric = path.whitening(torch.stack([path.gradient(net, start, z[None], LABELS[:1]) for z in public]))
-    found = path.attack(net, start, end, LABELS, x.shape[1:], metric, steps=200)
-    like = [torch.cosine_similarity(z.flatten(1), found.images.flatten(1)) for z in (x, held_out)]
-    assert found.gap < 0.1 and found.losses[-1] < found.losses[0]
-    assert like[0].min() > 0.8 and like[1].max() < 0.4, like
+    adam, state = trained("adam", 1e-3, 8), trained("sgd", 0.01, 8)[2:]
+    gradients, held_out = public(start), drawn(2, 3, 6, 6, seed=8)
+    for known, least in (
+        (path.Known(start, end, path.whitening(gradients)), 0.8),
+        (adam_path.KnownAdam(adam[1], adam[2], scale=adam_path.size(gradients, 2)), 0.5),
+        (reverse.KnownState(state[0], metric=path.whitening(public(state[0])), **state[1]), 0.5),
+    ):
+        found = path.attack(network(), known, LABELS, x.shape[1:], steps=200)
+        like = [torch.cosine_similarity(z.flatten(1), found.images.flatten(1)) for z in (x, held_out)]
+        assert found.losses[-1] < found.losses[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
+
+
+def test_the_attack_may_begin_at_images(victim):
+    x, start, end = victim
+    found = path.attack(network(), path.Known(start, end), LABELS, x.shape[1:], steps=1, images=x)
+    assert (found.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
 
 
 def test_a_softened_relu_is_a_softplus():
@@ -98,17 +169,31 @@ def test_a_softened_relu_is_a_softplus():
 
 def test_what_cannot_be_attacked_is_said(victim):
     _, start, end = victim
-    ask = partial(path.attack, network(), shape=(3, 6, 6), metric=None)
+
+    def ask(known, labels=LABELS, net=None):
+        path.attack(net or network(), known, labels, (3, 6, 6))
+
     for words, wrong in {
-        "module has": (start[1:], end, LABELS),
-        "NaN": (start, end * math.nan, LABELS),
-        "nothing was trained": (start, start, LABELS),
-        "whole numbers": (start, end, LABELS.double()),
+        "`start` has 481": path.Known(start[1:], end),
+        "`end` holds": path.Known(start, end * math.nan),
+        "nothing was trained": path.Known(start, start),
+        "`second` has 3": reverse.KnownState(end, start, 0.1, second=start[:3]),
+        "moment is zero": reverse.KnownState(end, 0 * start, 0.1),
+        "SGD without momentum": reverse.KnownState(end, start, 0.1, beta=0.0),
     }.items():
         with pytest.raises(InputError, match=words):
-            ask(*wrong)
+            ask(wrong)
+    with pytest.raises(InputError, match="whole numbers"):
+        ask(path.Known(start, end), LABELS.double())
     for layer in (nn.Dropout(), nn.BatchNorm2d(3)):
         net = nn.Sequential(layer, network())
         size = len(path.flat(net))
         with pytest.raises(InputError, match="is in training mode"):
-            path.attack(net.train(), torch.zeros(size), torch.ones(size), LABELS, (3, 6, 6), None)
+            ask(path.Known(torch.zeros(size), torch.ones(size)), net=net.train())
+
+
+def test_normalised_networks_compute_what_they_say():
+    x = drawn(3, 3, 8, 8, seed=1).float()
+    for norm, kind in {"none": nn.Identity, "group": nn.GroupNorm, "batch": nn.BatchNorm2d}.items():
+        net = deep.drawn(partial(deep.residual, 2, 8, 4, norm=norm), 0)
+        assert sum(isinstance(part, kind) for part in net.modules()) >= 7 and net(x).shape == (3, 2)

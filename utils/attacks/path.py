@@ -8,14 +8,19 @@ Gradient descent moves the weights from θ⁰ to θ* = θ⁰ − c Σ_t ∇E(θ_
 with a guess at θ_t: at first, places on the straight line from θ⁰ to θ*; later a descent simulated on the present
 images, cut where it comes nearest to θ*, and bent to end there. Of several rates the one that ends nearest is taken.
 
-The sum of so many gradients would be dear at every step. So a few anchors a_k, means of parts of the path, stand for
-it: Σ_t ∇E(θ_t; X) ≈ Σ_k w_k ∇E(a_k; X) + r, with r the difference of both at the images that the path was simulated on.
-The loss itself sees the network as it is. Its slope by the pixels is a difference of two slopes of E, with a softplus
-for every ReLU: no second derivative is taken, which a ReLU lacks.
+So many gradients would be dear at every step. So a few anchors a_k, means of parts of the path, stand for them:
+∇E(θ_t; X) ≈ ∇E(a_k; X) + r_t, with r_t the difference of both at the images that the path was simulated on. The loss
+itself sees the network as it is. Its slope by the pixels is a difference of two slopes of E, with a softplus for every
+ReLU: no second derivative is taken, which a ReLU lacks.
+
+What is `Known` may be other than both ends of a gradient descent: of Adam (`adam_path`), or an optimiser's state
+(`reverse`).
 """
 
 import math
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -37,7 +42,7 @@ FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
 LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
 COARSE = (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0)  # factors of the rate, tried first
 FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
-FAR = 0.3  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
+FAR = 0.4  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 # What makes a gradient depend on the batch, or on chance, in training mode.
 BATCHED = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
 
@@ -74,6 +79,16 @@ def gradient(module, theta, x, y):
     return torch.autograd.grad(error(module, theta, x, y), theta)[0]
 
 
+def gradients(module, thetas, x, y):
+    """∇E(θ_k; x) at several places θ (K, P), with all images: (K, P)."""
+    return torch.stack([gradient(module, theta, x, y) for theta in thetas])
+
+
+def singles(module, theta, x, y):
+    """∇E(θ; x_k) of every image by itself: (n, P)."""
+    return torch.stack([gradient(module, theta, x[k : k + 1], y[k : k + 1]) for k in range(len(x))])
+
+
 def slope(module, theta, x, y):
     """∂E(θ; x)/∂x by the pixels, like x."""
     x = x.detach().requires_grad_()
@@ -98,36 +113,41 @@ def whitening(gradients):
     return Metric(basis, (1 - (1 + values / (PUBLIC * values.median())).rsqrt()).to(gradients))
 
 
+def same(g):
+    """The metric in which all directions count alike."""
+    return g
+
+
 class Path(NamedTuple):
-    """A guess at the weights between two ends."""
+    """A guess at the weights θ_t at which T gradients were taken: each is near to that of one of K anchors."""
 
     anchors: torch.Tensor  # a (K, P)
-    weights: torch.Tensor | None  # w (K,); None: the best at every step
-    rest: torch.Tensor | float = 0.0  # r (P,), what the anchors leave out of the sum of gradients
-    gap: float = 1.0  # from the end of the simulation to θ*, times ‖θ* − θ⁰‖
+    part: torch.Tensor  # k (T,), the anchor of every place
+    rest: torch.Tensor | None = None  # r (T, P), what its gradient lacks; None: nothing was simulated yet
+    gap: float = 1.0  # from the end of the simulation to where training ended, over the length of the way
+    rate: float | None = None  # of the simulation
+    counts: torch.Tensor | None = None  # of every place (T,), where not all gradients count alike
 
 
-def line(start, end, anchors=ANCHORS):
-    """The straight Path between two weights (P,), with anchors at the middles of its equal parts."""
-    at = (torch.arange(anchors).to(start) + 0.5) / anchors
-    return Path(start + at[:, None] * (end - start), None)
+def grouped(places, share, slopes, anchors=ANCHORS):
+    """The Path of places (T, P), of which a share (T,) of the way is gone; `slopes` gives gradients at places."""
+    part = (share * anchors).long().clamp_max(anchors - 1).unique(return_inverse=True)[1]
+    middle = torch.stack([places[part == k].mean(0) for k in range(int(part.max()) + 1)])
+    return Path(middle, part, slopes(places) - slopes(middle)[part])
 
 
-def descend(module, start, end, x, y, rate):
-    """Weights (T + 1, P) of a gradient descent on images x, cut where it comes nearest to its wanted end (P,)."""
+def descend(module, start, end, x, y, move):
+    """Weights (T + 1, P) of a training on images x, cut where it comes nearest to its wanted end (P,).
+
+    `move` makes a gradient (P,) the step that an optimiser takes.
+    """
     places, nearest, least = [start], 0, (end - start).norm()
     while len(places) <= LONGEST and len(places) - 1 - nearest < PATIENCE:
-        places.append(places[-1] - rate * gradient(module, places[-1], x, y))
+        places.append(places[-1] - move(gradient(module, places[-1], x, y)))
         distance = (end - places[-1]).norm()
         if distance < least:
             nearest, least = len(places) - 1, distance
     return torch.stack(places[: max(1, nearest) + 1])
-
-
-def reach(module, start, end, x, y):
-    """Rates at which from 80 down to 10 steps, all as long as the first one, would be as long as the way."""
-    once = (end - start).norm() / gradient(module, start, x, y).norm() / 20
-    return [once.item() * factor for factor in COARSE]
 
 
 def around(rate, part):
@@ -135,22 +155,85 @@ def around(rate, part):
     return [rate / (1 + part), rate, rate * (1 + part)]
 
 
-def retrace(module, start, end, x, y, rates):
-    """The descent that comes nearest to the end, among several rates, and its rate."""
-    tried = [(descend(module, start, end, x, y, rate), rate) for rate in rates]
-    return min(tried, key=lambda one: (end - one[0][-1]).norm().nan_to_num(math.inf).item())
+def bend(places, end):
+    """A descent's places (T + 1, P), moved to a new end by shares (T,) of the way gone; and these shares."""
+    length = places.diff(dim=0).norm(dim=1).cumsum(0)
+    share = length / length[-1]
+    return places + torch.cat([torch.zeros_like(share[:1]), share])[:, None] * (end - places[-1]), share
 
 
-def bend(module, places, end, x, y, anchors=ANCHORS):
-    """The Path of a descent's places (T + 1, P), shifted by a share of its gap that grows with the length gone."""
-    gap, length = end - places[-1], places.diff(dim=0).norm(dim=1).cumsum(0)
-    share = torch.cat([torch.zeros_like(length[:1]), length / length[-1]])
-    bent, part = (places + share[:, None] * gap)[:-1], (share[1:] * anchors).long().clamp_max(anchors - 1)
-    groups = [bent[part == k] for k in part.unique()]
-    middle, counts = torch.stack([g.mean(0) for g in groups]), torch.tensor([float(len(g)) for g in groups]).to(end)
-    rest = sum(gradient(module, a, x, y) for a in bent)
-    rest = rest - sum(w * gradient(module, a, x, y) for a, w in zip(middle, counts))
-    return Path(middle, counts, rest, (gap.norm() / (end - places[0]).norm()).item())
+def check(module, labels, **weights):
+    """Raise InputError unless a module can be attacked with labels and flat weights, or moments, of these names."""
+    size = sum(p.numel() for p in module.parameters())
+    for name, given in weights.items():
+        if given.shape != (size,):
+            raise InputError(f"The module has {size} weights, and `{name}` has {given.numel()}.")
+        if not given.isfinite().all():
+            raise InputError(f"`{name}` holds values that are NaN or infinite: give it as it was.")
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+        raise InputError("Labels must be whole numbers, one for each image that is sought.")
+    for part in module.modules():
+        if part.training and isinstance(part, BATCHED):
+            raise InputError(f"{type(part).__name__} is in training mode: its gradients are not sums. Call eval().")
+
+
+@dataclass(frozen=True)
+class Known:
+    """The weights before and after a gradient descent, which is all that is known of it, but perhaps for its rate."""
+
+    start: torch.Tensor  # θ⁰ (P,)
+    end: torch.Tensor  # θ* (P,)
+    metric: Callable = same  # says which directions of gradients count less: a Metric
+    rate: float | None = None
+    far = FAR
+
+    def check(self, module, labels):
+        """Raise InputError unless a module can be attacked so."""
+        check(module, labels, start=self.start, end=self.end)
+        if torch.equal(self.start, self.end):
+            raise InputError("The weights are those of the start: nothing was trained, or the start is no start.")
+
+    @property
+    def change(self):
+        """What the moves of the optimiser add up to: (P,)."""
+        return self.start - self.end
+
+    @property
+    def way(self):
+        """How far training went."""
+        return self.change.norm()
+
+    def move(self, rate):
+        """What makes a gradient (P,) a move."""
+        return lambda g: rate * g
+
+    def total(self, path, g, done):
+        """What gradients g (K, P) at anchors add up to, but for a factor; a share `done` of the attack is over."""
+        if path.rest is None:
+            return shares(self.metric(g.detach()), self.metric(self.change)) @ g
+        return (g[path.part] + path.rest).sum(0)
+
+    def rates(self, module, x, y):
+        """Rates to begin with: from 80 down to 10 steps like the first one would be as long as the way."""
+        once = (self.way / gradient(module, self.start, x, y).norm() / 20).item()
+        return [once * factor for factor in COARSE]
+
+    def begin(self):
+        """The Path that the attack begins with: a straight line, with anchors at the middles of its equal parts."""
+        part = torch.arange(ANCHORS, device=self.end.device)
+        return Path(self.start - (part[:, None] + 0.5) / ANCHORS * self.change, part)
+
+    def again(self, module, path, x, y, done):
+        """The Path of a training on images x (m, …), for one guessed before."""
+        rates = around(path.rate, FINE * (1 - done)) if path.rate else self.rates(module, x, y)
+        rates = [self.rate] if self.rate else rates
+        tried = [(descend(module, self.start, self.end, x, y, self.move(rate)), rate) for rate in rates]
+        gaps = [((self.end - places[-1]).norm() / self.way).nan_to_num(math.inf).item() for places, _ in tried]
+        (places, rate), gap = min(zip(tried, gaps), key=lambda one: one[1])
+        if gap > self.far:
+            return self.begin()._replace(gap=gap, rate=rate)
+        bent, share = bend(places, self.end)
+        return grouped(bent[:-1], share, lambda at: gradients(module, at, x, y))._replace(gap=gap, rate=rate)
 
 
 def shares(gradients, change):
@@ -160,18 +243,22 @@ def shares(gradients, change):
     return found if found.any() else torch.ones_like(found)
 
 
-def misfit(total, target, metric):
-    """1 − cos between a total of gradients and a target (P,), both after the metric; and its slope by the total."""
-    total = total.detach().requires_grad_()
-    loss = 1 - torch.cosine_similarity(metric(total), target, dim=0)
-    return loss.item(), torch.autograd.grad(loss, total)[0]
+def misfit(known, path, g, done):
+    """1 − cos between what gradients g (K, P) add up to and what they should, by the metric; and its slopes (K, P)."""
+    g = g.detach().requires_grad_()
+    total, target = known.metric(known.total(path, g, done)), known.metric(known.change)
+    loss = 1 - torch.cosine_similarity(total, target, dim=0)
+    return loss.item(), torch.autograd.grad(loss, g)[0]
 
 
-def pull(module, path, weights, x, y, toward, width):
-    """Slope by the pixels of v·Σ_k w_k ∇E(a_k; x), v = toward (P,): a difference of two slopes, ±width along v."""
-    step = width / toward.norm() * toward
-    each = [w * (slope(module, a + step, x, y) - slope(module, a - step, x, y)) for a, w in zip(path.anchors, weights)]
-    return sum(each) * toward.norm() / (2 * width)
+def pull(module, anchors, x, y, toward, width):
+    """Slope by the pixels of Σ_k v_k·∇E(a_k; x), v = toward (K, P): differences of two slopes, ±width along v_k."""
+    each = []
+    for a, v in zip(anchors, toward):
+        if (size := v.norm()) > 0:
+            step = width / size * v
+            each.append((slope(module, a + step, x, y) - slope(module, a - step, x, y)) * size / (2 * width))
+    return sum(each)
 
 
 def variation(x):
@@ -184,22 +271,6 @@ def between(ends, share):
     return ends[0] * (ends[1] / ends[0]) ** share
 
 
-def check(module, start, end, labels):
-    """Raise InputError unless a module can be attacked from its flat weights before and after training."""
-    size = sum(p.numel() for p in module.parameters())
-    if start.shape != (size,) or end.shape != (size,):
-        raise InputError(f"The module has {size} weights, the start {start.numel()} and the end {end.numel()}.")
-    if not (start.isfinite().all() and end.isfinite().all()):
-        raise InputError("The weights hold values that are NaN or infinite: give them as they were.")
-    if torch.equal(start, end):
-        raise InputError("The weights are those of the start: nothing was trained, or the start is no start.")
-    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
-        raise InputError("Labels must be whole numbers, one for each image that is sought.")
-    for part in module.modules():
-        if part.training and isinstance(part, BATCHED):
-            raise InputError(f"{type(part).__name__} is in training mode: its gradients are not sums. Call eval().")
-
-
 class Found(NamedTuple):
     """What path matching found."""
 
@@ -210,31 +281,25 @@ class Found(NamedTuple):
     seconds: float
 
 
-def attack(module, start, end, labels, shape, metric, steps=300, seed=0):
-    """Images of a shape (C, H, W) with given labels (n,), Found from a module's weights before and after training.
+def attack(module, known, labels, shape, steps=300, seed=0, images=None):
+    """Images of a shape (C, H, W) with given labels (n,), Found from what is Known of a module's training.
 
-    The Metric says which directions of gradients count less, as `whitening` by public images does. InputError as
-    `check` says.
+    The search begins at noise, or at given `images`. InputError as `check` says.
     """
-    check(module, start, end, labels)
+    known.check(module, labels)
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
-    x = 0.3 * torch.randn(len(labels), *shape, generator=generator).to(end)
+    x = 0.3 * torch.randn(len(labels), *shape, generator=generator).to(known.end) if images is None else images.clone()
     optimiser = torch.optim.Adam([x], lr=RATE, betas=(0.9, 0.99))
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, RATE / 100)
-    change, path, rate, losses = end - start, line(start, end), None, []
-    target = metric(-change)
+    path, losses = known.begin(), []
     for k in range(steps):
         done = k / steps
         if k >= FIRST and k % EVERY == 0:
-            rates = around(rate, FINE * (1 - done)) if rate else reach(module, start, end, x, labels)
-            places, rate = retrace(module, start, end, x, labels, rates)
-            guess = bend(module, places, end, x, labels)
-            path = guess if guess.gap < FAR else line(start, end)
-        g = torch.stack([gradient(module, a, x, labels) for a in path.anchors])
-        weights = shares(metric(g), target) if path.weights is None else path.weights
-        loss, toward = misfit(weights @ g + path.rest, target, metric)
+            path = known.again(module, path, x, labels, done)
+        at_anchors = gradients(module, path.anchors, x, labels)
+        loss, toward = misfit(known, path, at_anchors, done)
         with Softened(between(SHARPNESS, done)):
-            x.grad = pull(module, path, weights, x, labels, toward, NUDGE * change.norm())
+            x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * known.way)
         z = x.clone().requires_grad_()
         x.grad += between(VARIATION, done) * torch.autograd.grad(variation(z), z)[0]
         x.grad.sign_()
@@ -242,4 +307,4 @@ def attack(module, start, end, labels, shape, metric, steps=300, seed=0):
         cosine.step()
         x.clamp_(-BOUND, BOUND)
         losses.append(loss)
-    return Found(x, losses, path.gap, rate, time.perf_counter() - clock)
+    return Found(x, losses, path.gap, path.rate, time.perf_counter() - clock)

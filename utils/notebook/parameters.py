@@ -6,7 +6,7 @@ import contextlib
 from utils.attacks import ATTACKS, RULES
 from utils.errors import InputError, choose
 
-FROM_ZERO = ("SEED", "SHIFT")  # parameters that may be zero
+FROM_ZERO = ("SEED", "SHIFT", "PRETRAINED")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
 DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")  # as in utils/images, beside a path
 KNOWN_STARTS = ("torch", "pretrained", "elsewhere")  # START of a training whose start is known
@@ -18,14 +18,15 @@ CHOICES = {
     "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
     "START": ("random", "untuned", "ground_truth", "partition"),  # of an attack
     # What the attacker has of a known start.
-    "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled"),
+    "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled", "another", "state"),
     "SPACE": ("span", "pixels"),
     "BODY": ("frozen", "trained"),
     "NETWORK": ("residual", "lenet"),
     "ACTIVATION": ("gelu", "relu"),
     "HEAD": ("flat", "pooled"),
+    "NORM": ("none", "group", "batch"),
     "FILES": ("every entry", "the state", "the states", "settings"),  # what is asked of a training's files
-    **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS"), ("yes", "no")),
+    **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS", "RATE_KNOWN"), ("yes", "no")),
 }
 
 

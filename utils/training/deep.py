@@ -13,6 +13,7 @@ from utils.errors import InputError, choose
 
 DEVIATION = 0.25  # about that of a photograph's pixels
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
+NORMS = {"none": lambda size: nn.Identity(), "group": partial(nn.GroupNorm, 4), "batch": nn.BatchNorm2d}
 OPTIMISERS = {
     "plain": torch.optim.SGD,
     "sgd": partial(torch.optim.SGD, momentum=0.9),
@@ -26,10 +27,11 @@ RATES = {"plain": 0.05, "sgd": 0.02, "sgd_decay": 0.02, "adam": 1e-3, "adamw": 1
 class Block(nn.Module):
     """Two convolutions, added to what went in: He et al. (2016), Fig. 2."""
 
-    def __init__(self, inputs, outputs, stride, activation):
+    def __init__(self, inputs, outputs, stride, activation, norm):
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), ACTIVATIONS[activation]())
-        self.second = nn.Conv2d(outputs, outputs, 3, padding=1)
+        norm = NORMS[norm]
+        self.first = nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), norm(outputs), ACTIVATIONS[activation]())
+        self.second = nn.Sequential(nn.Conv2d(outputs, outputs, 3, padding=1), norm(outputs))
         same = stride == 1 and inputs == outputs
         self.short = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride)
         self.activation = ACTIVATIONS[activation]()
@@ -39,14 +41,14 @@ class Block(nn.Module):
         return self.activation(self.second(self.first(x)) + self.short(x))
 
 
-def residual(classes, side=32, width=16, activation="gelu", pooled=False):
-    """ResNet-8 for images of `side` pixels: three blocks, and no normalisation.
+def residual(classes, side=32, width=16, activation="gelu", norm="none", pooled=False):
+    """ResNet-8 for images of `side` pixels: three blocks, with a normalisation of NORMS.
 
     Its head sees all places behind the last block, 8 × 8 for a side of 32, or, if `pooled`, their mean.
     """
-    first = nn.Conv2d(3, width, 3, padding=1), ACTIVATIONS[activation]()
+    first = nn.Conv2d(3, width, 3, padding=1), NORMS[norm](width), ACTIVATIONS[activation]()
     sizes = (width, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)
-    blocks = [Block(*size, activation) for size in sizes]
+    blocks = [Block(*size, activation, norm) for size in sizes]
     head = [nn.AdaptiveAvgPool2d(1)] if pooled else []
     places = 1 if pooled else (side // 4) ** 2
     return nn.Sequential(*first, *blocks, *head, nn.Flatten(), nn.Linear(4 * width * places, classes))
@@ -110,3 +112,12 @@ def moment(optimiser, weight):
     """The first moment of a weight in an optimiser's state, or None."""
     state = optimiser.state.get(weight, {})
     return state.get("momentum_buffer", state.get("exp_avg"))
+
+
+def state(module, optimiser):
+    """An optimiser's state as its file holds it: flat moments (P,), rate and, of Adam, the number of steps."""
+    states = [optimiser.state[p] for p in module.parameters()]
+    found = {"rate": optimiser.param_groups[0]["lr"]}
+    if "step" in states[0]:
+        found |= {"second": torch.cat([one["exp_avg_sq"].flatten() for one in states]), "steps": int(states[0]["step"])}
+    return found | {"first": torch.cat([moment(optimiser, p).flatten() for p in module.parameters()])}

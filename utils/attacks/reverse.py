@@ -1,0 +1,94 @@
+"""Training walked backwards from an optimiser's state: path matching where the start is not known.
+
+A first moment is a sum of the last gradients, each at the weights of its time: M = Σ_a β^a ∇E(θ_{T−1−a}; X). A file
+that holds M also holds the step that the optimiser took by it, its rate and, for Adam, its second moment V. So one step
+back is known from the file alone, and the next ones follow with the gradients of the images that one has:
+
+    θ_{t−1} = θ_t + η M̂_t / (√V̂_t + ε),    M_{t−1} = (M_t − c ∇E(θ_{t−1}; x)) / β,    V_{t−1} likewise,
+
+where c is 1 if the images are right, and less where they are not yet. SGD with momentum has no second moment.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from utils.attacks.path import Path, check, gradient, gradients, grouped, same
+from utils.errors import InputError
+
+BACK = 20  # steps walked back at most
+FARTHEST = 1.0  # of a step, in rates: one that is larger is cut, or the walk explodes
+
+
+@dataclass(frozen=True)
+class KnownState:
+    """Weights and an optimiser's state, as a file holds them; without `second` it is SGD with momentum."""
+
+    end: torch.Tensor  # θ* (P,)
+    first: torch.Tensor  # M (P,)
+    rate: float  # η
+    metric: Callable = same
+    beta: float = 0.9
+    second: torch.Tensor | None = None  # V (P,)
+    beta_second: float = 0.999
+    tiny: float = 1e-8  # ε
+    steps: int = BACK  # T, as Adam's state counts them
+
+    def check(self, module, labels):
+        """Raise InputError unless a module can be attacked so."""
+        check(module, labels, end=self.end, first=self.first, second=self.first if self.second is None else self.second)
+        if not self.first.any():
+            raise InputError("The first moment is zero everywhere: the optimiser made no step, or was emptied.")
+        if not 0 < self.beta < 1:
+            raise InputError(f"β is {self.beta}: this is SGD without momentum, whose state holds no gradient.")
+
+    @property
+    def change(self):
+        """What the gradients add up to, but for a factor: (P,)."""
+        return self.first
+
+    @property
+    def way(self):
+        """How far ten steps like the last one would go."""
+        return 10 * self.rate * self.move(self.first, self.second, self.steps).norm()
+
+    def move(self, first, second, step):
+        """The `step` that an optimiser makes by these moments, over its rate: (P,)."""
+        if second is None:
+            return first
+        whole = (second / (1 - self.beta_second**step)).sqrt() + self.tiny
+        return (first / (1 - self.beta**step) / whole).clamp(-FARTHEST, FARTHEST)
+
+    def back(self, module, x, y):
+        """The weights (n, P) at which the last gradients were taken, if images x (m, …) were those, the last first.
+
+        And how much they count in the moment (n,): 0 before training began.
+        """
+        theta, first, second, places, counts = self.end, self.first, self.second, [], []
+        fresh = 1.0 if second is None else 1 - self.beta
+        for step in range(self.steps, max(0, self.steps - BACK), -1):
+            theta = theta + self.rate * self.move(first, second, step)
+            places.append(theta)
+            g = gradient(module, theta, x, y)
+            part = (first @ g / (fresh * g @ g)).clamp(0, 1)
+            counts.append(part * self.beta ** len(counts))
+            first = (first - fresh * part * g) / self.beta
+            if second is not None:
+                second = (second - (1 - self.beta_second) * (part * g).square()).clamp_min(0) / self.beta_second
+        return torch.stack(places), torch.stack(counts)
+
+    def total(self, path, g, done):
+        """What gradients g (K, P) at anchors add up to, but for a factor: (P,)."""
+        return g.sum(0) if path.rest is None else path.counts @ (g[path.part] + path.rest)
+
+    def begin(self):
+        """The Path that the attack begins with: only the last place is known."""
+        last = self.end + self.rate * self.move(self.first, self.second, self.steps)
+        return Path(last[None], torch.zeros(1, dtype=torch.long, device=last.device))
+
+    def again(self, module, path, x, y, done):
+        """The Path of a training on images x (m, …), walked back."""
+        places, counts = self.back(module, x, y)
+        share = (counts.cumsum(0) - counts / 2) / counts.sum()
+        return grouped(places, share, lambda at: gradients(module, at, x, y))._replace(counts=counts)
