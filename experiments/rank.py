@@ -47,7 +47,7 @@ def measured(victim, data, noise):
 
 
 def planted(released, data, noise):
-    """Plant `noise` (m, d) behind a network with one hidden layer: the pictures (m, d), and what they have become."""
+    """Plant `noise` (m, d) behind a network with one hidden layer: what the pictures have become."""
     before = planting.distance(bilevel.condensed(released), noise)
     attack = planting.attack(released, noise, iterations=100)
     best = [measures.match(part.images, attack.images, data.shape).signed for part in (data.secret, data.held_out)]
@@ -56,7 +56,7 @@ def planted(released, data, noise):
     seen = networks.span(released.network)
     rest, target = (part - networks.within(part, seen) for part in (attack.images, noise - noise.mean()))
     stays = (rest * target).sum().item() / target.square().sum().item()
-    return attack.images, {
+    return {
         "planted_distance": (attack.loss.item(), before), "planted_kept": (likeness, None),
         "planted_stays": (stays, None), "planted_returned": (share, by_chance),
     }  # fmt: skip

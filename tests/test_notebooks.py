@@ -50,7 +50,6 @@ RELATIONS = {
     r"reading/ground_truth/(relative_distance|moved)": lambda v, b, other: v <= 1e-20,
     r"collapse/no_decay/.*": lambda v, b, other: v < b,  # a collapsed set is stationary
     r"collapse/decay/.*": lambda v, b, other: b <= 1e-7 < 1e-3 < v,
-    r"collapse/fewest/affine/.*": lambda v, b, other: v <= 1e-20,
     r"certificate/(planted|split)/residual": lambda v, b, other: alike(v, other("certificate/original/residual")),
     r"certificate/original/(margin|agreement|cosine|like_truth)": lambda v, b, other: alike(v, 1),
     r"kkt/.*/stationarity": lambda v, b, other: v < b / 3,  # as good as the truth, and better than strangers
