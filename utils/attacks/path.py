@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 
 from utils.errors import InputError
 
-PUBLIC = 0.1  # times the median of a public gradient's variances: where whitening begins
+PUBLIC = 0.1  # times the median second moment of public gradients: where whitening begins
 RATE, VARIATION = 0.1, (3e-2, 2e-3)  # of pixels; weight of the total variation, at the start and the end
 SHARPNESS = (3.0, 30.0)  # β of the softplus through which pixels see a ReLU
 NUDGE = 0.02  # times ‖θ* − θ⁰‖: half the width of a difference of two slopes
@@ -96,7 +96,7 @@ def slope(module, theta, x, y):
 
 
 class Metric(NamedTuple):
-    """A symmetric matrix I − Q diag(s) Qᵀ that shrinks the directions in which gradients of public images vary."""
+    """A symmetric matrix I − Q diag(s) Qᵀ that shrinks the directions in which gradients of public images are large."""
 
     basis: torch.Tensor  # Q (P, n)
     shrink: torch.Tensor  # s (n,)
@@ -106,7 +106,7 @@ class Metric(NamedTuple):
 
 
 def whitening(gradients):
-    """The Metric (I + GᵀG/c)^(−1/2) of single gradients G (n, P), c being PUBLIC times their median variance."""
+    """The Metric (I + GᵀG/c)^(−1/2) of single gradients G (n, P), c being PUBLIC times their median second moment."""
     values, vectors = torch.linalg.eigh((gradients @ gradients.mT).double())
     values, vectors = values[values > 1e-8 * values[-1]], vectors[:, values > 1e-8 * values[-1]]
     basis = gradients.mT @ (vectors / values.sqrt()).to(gradients)

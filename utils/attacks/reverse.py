@@ -6,7 +6,8 @@ back is known from the file alone, and the next ones follow with the gradients o
 
     θ_{t−1} = θ_t + η M̂_t / (√V̂_t + ε),    M_{t−1} = (M_t − c ∇E(θ_{t−1}; x)) / β,    V_{t−1} likewise,
 
-where c is 1 if the images are right, and less where they are not yet. SGD with momentum has no second moment.
+where c is 1 (1 − β for Adam) if the images are right, and less where they are not yet. SGD with momentum has no second
+moment. A move of Adam's is cut at one rate.
 """
 
 from collections.abc import Callable
@@ -90,5 +91,5 @@ class KnownState:
     def again(self, module, path, x, y, done):
         """The Path of a training on images x (m, …), walked back."""
         places, counts = self.back(module, x, y)
-        share = (counts.cumsum(0) - counts / 2) / counts.sum()
+        share = (counts.cumsum(0) - counts / 2) / counts.sum().clamp_min(1e-12)
         return grouped(places, share, lambda at: gradients(module, at, x, y))._replace(counts=counts)

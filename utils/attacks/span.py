@@ -1,13 +1,13 @@
 """The span test: what a layer was shown lies in the row space of what training added to it.
 
 The gradient of a layer's weights is a sum of outer products δaᵀ with its inputs a: the features behind the layers
-below, one vector for each place of a convolution or token of a text. So W − αW⁰ = BA, and likewise an optimiser's first
-moment. While there are fewer inputs than rows and columns, and while the layers below do not move, an image was trained
-on only if
+below, one vector for each place of a convolution or token of a text. So W − αW⁰ = BA behind SGD, and likewise an
+optimiser's first moment. While there are fewer inputs than rows and columns, and while the layers below do not move, an
+image was trained on only if
 
     r(x) = ‖a(x) − VVᵀa(x)‖ / ‖a(x)‖
 
-is zero, V being a basis of that row space. The test says who is a member, and reconstructs nothing.
+is zero, V being a basis of that row space. The test says who can be a member, and reconstructs nothing.
 """
 
 import torch
