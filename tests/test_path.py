@@ -39,7 +39,7 @@ def victim():
 
 
 def knowns(victim):
-    """What may be known, by a name: each with a path that was simulated and one that was not yet."""
+    """What may be known, each with the path that it begins with, and then with one that was simulated."""
     x, start, end = victim
     _, _, _, state = trained("adam", 1e-3, 8)
     for one in (
@@ -74,12 +74,13 @@ def test_slopes_are_those_of_differences(victim):
 
 def test_the_misfits_slope_is_that_of_differences(victim):
     for known, guess in knowns(victim):
+        if guess.rest is None and type(known) is path.Known:
+            continue  # the shares of a straight line change with its gradients, and are held
         g = path.gradients(network(), guess.anchors, victim[0] + 0.1, LABELS)
         _, slopes = path.misfit(known, guess, g, 0.5)
         way = 1e-4 * g.abs() * drawn(*g.shape, seed=3)
         ends = [path.misfit(known, guess, g + s * way, 0.5)[0] for s in (1, -1)]
-        fixed = guess.rest is None and type(known) is path.Known  # its shares change with g, and are held
-        assert fixed or ends[0] - ends[1] == pytest.approx(2 * (slopes * way).sum().item(), rel=1e-3, abs=1e-12)
+        assert ends[0] - ends[1] == pytest.approx(2 * (slopes * way).sum().item(), rel=1e-3, abs=1e-12)
 
 
 def test_the_metric_is_the_root_of_the_inverse():
