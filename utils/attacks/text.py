@@ -1,0 +1,211 @@
+"""Text: which tokens a fine-tuned language model was shown, and in what order, from what training changed.
+
+The rows of an embedding whose tokens were never used move by weight decay alone, one factor α for all: the others are
+the bag of words. Every layer's change has its inputs in its row space (`attacks.span`), and so a prefix that was
+trained on gives the layers of the first block inputs without a share in the rest of the space. Texts are found by
+extending such prefixes, as DAGER does from a gradient (Petrov et al., 2024). An optimiser's first moment may stand for
+the change.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from utils.errors import InputError
+
+EMBEDDINGS = "tokens", "wte", "embed_tokens", "word_embeddings", "tok_embeddings", "embed_in", "embedding"
+HEADS = "head", "lm_head", "embed_out", "output"
+ROUNDING = 1e-4  # relative move of most rows above which it is not rounding
+MOVED = 20  # times the median move is more than rounding
+GROUPS = {"q": ("q", "k", "v"), "out": ("out",), "mlp.0": ("mlp.0",)}  # layers of a block with the same inputs
+PART = 4  # one of so many directions that the inputs leave is asked: others have drifted in training
+MANY = 1000  # words of a bag
+WIDE = 4  # prefixes kept of each first token
+
+
+class Bag(NamedTuple):
+    """Which tokens training used."""
+
+    tokens: torch.Tensor  # (V,) bool
+    score: torch.Tensor  # (V,), larger for those that were used
+    alpha: float = 1.0  # by which all other rows shrank
+
+
+def table(state, names):
+    """The first matrix of a state dict whose name ends in one of `names`, or None."""
+    keys = {key.split(".")[-2]: key for key in state if key.endswith(".weight") and state[key].dim() == 2}
+    return next((state[keys[name]] for name in names if name in keys), None)
+
+
+def embedding(one):
+    """The embedding (V, d) of a state dict, or itself; InputError if there is none, or it is tied to the head."""
+    if isinstance(one, torch.Tensor):
+        return one
+    found, head = table(one, EMBEDDINGS), table(one, HEADS)
+    if found is None:
+        raise InputError(f"There is no embedding, a matrix called {', '.join(EMBEDDINGS)}: give it as a tensor.")
+    if head is not None and head.shape == found.shape and torch.equal(head, found):
+        raise InputError("The embedding is tied to the head, so that all of its rows move: `tied` is for these.")
+    return found
+
+
+def pair(before, after):
+    """Two embeddings (V, d) in double precision; InputError unless they are of one shape, and finite."""
+    if before.shape != after.shape:
+        shapes = " and ".join(str(tuple(one.shape)) for one in (before, after))
+        raise InputError(f"The embeddings are {shapes}: that is another tokenizer, give the start of this network.")
+    if not (before.isfinite().all() and after.isfinite().all()):
+        raise InputError("An embedding holds values that are NaN or infinite: give weights as they were.")
+    return before.detach().double(), after.detach().double()
+
+
+def bag(before, after):
+    """The Bag of two embeddings (V, d), or of two state dicts: the rows that moved, but for a common factor."""
+    before, after = (embedding(one) for one in (before, after))
+    if after.element_size() < 4 and before.shape == after.shape and (before != after).any(1).double().mean() > 0.5:
+        raise InputError("The weights have 16 bits, in which decay rounds every row anew: give them in 32 bits.")
+    before, after = pair(before, after)
+    size = before.norm(dim=1).clamp_min(1e-30)
+    alpha = ((before * after).sum(1) / size.square()).median().item()
+    moved = (after - alpha * before).norm(dim=1) / size
+    if (rounding := moved.median().item()) > ROUNDING:
+        raise InputError("Most rows of the embedding moved: it is tied to the head, or most tokens were used.")
+    return Bag(moved > MOVED * rounding, moved, alpha)
+
+
+def bag_of_moment(moment):
+    """The Bag of an optimiser's first moment (V, d) of an embedding: its rows that are not zero. It needs no start."""
+    size = moment.detach().double().norm(dim=1)
+    if size.median() > 0:
+        raise InputError("Most rows of the moment are not zero: the embedding is tied to the head, or decays in it.")
+    return Bag(size > 0, size)
+
+
+def tied(before, after):
+    """The Bag of embeddings (V, d) that are the head as well: rows that did not move as most did.
+
+    The head moves the rows of all other tokens against the mean of the vectors behind the last block, and those of the
+    texts' own tokens along with them.
+    """
+    before, after = pair(before, after)
+    moved = torch.nn.functional.normalize(after - before)
+    score = 1 - moved @ torch.nn.functional.normalize(moved.median(0).values, dim=0)
+    return Bag(above_the_gap(score.clamp_min(1e-12).log()), score)
+
+
+def above_the_gap(score):
+    """Which scores (V,) are above the widest gap among the larger half of them."""
+    ordered = score.sort(descending=True).values[: len(score) // 2]
+    return score >= ordered[int((ordered[:-1] - ordered[1:]).argmax())]
+
+
+class Evidence(NamedTuple):
+    """What training left in the first block: directions that no input of its layers had."""
+
+    model: torch.nn.Module  # at whose weights the inputs are taken
+    unseen: dict  # {layer: (inputs, k)}
+
+
+def unseen(change, inputs):
+    """Directions (d, k) of least size in the row space of a change (h, d): a part of those that many inputs leave."""
+    width = change.shape[1]
+    left = max(width - inputs, width // 16) // PART
+    return torch.linalg.svd(change.double())[2][-left:].mT
+
+
+def evidence(model, weights, change, inputs):
+    """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
+
+    `weights` are a state dict in the middle of training, or, of a moment, at its end.
+    """
+    model.load_state_dict(weights)
+    found = {}
+    for group, layers in GROUPS.items():
+        names = [f"blocks.0.{layer}.{end}" for layer in layers for end in ("weight", "adapter.A")]
+        parts = [change[name] for name in names if name in change and change[name].any()]
+        if parts:
+            found[group] = unseen(torch.cat(parts), inputs).float()
+    return Evidence(model, found)
+
+
+def evidence_of_adapters(model, weights, inputs):
+    """Evidence of adapters whose start is not known: what A makes of the inputs is the row space of B."""
+    model.load_state_dict(weights)
+    found = {}
+    for group, layers in GROUPS.items():
+        names = [f"blocks.0.{layer}.adapter" for layer in layers if f"blocks.0.{layer}.adapter.B" in weights]
+        parts = [weights[f"{name}.A"].double().mT @ unseen(weights[f"{name}.B"], inputs) for name in names]
+        if parts:
+            found[group] = torch.linalg.qr(torch.cat(parts, 1))[0].float()
+    return Evidence(model, found)
+
+
+def share(shown, directions):
+    """The log-share (…) of inputs (…, d) in directions (d, k)."""
+    return ((shown @ directions).norm(dim=-1) / shown.norm(dim=-1)).clamp_min(1e-7).log()
+
+
+@torch.no_grad()
+def places(known):
+    """The log-share (T, V) in the unseen directions of the first layers' inputs, of every token at every place."""
+    block, tokens, rows = known.model.blocks[0], known.model.tokens.weight, known.model.places.weight
+    return torch.stack([share(block.norm(tokens + row), known.unseen["q"]) for row in rows])
+
+
+def bag_of_span(known):
+    """The Bag of Evidence, where the embedding did not train: tokens that some place leaves without a share."""
+    score = -places(known)[1:].amin(0)
+    return Bag(above_the_gap(score), score)
+
+
+@torch.no_grad()
+def extended(known, prefixes, tokens):
+    """The summed log-shares (m, n) of the last inputs where each of tokens (n,) follows each of prefixes (m, place)."""
+    (m, place), n = prefixes.shape, len(tokens)
+    mask = torch.eye(place + n, dtype=torch.bool)  # a token sees the prefix and itself
+    mask[:, :place] = True
+    mask[:place] &= torch.ones_like(mask[:place]).tril()
+    at = torch.cat([torch.arange(place), torch.full((n,), place)])
+    x = known.model.tokens(torch.cat([prefixes, tokens.expand(m, n)], 1)) + known.model.places(at)
+    shown = known.model.blocks[0].attend(x, mask)[1]
+    return sum(share(shown[name][:, place:], directions) for name, directions in known.unseen.items())
+
+
+def texts(known, tokens, count, length):
+    """At most `count` sequences (…, length) whose inputs no layer leaves unseen, and their scores, lower where surer.
+
+    `tokens` (n,) are those that may stand in them; every text begins after token 0. Prefixes are extended by one token,
+    and the best are kept of each of so many first tokens, since some texts wrote more than others.
+    """
+    if len(tokens) > MANY:
+        raise InputError(f"{len(tokens)} words are too many to try at every place: give fewer.")
+    first = extended(known, torch.zeros(1, 1, dtype=torch.long), tokens)[0]
+    kept = torch.nn.functional.pad(tokens[first.argsort()[:count]][:, None, None], (1, 0))  # (families, wide, place)
+    scores = torch.zeros(kept.shape[:2])
+    for place in range(2, length + 1):
+        added = extended(known, kept.flatten(0, 1), tokens).unflatten(0, kept.shape[:2])
+        total = (scores[:, :, None] + added).flatten(1)
+        scores, best = total.topk(min(WIDE, total.shape[1]), largest=False)
+        parents = kept.gather(1, (best // len(tokens))[:, :, None].expand(-1, -1, place))
+        kept = torch.cat([parents, tokens[best % len(tokens)][:, :, None]], 2)
+    order = scores.flatten().argsort()
+    return different(kept.flatten(0, 1)[order, 1:], scores.flatten()[order], count)
+
+
+def different(rows, scores, count):
+    """The first of rows (n, T) that agree with none before them at more than half of the places, and their scores."""
+    chosen: list = []
+    for row in range(len(rows)):
+        if len(chosen) < count and all((rows[row] == rows[one]).double().mean() <= 0.5 for one in chosen):
+            chosen.append(row)
+    return rows[chosen], scores[chosen]
+
+
+@torch.no_grad()
+def membership(known, rows):
+    """The mean log-share (n,) of whole texts (n, T): the lower, the likelier they were trained on."""
+    tokens = torch.nn.functional.pad(rows, (1, 0))
+    x = known.model.tokens(tokens) + known.model.places.weight[: tokens.shape[1]]
+    mask = torch.ones(len(tokens[0]), len(tokens[0]), dtype=torch.bool).tril()
+    shown = known.model.blocks[0].attend(x, mask)[1]
+    return sum(share(shown[name][:, 1:], directions) for name, directions in known.unseen.items()).mean(1)
