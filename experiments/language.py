@@ -1,0 +1,133 @@
+"""Fine-tuning a small language model on secret texts, and what attacks on it find, beside held-out texts."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+
+from utils import null
+from utils.attacks import text
+from utils.errors import InputError
+from utils.training import deep, gpt
+
+RATES = {"plain": 0.05, "sgd": 0.02, "adam": 3e-4, "adamw": 3e-4}
+LENGTH = 32  # of a text, in tokens
+BATCH = 2  # texts of a step
+
+
+class Tuned(NamedTuple):
+    """A fine-tuned model as its files hold it: state dicts, and the optimiser's first moments by their names."""
+
+    model: torch.nn.Module  # its code
+    before: dict
+    after: dict
+    moments: dict
+    loss: float
+
+
+def shown(rows):
+    """What a model is shown of texts (n, T + 1), token 0 and all but the last, and what it is to say."""
+    return torch.nn.functional.pad(rows[:, :-1], (1, 0)), rows
+
+
+def start(words, public, width, steps, seed):
+    """A model of so many words, trained for some steps on 16 public texts each."""
+    model = deep.drawn(lambda: gpt.GPT(words, width, LENGTH + 1), seed)
+    deep.train(model, *shown(public[: 16 * steps]), "adam", 1e-3, steps, 16, seed)
+    return model
+
+
+def tune(base, rows, trainer, kind, steps, seed):
+    """Fine-tune a copy of a model on texts (n, T + 1), its embedding frozen, trained or tied, or adapters of a rank."""
+    model, frozen = copy.deepcopy(base), ()
+    if kind == "tied":
+        model.head.weight = model.tokens.weight
+    elif kind == "frozen":
+        frozen = model.tokens, model.places
+    elif kind != "trained":
+        model = deep.drawn(lambda: gpt.adapt(model, int(kind)), seed)
+        frozen = gpt.frozen(model)
+    before = copy.deepcopy(model.state_dict())
+    rate = RATES[trainer] * (10 if frozen and kind != "frozen" else 1)
+    loss, optimiser = deep.train(model, *shown(rows), trainer, rate, steps, BATCH, seed, frozen)
+    moments = {name: deep.moment(optimiser, p) for name, p in model.named_parameters()}
+    return Tuned(model, before, copy.deepcopy(model.state_dict()), moments, loss)
+
+
+def entries(tuned, kind, count):
+    """What an attacker who is told the number of texts can look at, {name: (Evidence, Bag)}.
+
+    That is the change, with the start known, the optimiser's moments, or adapters alone.
+    """
+    before, after, inputs = tuned.before, tuned.after, count * LENGTH
+    found = {"change": changed(tuned, kind, inputs)}
+    moments = {name: one for name, one in tuned.moments.items() if one is not None}
+    if moments:
+        known = text.evidence(tuned.model, after, moments, inputs)
+        rows = moments.get("tokens.weight")
+        bags = {"trained": text.bag_of_moment, "tied": lambda rows: text.tied(torch.zeros_like(rows), rows)}
+        found["moment"] = known, bags[kind](rows) if kind in bags else text.bag_of_span(known)
+    if any("adapter" in name for name in before):
+        known = text.evidence_of_adapters(tuned.model, after, inputs)
+        found["adapter"] = known, text.bag_of_span(known)
+    return found
+
+
+def changed(tuned, kind, inputs):
+    """The Evidence of what training changed, with the start known, and the Bag."""
+    before, after = tuned.before, tuned.after
+    bags = {"trained": text.bag, "tied": lambda *both: text.tied(*(one["tokens.weight"] for one in both))}
+    bag = bags[kind](before, after) if kind in bags else None
+    alpha = bag.alpha if bag else 1.0
+    change = {name: after[name] - alpha * before[name] for name in after}
+    middle = {name: (before[name] + after[name]) / 2 for name in after}
+    known = text.evidence(tuned.model, middle, change, inputs)
+    return known, bag or text.bag_of_span(known)
+
+
+def searched(known, bag, count):
+    """The texts (…, T) that a search finds in a Bag; none where it refuses."""
+    words = bag.tokens.nonzero()[:, 0]
+    try:
+        return text.texts(known, words[words > 0], count, LENGTH)[0]
+    except InputError:
+        return torch.zeros(0, LENGTH, dtype=torch.long)
+
+
+def in_bag(bag, rows):
+    """Precision and recall of a Bag, for the words of texts (n, T), and the area of its score."""
+    used = torch.zeros_like(bag.tokens)
+    used[rows.unique()] = True
+    used, told, score = used[1:], bag.tokens[1:], bag.score[1:]
+    right = (used & told).sum().item()
+    return right / max(1, told.sum().item()), right / used.sum().item(), null.area(score[used], score[~used]).value
+
+
+def agreement(found, rows):
+    """The share of each of texts (n, T) that stands at its place in the found one that is most like it: (n,)."""
+    if not len(found):
+        return torch.zeros(len(rows))
+    return (found[None] == rows[:, None]).double().mean(2).amax(1)
+
+
+def numbers(known, bag, secret, others, known_twin, tied=False):
+    """{quantity: (number, baseline)}: texts (n, T + 1) trained on, against others (k, T + 1) of the same book.
+
+    The baseline counts as many others as texts; that of the area is of a twin, which was trained on others still. A
+    tied embedding moves for the last token, too, which is only said.
+    """
+    m, rest = len(secret), others[:, :-1]
+    found = searched(known, bag, m)
+    pairs = [
+        (in_bag(bag, rows if tied else rows[:, :-1]), agreement(found, rows[:, :-1])) for rows in (secret, others[:m])
+    ]
+    sides = [[-text.membership(one, rows) for rows in (secret[:, :-1], rest)] for one in (known, known_twin)]
+    tested = [null.area(*side).value for side in sides]
+    bags = {
+        f"bag_{name}": tuple(pair[0][k] for pair in pairs) for k, name in enumerate(("precision", "recall", "area"))
+    }
+    return bags | {
+        "exact": tuple((pair[1] == 1).sum().item() for pair in pairs),
+        "in_place": tuple(pair[1].mean().item() for pair in pairs),
+        "area": tuple(tested),
+    }
