@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import torch
 
-from utils import null
 from utils.attacks import text
 from utils.errors import InputError
 from utils.training import deep, gpt
@@ -94,13 +93,18 @@ def searched(known, bag, count):
         return torch.zeros(0, LENGTH, dtype=torch.long)
 
 
+def area(above, below):
+    """How often a score of `above` (n,) is larger than one of `below` (k,)."""
+    return ((above[:, None] > below).double() + 0.5 * (above[:, None] == below)).mean().item()
+
+
 def in_bag(bag, rows):
     """Precision and recall of a Bag, for the words of texts (n, T), and the area of its score."""
     used = torch.zeros_like(bag.tokens)
     used[rows.unique()] = True
     used, told, score = used[1:], bag.tokens[1:], bag.score[1:]
     right = (used & told).sum().item()
-    return right / max(1, told.sum().item()), right / used.sum().item(), null.area(score[used], score[~used]).value
+    return right / max(1, told.sum().item()), right / used.sum().item(), area(score[used], score[~used])
 
 
 def agreement(found, rows):
@@ -122,7 +126,7 @@ def numbers(known, bag, secret, others, known_twin, tied=False):
         (in_bag(bag, rows if tied else rows[:, :-1]), agreement(found, rows[:, :-1])) for rows in (secret, others[:m])
     ]
     sides = [[-text.membership(one, rows) for rows in (secret[:, :-1], rest)] for one in (known, known_twin)]
-    tested = [null.area(*side).value for side in sides]
+    tested = [area(*side) for side in sides]
     bags = {
         f"bag_{name}": tuple(pair[0][k] for pair in pairs) for k, name in enumerate(("precision", "recall", "area"))
     }

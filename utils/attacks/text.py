@@ -109,8 +109,9 @@ class Evidence(NamedTuple):
 def unseen(change, inputs):
     """Directions (d, k) of least size in the row space of a change (h, d): a part of those that many inputs leave."""
     width = change.shape[1]
-    left = max(width - inputs, width // 16) // PART
-    return torch.linalg.svd(change.double())[2][-left:].mT
+    left = max(1, max(width - inputs, width // 16) // PART)
+    square = torch.linalg.qr(change.double())[1]  # whose row space is that of the change
+    return torch.linalg.svd(square)[2][-left:].mT
 
 
 def evidence(model, weights, change, inputs):

@@ -1,0 +1,119 @@
+"""Words and texts from what fine-tuning changed, at toy size, and what is said where that cannot be."""
+
+import pytest
+import torch
+
+from experiments import language
+from utils import texts
+from utils.attacks import text
+from utils.errors import InputError
+from utils.training import gpt
+
+WORDS, WIDTH, M = 200, 64, 1  # one text of 32 tokens leaves half of 64 directions
+
+
+@pytest.fixture(scope="module")
+def base():
+    return language.start(WORDS, drawn(16, 5), WIDTH, 3, seed=0)
+
+
+def drawn(count, seed):
+    """Texts (count, 33) of random words."""
+    return torch.randint(1, WORDS, (count, 33), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("trainer", ["plain", "sgd", "adam", "adamw"])
+def test_rows_of_an_embedding_tell_the_words_and_no_others(base, trainer):
+    rows = drawn(2, 1)
+    tuned = language.tune(base, rows, trainer, "trained", 4, 0)
+    used = set(rows[:, :-1].flatten().tolist()) | {0}
+    found = [text.bag(tuned.before, tuned.after)]
+    if trainer != "plain":
+        found.append(text.bag_of_moment(tuned.moments["tokens.weight"]))
+    assert all(set(bag.tokens.nonzero()[:, 0].tolist()) == used for bag in found)
+    assert (found[0].alpha < 1 - 1e-6) == (trainer == "adamw")  # decay is all that moves the other rows
+
+
+@pytest.mark.parametrize("kind, entry", [("frozen", "change"), ("frozen", "moment"), ("64", "moment")])
+def test_a_text_comes_back_whole_and_a_held_out_one_does_not(base, kind, entry):
+    secret, others = drawn(M, 2), drawn(8, 3)
+    tuned, twin = (
+        language.tune(base, rows, "adam" if kind == "64" else "sgd", kind, 3, 0) for rows in (secret, others[:M])
+    )
+    (known, bag), (other, _) = (language.entries(one, kind, M)[entry] for one in (tuned, twin))
+    found = language.numbers(known, bag, secret, others, other)
+    assert found["bag_precision"][0] == found["bag_recall"][0] == 1
+    assert found["exact"] == (M, 0) and found["area"][0] == 1 and found["in_place"][1] < 0.2
+
+
+def test_inputs_have_no_share_in_the_unseen_directions_of_a_gradient(base):
+    rows = drawn(M, 4)
+    tuned = language.tune(base, rows, "plain", "frozen", 1, 0)
+    change = {name: tuned.after[name] - tuned.before[name] for name in tuned.after}
+    known = text.evidence(tuned.model, tuned.before, change, M * language.LENGTH)
+    assert {*known.unseen} == {"q", "out", "mlp.0"}
+    inside, outside = (text.membership(known, some[:, :-1]) / 3 for some in (rows, drawn(8, 6)))
+    assert inside.exp().max() < 1e-3 < 0.05 < outside.exp().min()
+    token, place = rows[0, :-1], torch.arange(1, 33)
+    assert text.places(known)[place, token].exp().max() < 1e-3
+
+
+def test_a_prefix_and_a_token_are_seen_as_in_a_whole_text(base):
+    rows = drawn(2, 7)
+    known = text.Evidence(base, {"out": torch.linalg.qr(torch.randn(WIDTH, 9))[0]})
+    whole = text.extended(known, torch.nn.functional.pad(rows[:, :4], (1, 0)), rows[:, 4])
+    each = [text.membership(known, rows[k : k + 1, :length]) * length for k in (0, 1) for length in (4, 5)]
+    assert torch.allclose(whole.diag(), torch.stack([each[1] - each[0], each[3] - each[2]])[:, 0], atol=1e-4)
+
+
+def test_a_tied_embedding_tells_the_words_by_the_way_they_went(base):
+    rows = drawn(1, 8)
+    tuned = language.tune(base, rows, "plain", "tied", 3, 0)
+    bag = text.tied(tuned.before["tokens.weight"], tuned.after["tokens.weight"])
+    assert language.in_bag(bag, rows)[2] > 0.99
+
+
+def test_texts_share_no_place_and_are_those_of_the_book(tmp_path):
+    data = texts.split("photos", 6, 20, 0)
+    parts = [*data.secret, *data.twin, *data.held_out]
+    assert len({tuple(row.tolist()) for row in parts}) == 32 and data.words[0] == texts.EDGE
+    (file := tmp_path / "mine.txt").write_text("so it goes, said she. " * 60)
+    mine = texts.split(str(file), 1, 1, 0)
+    assert {mine.words[k] for k in mine.secret.flatten()} == {"so", "it", "goes", ",", "said", "she", "."}
+    with pytest.raises(InputError, match="more than the"):
+        texts.split(str(file), 6, 20, 0)
+    with pytest.raises(InputError, match="cannot be read as a text"):
+        texts.split(str(tmp_path / "none.txt"), 1, 1, 0)
+
+
+SMALL = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "before, after, sentence",
+    [
+        ({"body.weight": SMALL}, {"body.weight": SMALL}, "There is no embedding"),
+        ({"wte.weight": SMALL, "lm_head.weight": SMALL}, SMALL, "tied to the head, so that all"),
+        (SMALL, SMALL + 0.1 * SMALL.flip(0), "Most rows of the embedding moved"),
+        (SMALL, SMALL[:-1], "another tokenizer"),
+        (SMALL.half(), (0.99 * SMALL).half(), "16 bits"),
+        (SMALL, SMALL / 0, "NaN or infinite"),
+    ],
+)
+def test_what_tells_no_words_is_said(before, after, sentence):
+    with pytest.raises(InputError, match=sentence):
+        text.bag(before, after)
+
+
+def test_other_refusals_are_said(base):
+    with pytest.raises(InputError, match="moment are not zero"):
+        text.bag_of_moment(SMALL)
+    with pytest.raises(InputError, match="too many to try"):
+        text.texts(text.Evidence(base, {}), torch.arange(1, text.MANY + 2), 1, 4)
+    assert isinstance(gpt.adapt(gpt.GPT(9, 8, 4), 2).blocks[0].q, gpt.Adapted)
+
+
+def test_half_precision_tells_words_where_nothing_decayed():
+    after = SMALL.half().clone()
+    after[3] += 1
+    assert text.bag(SMALL.half(), after).tokens.nonzero().tolist() == [[3]]
