@@ -32,7 +32,8 @@ def shown(rows):
 def start(words, public, width, steps, seed):
     """A model of so many words, trained for some steps on 16 public texts each."""
     model = deep.drawn(lambda: gpt.GPT(words, width, LENGTH + 1), seed)
-    deep.train(model, *shown(public[: 16 * steps]), "adam", 1e-3, steps, 16, seed)
+    x, y = shown(public[: 16 * steps])
+    deep.train(model, x, y, "adam", 1e-3, steps, 16, seed)
     return model
 
 
@@ -48,7 +49,8 @@ def tune(base, rows, trainer, kind, steps, seed):
         frozen = gpt.frozen(model)
     before = copy.deepcopy(model.state_dict())
     rate = RATES[trainer] * (10 if frozen and kind != "frozen" else 1)
-    loss, optimiser = deep.train(model, *shown(rows), trainer, rate, steps, BATCH, seed, frozen)
+    x, y = shown(rows)
+    loss, optimiser = deep.train(model, x, y, trainer, rate, steps, BATCH, seed, frozen)
     moments = {name: deep.moment(optimiser, p) for name, p in model.named_parameters()}
     return Tuned(model, before, copy.deepcopy(model.state_dict()), moments, loss)
 

@@ -58,6 +58,7 @@ RELATIONS = {
     r"speed/agreement/float64": lambda v, b, other: v <= 1e-11,
     r"rank/.*/outside": lambda v, b, other: v < b,  # training images lie in the rows
     r"natural/span/trainer/auc": lambda v, b, other: b < v,  # a twin does not know these pictures
+    r"text/.*/trained/.*/bag_(precision|recall)": lambda v, b, other: v == 1,  # no other rows move
     r"(prior/.*)/kkt_at_kinks": lambda v, b, other: v <= other(r"\1/kkt") + 1e-12,  # free slopes are no worse
 }
 
