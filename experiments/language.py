@@ -68,7 +68,7 @@ def entries(tuned, kind, count):
         rows = moments.get("tokens.weight")
         bags = {"trained": text.bag_of_moment, "tied": lambda rows: text.tied(torch.zeros_like(rows), rows)}
         found["moment"] = known, bags[kind](rows) if kind in bags else text.bag_of_span(known)
-    if any("adapter" in name for name in before):
+    if any(name.endswith(".A") for name in before):
         known = text.evidence_of_adapters(tuned.model, after, inputs)
         found["adapter"] = known, text.bag_of_span(known)
     return found

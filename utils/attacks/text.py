@@ -122,7 +122,7 @@ def evidence(model, weights, change, inputs):
     model.load_state_dict(weights)
     found = {}
     for group, layers in GROUPS.items():
-        names = [f"blocks.0.{layer}.{end}" for layer in layers for end in ("weight", "adapter.A")]
+        names = [f"blocks.0.{layer}.{end}" for layer in layers for end in ("weight", "A")]
         parts = [change[name] for name in names if name in change and change[name].any()]
         if parts:
             found[group] = unseen(torch.cat(parts), inputs).float()
@@ -134,7 +134,7 @@ def evidence_of_adapters(model, weights, inputs):
     model.load_state_dict(weights)
     found = {}
     for group, layers in GROUPS.items():
-        names = [f"blocks.0.{layer}.adapter" for layer in layers if f"blocks.0.{layer}.adapter.B" in weights]
+        names = [f"blocks.0.{layer}" for layer in layers if f"blocks.0.{layer}.B" in weights]
         parts = [weights[f"{name}.A"].double().mT @ unseen(weights[f"{name}.B"], inputs) for name in names]
         if parts:
             found[group] = torch.linalg.qr(torch.cat(parts, 1))[0].float()

@@ -5,34 +5,24 @@
 
 import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 ATTENTION = "q", "k", "v", "out"
 
 
-class Adapter(nn.Module):
-    """LoRA's trained part of a layer, x ↦ BAx, of a rank: Hu et al. (2022)."""
-
-    def __init__(self, size, rank):
-        super().__init__()
-        self.A = nn.Parameter(torch.randn(rank, size) / size**0.5)
-        self.B = nn.Parameter(torch.zeros(size, rank))
-
-    def forward(self, x):
-        """Inputs (…, size) to what is added to the layer's outputs (…, size)."""
-        return x @ self.A.mT @ self.B.mT
-
-
 class Adapted(nn.Module):
-    """A layer and its adapter."""
+    """A layer with LoRA's adapter of a rank, x ↦ Wx + b + BAx, of which only A and B are to train: Hu et al. (2022)."""
 
     def __init__(self, layer, rank):
         super().__init__()
-        self.layer, self.adapter = layer, Adapter(layer.in_features, rank)
+        self.weight, self.bias = layer.weight, layer.bias
+        outputs, inputs = layer.weight.shape
+        self.A = nn.Parameter(torch.randn(rank, inputs) / inputs**0.5)
+        self.B = nn.Parameter(torch.zeros(outputs, rank))
 
     def forward(self, x):
-        """Inputs (…, size) to outputs (…, size)."""
-        return self.layer(x) + self.adapter(x)
+        """Inputs (…, inputs) to outputs (…, outputs)."""
+        return linear(x, self.weight, self.bias) + x @ self.A.mT @ self.B.mT
 
 
 class Block(nn.Module):
@@ -94,6 +84,5 @@ def adapt(model, rank):
 
 
 def frozen(model):
-    """The parts of an adapted model that do not train: all but its adapters."""
-    parts = [part for part in model.modules() if not [*part.children()]]
-    return [part for part in parts if not isinstance(part, Adapter)]
+    """What does not train in an adapted model: all but the A and B of its adapters."""
+    return [nn.ParameterList(p for name, p in model.named_parameters() if name.rpartition(".")[2] not in ("A", "B"))]
