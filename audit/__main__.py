@@ -49,11 +49,13 @@ def parser():
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
     line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
     line.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
+    line.add_argument("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
     line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
                       "state in the network's file is read in any case")  # fmt: skip
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
-    line.add_argument("--mean", type=float, nargs="+", default=[0.0], help="what was subtracted from pixels in [0, 1]")
-    line.add_argument("--deviation", type=float, nargs="+", default=[1.0], help="then divided by")
+    line.add_argument("--mean", type=float, nargs="+", help="what was subtracted from pixels in [0, 1]; "
+                      "else what the network's file holds as its normalize.mean and .std, else 0 and 1")  # fmt: skip
+    line.add_argument("--deviation", type=float, nargs="+", help="then divided by")
     line.add_argument("--centred", action="store_true", help="the mean of the training pictures was subtracted, too")
     line.add_argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
     line.add_argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")

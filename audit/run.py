@@ -23,12 +23,13 @@ from utils.kernels.similarity import match
 
 LOW = 0.9  # accuracy on training pictures, below which their normalisation is doubted
 STRANGERS = 100  # photographs that are nobody's
+FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
 OWN = 0.95  # correlation above which one of them is somebody's, after all
 
 
 def audit(
-    network, members, held_out, before=None, *, mean=0.0, deviation=1.0, centred=False, layout="CHW", loss="auto",
-    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None,
+    network, members, held_out, before=None, *, mean=None, deviation=None, centred=False, layout="CHW", loss="auto",
+    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, key=None,
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
@@ -36,25 +37,23 @@ def audit(
     .safetensors), state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
     `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
     [0, 1], with one number or one for each channel, flattened in `layout`, and if `centred` less the mean of its
-    pictures. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
+    pictures; what is not given is read from the network's file, or else 0 and 1. `key` names one of several networks
+    in a file. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
     `loss` is square, logistic or cross_entropy, or follows from the number of outputs. A stage that needs
     more than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for
     what cannot be audited.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed)
-    target, shape = network_for(network, (members, held_out), shape, layout)
+    target, shape = network_for(network, (members, held_out), shape, layout, key)
+    mean, deviation, notes = normalisation_for(target, mean, deviation)
     both = (members, "training pictures"), (held_out, "held-out pictures")
     sides = [pictures.load(one, shape, what, skip) for one, what in both]
-    warnings = pictures.notes_on(*sides)
-    start = weights.read(before, shape, layout).layers if before is not None else ()
-    if before is not None and not (start and target.layers):
-        raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
-    if start:
-        known_start.check(target.layers[:1], start[:1])
+    warnings = [*notes, *pictures.notes_on(*sides)]
+    start, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
     case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)._replace(state=state)
-    warnings += state.notes
+    warnings += [*frozen, *state.notes]
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
     doubt = doubt_of(case, outcomes, sides[0].images, layout)
@@ -62,11 +61,44 @@ def audit(
     settings = {"mean": mean, "deviation": deviation, "centred": centred, "layout": layout, "loss": case.recipe.loss,
                 "before": before is not None, "steps": steps, "seed": seed, "limit": limit}  # fmt: skip
     settings |= {"state": state.entry} if state.entry else {}
+    settings |= {"key": key} if key is not None else {}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
 
-def network_for(network, sources, shape, layout):
+def normalisation_for(target, mean, deviation):
+    """The mean and the deviation that are given, or else held by the weights.Target, or else 0 and 1; and notes."""
+    given, notes = [mean, deviation], []
+    for k, (name, usual) in enumerate({"mean": 0.0, "deviation": 1.0}.items()):
+        if given[k] is None and target.normalisation:
+            given[k] = target.normalisation[k].tolist()
+            notes.append(f"The {name} is that in the network's file: {', '.join(f'{x:g}' for x in given[k])}.")
+        given[k] = usual if given[k] is None else given[k]
+    return *given, notes
+
+
+def start_for(target, before, shape, layout, key):
+    """The Layers from before the training, and notes; no Layers where they are not known or the first was frozen."""
+    if before is None:
+        return (), []
+    start = weights.read(before, shape, layout, key if holds(before, key) else None).layers
+    if not (start and target.layers):
+        raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
+    same = [torch.equal(*pair) for pair in zip(map(networks.joint, target.layers), map(networks.joint, start))]
+    if known_start.unchanged(target.layers, start) and not (all(same) and target.logits):
+        return (), [FROZEN]
+    known_start.check(target.layers[:1], start[:1])
+    return start, []
+
+
+def holds(network, key):
+    """Whether a `key` names one of the networks in what a network is read from."""
+    with contextlib.suppress(InputError):
+        return bool(weights.chosen(weights.tensors(network) if isinstance(network, str | Path) else network, "", key))
+    return False
+
+
+def network_for(network, sources, shape, layout, key=None):
     """The weights.Target and the shape (H, W, C) of its pictures.
 
     That is `shape` or that of arrays; or that of most files, if all of the network can be read with it, or else square.
@@ -76,12 +108,12 @@ def network_for(network, sources, shape, layout):
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")
     for shape in sizes:
-        return weights.read(network, shape, layout), shape
+        return weights.read(network, shape, layout, key), shape
     readings = []
     for shape in [*pictures.own_shapes(sources), None]:
         with contextlib.suppress(InputError):
-            readings.append((weights.read(network, shape, layout), shape))
-    readings = [one for one in readings if one[0].layers] or [(weights.read(network, None, layout), None)]
+            readings.append((weights.read(network, shape, layout, key), shape))
+    readings = [one for one in readings if one[0].layers] or [(weights.read(network, None, layout, key), None)]
     target, shape = min(readings, key=lambda one: one[0].logits is None)
     return target, shape or weights.square(target.layers[0].weight.shape[1])
 
