@@ -49,6 +49,8 @@ def parser():
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
     line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
     line.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
+    line.add_argument("--model", metavar="MODULE:FUNCTION", help="a function of yours that builds the network, of any "
+                      "kind, such as package.nets:resnet; its code is run, and the weights are loaded")  # fmt: skip
     line.add_argument("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
     line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
                       "state in the network's file is read in any case")  # fmt: skip

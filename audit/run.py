@@ -11,11 +11,13 @@ from pathlib import Path
 import torch
 
 import audit.judge as judge
+import audit.modules as modules
 import audit.pictures as pictures
 import audit.report as report
 import audit.stages as stages
 import audit.states as states
 import audit.weights as weights
+import audit.whole as whole
 from utils import images, networks
 from utils.attacks import known_start
 from utils.errors import InputError, choose
@@ -30,6 +32,7 @@ OWN = 0.95  # correlation above which one of them is somebody's, after all
 def audit(
     network, members, held_out, before=None, *, mean=None, deviation=None, centred=False, layout="CHW", loss="auto",
     shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, key=None,
+    model=None,
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
@@ -38,30 +41,35 @@ def audit(
     `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
     [0, 1], with one number or one for each channel, flattened in `layout`, and if `centred` less the mean of its
     pictures; what is not given is read from the network's file, or else 0 and 1. `key` names one of several networks
-    in a file. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
-    `loss` is square, logistic or cross_entropy, or follows from the number of outputs. A stage that needs
-    more than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for
+    in a file, and `model`, "MODULE:FUNCTION", builds the module whose weights they are. `optimizer` is a file or a dict
+    of an optimiser's state beside a network's file that does not hold it. `loss` is square, logistic or cross_entropy,
+    or follows from the number of outputs. A stage that needs more than `limit` seconds is left out, and `level` is the
+    chance of a false alarm. Of a module `before` is one, too, or its state dict. InputError, in one sentence, for
     what cannot be audited.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed)
-    target, shape = network_for(network, (members, held_out), shape, layout, key)
+    what = modules.built(model, network, key) if model else network
+    target, shape = network_for(what, (members, held_out), shape, layout, None if model else key)
     mean, deviation, notes = normalisation_for(target, mean, deviation)
+    notes += [f"The code of {model} was run to build the network."] if model else []
     both = (members, "training pictures"), (held_out, "held-out pictures")
     sides = [pictures.load(one, shape, what, skip) for one, what in both]
     warnings = [*notes, *pictures.notes_on(*sides)]
-    start, frozen = start_for(target, before, shape, layout, key)
+    start, twin, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)._replace(state=state)
+    case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)
+    case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
     warnings += [*frozen, *state.notes]
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
-    outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
+    planned = [*stages.planned(case), *whole.planned(case)]
+    outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
     doubt = doubt_of(case, outcomes, sides[0].images, layout)
     mean, deviation = (torch.as_tensor(part).tolist() for part in (mean, deviation))
     settings = {"mean": mean, "deviation": deviation, "centred": centred, "layout": layout, "loss": case.recipe.loss,
                 "before": before is not None, "steps": steps, "seed": seed, "limit": limit}  # fmt: skip
     settings |= {"state": state.entry} if state.entry else {}
-    settings |= {"key": key} if key is not None else {}
+    settings |= {name: value for name, value in {"key": key, "model": model}.items() if value is not None}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
@@ -78,17 +86,22 @@ def normalisation_for(target, mean, deviation):
 
 
 def start_for(target, before, shape, layout, key):
-    """The Layers from before the training, and notes; no Layers where they are not known or the first was frozen."""
+    """The Layers and the module from before the training, and notes; no Layers if unknown, or the first was frozen."""
     if before is None:
-        return (), []
-    start = weights.read(before, shape, layout, key if holds(before, key) else None).layers
-    if not (start and target.layers):
+        return (), None, []
+    key = key if holds(before, key) else None
+    twin = modules.twin(target.module.module, before, key) if target.module else None
+    if twin and all(map(torch.equal, target.module.module.state_dict().values(), twin.state_dict().values())):
+        raise InputError(known_start.UNCHANGED.replace("first layer", "network"))
+    start = weights.read(before, shape, layout, key).layers if target.layers or not twin else ()
+    if not (start and target.layers or twin):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
     same = [torch.equal(*pair) for pair in zip(map(networks.joint, target.layers), map(networks.joint, start))]
-    if known_start.unchanged(target.layers, start) and not (all(same) and target.logits):
-        return (), [FROZEN]
-    known_start.check(target.layers[:1], start[:1])
-    return start, []
+    if start and known_start.unchanged(target.layers, start) and (twin or not (all(same) and target.logits)):
+        return (), twin, [FROZEN]
+    if start:
+        known_start.check(target.layers[:1], start[:1])
+    return start, twin, []
 
 
 def holds(network, key):
@@ -113,9 +126,18 @@ def network_for(network, sources, shape, layout, key=None):
     for shape in [*pictures.own_shapes(sources), None]:
         with contextlib.suppress(InputError):
             readings.append((weights.read(network, shape, layout, key), shape))
-    readings = [one for one in readings if one[0].layers] or [(weights.read(network, None, layout, key), None)]
+    readings = [one for one in readings if one[0].layers or takes(*one)] or [
+        (weights.read(network, None, layout, key), None)
+    ]
     target, shape = min(readings, key=lambda one: one[0].logits is None)
     return target, shape or weights.square(target.layers[0].weight.shape[1])
+
+
+def takes(target, shape):
+    """Whether a weights.Target gives outputs for a picture of a shape (H, W, C)."""
+    with contextlib.suppress(InputError):
+        return bool(outputs_of(target.logits, torch.zeros(1, math.prod(shape), dtype=torch.float64)))
+    return False
 
 
 def state_for(network, optimizer, layers, shape, layout):
@@ -172,8 +194,8 @@ def outputs_of(logits, x):
     """How many outputs a network has; InputError if it cannot take a picture x (1, d)."""
     try:
         return logits(x).shape[1]
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # of a stranger's code
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"The network does not take these pictures ({reason}): give those it is for.") from error
 
 

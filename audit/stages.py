@@ -10,6 +10,7 @@ import torch
 
 import audit.judge as judge
 import audit.states as states
+from audit.weights import Whole
 from utils import measures, networks
 from utils.attacks import checkpoints, decoreco, known_start, starts, unmixing
 from utils.attacks.contract import Released
@@ -40,6 +41,7 @@ class Case(NamedTuple):
     seed: int
     shown: Callable  # rows as the network sees them (n, d) -> pictures, mostly in [0, 1]
     state: states.State = states.State()  # of the optimiser
+    module: Whole | None = None  # where its layers are not all that it computes
 
     @property
     def released(self):
@@ -63,6 +65,9 @@ class Outcome(NamedTuple):
     facts: dict = {}  # what else there is to say, for JSON
 
 
+# What a network makes of both sides: outputs (n, K) of each, labels or the likeliest classes (n,), which are right or
+# None where labels are not known, and a sentence if two classes were exchanged.
+Classified = namedtuple("Classified", "outputs labels right note")
 Stage = namedtuple("Stage", "name expected run")  # what can be run: its seconds, and a function () -> Outcome
 
 
@@ -77,6 +82,8 @@ def rate():
 def planned(case):
     """The Stages for a Case, the fast ones first."""
     stages = [Stage(BY_LOSS, 1.0, functools.partial(by_loss, case))] if case.logits else []
+    if case.state.refusal:
+        stages.append(Stage(UNREAD, 0.0, functools.partial(refuse, case.state.refusal)))
     if not case.layers:
         return stages
     look, unmixing_once, step = costs(case)
@@ -86,8 +93,6 @@ def planned(case):
         layers["the change of W₁"] = 15 * look, functools.cache(lambda: change_of(case, first))
     if case.state.entry:
         layers[case.state.entry] = 15 * look, functools.cache(lambda: moment_of(case, first))
-    if case.state.refusal:
-        stages.append(Stage(UNREAD, 0.0, functools.partial(refuse, case.state.refusal)))
     for name, (seconds, of) in layers.items():
         stages.append(Stage(f"structure of {name}", 0.2 + seconds, functools.partial(structure, case, name, of)))
     for name, (_, of) in layers.items():
@@ -211,26 +216,37 @@ def likeliest(outputs):
     return outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
 
 
-def by_loss(case):
-    """Whether the loss of training pictures is smaller than that of held-out ones."""
-    outputs, labels, note, facts = [case.logits(x) for x in case.sides], case.labels, "", {}
-    one_output = outputs[0].shape[1] == 1
+def classified(case):
+    """What a network makes of both sides' pictures, Classified; InputError if its outputs are no classes."""
+    outputs, labels, right, note = [case.logits(x) for x in case.sides], case.labels, None, ""
     if not all(part.isfinite().all() for part in outputs):
         raise InputError("The outputs of the network are not finite for these pictures: check their normalisation.")
     if outputs[0].shape[1] == case.sides[0].shape[1]:
         raise InputError("The outputs are as many as the values of a picture, as an autoencoder's are, and no classes.")
-    if labels[0] is not None:
-        right = [likeliest(z) == part for z, part in zip(outputs, labels)]
-        if one_output and torch.cat(right).double().mean() < 0.5:
-            labels, right = tuple(1 - part for part in labels), [~part for part in right]
-            note = " The two classes were exchanged, as the network has them so."
+    if labels[0] is None:
+        return Classified(outputs, [*map(likeliest, outputs)], right, note)
+    right = [likeliest(z) == part for z, part in zip(outputs, labels)]
+    if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
+        labels, right = tuple(1 - part for part in labels), [~part for part in right]
+        note = " The two classes were exchanged, as the network has them so."
+    return Classified(outputs, labels, right, note)
+
+
+def losses(case, outputs, labels):
+    """The loss of every picture, from outputs (n, K) and labels (n,): (n,)."""
+    one_output = outputs.shape[1] == 1
+    kind = ("square" if case.recipe.loss == "square" else "logistic") if one_output else "cross_entropy"
+    return LOSSES[kind].value(outputs, labels)
+
+
+def by_loss(case):
+    """Whether the loss of training pictures is smaller than that of held-out ones."""
+    outputs, labels, right, note = classified(case)
+    facts, sentence = {}, "The classes are not known, so the loss of the likeliest class was taken."
+    if right is not None:
         facts["accuracy"] = ours, theirs = [part.double().mean().item() for part in right]
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
-    else:
-        labels = [*map(likeliest, outputs)]
-        sentence = "The classes are not known, so the loss of the likeliest class was taken."
-    kind = ("square" if case.recipe.loss == "square" else "logistic") if one_output else "cross_entropy"
-    values = [LOSSES[kind].value(*one) for one in zip(outputs, labels)]
+    values = [losses(case, *one) for one in zip(outputs, labels)]
     facts["losses"] = [part.tolist() for part in values]
     score = judge.scored([-part for part in values], case.labels)
     comparisons = (judge.of_area("loss", score),)

@@ -29,6 +29,14 @@ SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a p
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
 
 
+class Whole(NamedTuple):
+    """A network as it computes."""
+
+    module: torch.nn.Module  # in eval mode
+    takes: Callable  # pictures as it sees them, rows (n, d) -> what it takes
+    before: torch.nn.Module | None = None  # from before the training
+
+
 class Target(NamedTuple):
     """A network to be audited, as far as it could be read."""
 
@@ -37,6 +45,7 @@ class Target(NamedTuple):
     logits: Callable | None  # pictures as it sees them (n, d) -> outputs (n, K); None if only a part could be read
     notes: list  # sentences on what could not be read
     normalisation: tuple | None = None  # mean and deviation of pixels, (1,) or (C,), where the file holds them
+    module: Whole | None = None  # where these layers are not all
 
 
 def square(inputs):
@@ -84,35 +93,48 @@ def of_function(function, shape):
     """The logits of a function that takes a batch (n, C, H, W) in single precision."""
     if shape is None:
         raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
+    return by_batches(function, lambda x: batched(x, shape, "HWC").float().contiguous())
+
+
+def by_batches(function, takes):
+    """The logits of a function of what `takes` makes of rows (n, d)."""
 
     @torch.no_grad()
     def logits(x):
-        outputs = [function(some) for some in batched(x, shape, "HWC").float().contiguous().split(256)]
-        return torch.cat(outputs).flatten(1).double()
+        return torch.cat([function(takes(some)) for some in x.split(256)]).flatten(1).double()
 
     return logits
 
 
 def of_module(module, shape, layout):
     """The Target that is a torch module: its layers, if fully connected, and its own outputs."""
-    name, module = type(module).__name__, copy.deepcopy(module).cpu().eval()
+    name, module = type(module).__name__, copy.deepcopy(module).cpu().float().eval()
     try:
         target = read(dict(module.state_dict()), shape, layout)
-    except InputError as error:
-        note = f"Of the network only the outputs were looked at, as its weights were refused: {error}"
+        if target.normalisation:  # the module sees other pictures than its layers
+            raise InputError("It normalises pictures itself.")
+    except InputError:
+        note = "No first layer of the module was read, so no picture was reconstructed: membership alone was asked."
         target = Target(name, (), None, [note])
     flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
     shape = shape or (square(target.layers[0].weight.shape[1]) if target.layers else None)
-    own = of_function((lambda x: module(flattened(x, layout))) if flat else module, shape)
+    if shape is None:
+        raise InputError("A module does not tell the size of its pictures: give them as arrays, or give `shape`.")
+
+    def takes(x):
+        batch = batched(x, shape, "HWC").float().contiguous()
+        return flattened(batch, layout) if flat else batch
+
+    own = by_batches(module, takes)
     if target.logits:
         probe = torch.rand(8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         ours, theirs = target.logits(probe), own(probe)
         if ours.shape != theirs.shape or (ours - theirs).norm() > LOOK * theirs.norm():
             target = target._replace(logits=None)
     if target.layers and not target.logits:
-        note = "The module is more than layers with ReLUs between them: only its first layer and outputs were used."
+        note = "The module is more than layers with ReLUs between them: only its first layer was read."
         target = target._replace(layers=target.layers[:1], notes=[note])
-    return target._replace(name=name, logits=own)
+    return target._replace(name=name, logits=own, module=None if target.logits else Whole(module, takes))
 
 
 def batched(rows, shape, layout):

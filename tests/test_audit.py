@@ -150,9 +150,13 @@ def test_other_weights_are_refused_in_one_sentence(kind, tmp_path):
         weights.read(tmp_path / "net.pth")
 
 
+DEEP = {"state": {"net": TWO[0]}, "teacher": {"module": TWO[1]}}
+OWN = TWO[0] | {"ema": TWO[1]}
+
+
 @pytest.mark.parametrize("state, key, second", [
-    (CHECKPOINT, "model", 0), (CHECKPOINT, "model_ema", 1), (PREFIXED, "model", 1),
-    ({"state_dict": PREFIXED}, "init", 0), ({"state": {"net": TWO[0]}, "teacher": {"module": TWO[1]}}, "teacher", 1), (TWO[0] | {"ema": TWO[1]}, ".", 0),
+    (CHECKPOINT, "model", 0), (CHECKPOINT, "model_ema", 1), (PREFIXED, "model", 1), ({"x": PREFIXED}, "init", 0),
+    (DEEP, "teacher", 1), (DEEP, "state.net", 0), (OWN, ".", 0), (OWN, "ema", 1),
 ])  # fmt: skip
 def test_a_key_chooses_one_of_several_networks(state, key, second, tmp_path):
     torch.save(state, tmp_path / "net.pth")
