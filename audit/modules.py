@@ -15,9 +15,7 @@ PREFIXES = "module.", "_orig_mod.", "model."  # of wrappers
 
 
 def built(spec, network, key=None):
-    """The module that a function MODULE:FUNCTION returns, with the weights in a file; InputError if anything fails."""
-    if not isinstance(network, str | Path):
-        raise InputError(f"The model {spec} is for a file of weights: give the file, or the module alone.")
+    """The module that a function MODULE:FUNCTION returns, with the weights that `twin` takes; InputError if not."""
     name, _, function = spec.partition(":")
     sys.path[:] = dict.fromkeys([os.getcwd(), *sys.path])
     try:

@@ -49,18 +49,16 @@ def audit(
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed)
-    what = modules.built(model, network, key) if model else network
-    target, shape = network_for(what, (members, held_out), shape, layout, None if model else key)
+    target, shape = network_for(network, (members, held_out), shape, layout, key, model)
     mean, deviation, notes = normalisation_for(target, mean, deviation)
-    notes += [f"The code of {model} was run to build the network."] if model else []
     both = (members, "training pictures"), (held_out, "held-out pictures")
     sides = [pictures.load(one, shape, what, skip) for one, what in both]
-    warnings = [*notes, *pictures.notes_on(*sides)]
+    warnings = pictures.notes_on(*sides)
     start, twin, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
     case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)
     case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
-    warnings += [*frozen, *state.notes]
+    warnings = [*notes, *warnings, *frozen, *state.notes]
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = [*stages.planned(case), *whole.planned(case)]
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
@@ -68,8 +66,7 @@ def audit(
     mean, deviation = (torch.as_tensor(part).tolist() for part in (mean, deviation))
     settings = {"mean": mean, "deviation": deviation, "centred": centred, "layout": layout, "loss": case.recipe.loss,
                 "before": before is not None, "steps": steps, "seed": seed, "limit": limit}  # fmt: skip
-    settings |= {"state": state.entry} if state.entry else {}
-    settings |= {name: value for name, value in {"key": key, "model": model}.items() if value is not None}
+    settings |= {name: value for name, value in {"state": state.entry, "key": key, "model": model}.items() if value}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
@@ -89,15 +86,15 @@ def start_for(target, before, shape, layout, key):
     """The Layers and the module from before the training, and notes; no Layers if unknown, or the first was frozen."""
     if before is None:
         return (), None, []
-    key = key if holds(before, key) else None
-    twin = modules.twin(target.module.module, before, key) if target.module else None
-    if twin and all(map(torch.equal, target.module.module.state_dict().values(), twin.state_dict().values())):
-        raise InputError(known_start.UNCHANGED.replace("first layer", "network"))
+    key, module = key if holds(before, key) else None, target.module and target.module.module
+    twin = modules.twin(module, before, key) if module else None
     start = weights.read(before, shape, layout, key).layers if target.layers or not twin else ()
     if not (start and target.layers or twin):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
-    same = [torch.equal(*pair) for pair in zip(map(networks.joint, target.layers), map(networks.joint, start))]
-    if start and known_start.unchanged(target.layers, start) and (twin or not (all(same) and target.logits)):
+    if twin and all(map(torch.equal, module.state_dict().values(), twin.state_dict().values())):
+        raise InputError(known_start.UNCHANGED.replace("first layer", "network"))
+    same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.layers, start))
+    if start and known_start.unchanged(target.layers, start) and (twin or not (same and target.logits)):
         return (), twin, [FROZEN]
     if start:
         known_start.check(target.layers[:1], start[:1])
@@ -111,11 +108,15 @@ def holds(network, key):
     return False
 
 
-def network_for(network, sources, shape, layout, key=None):
+def network_for(network, sources, shape, layout, key=None, model=None):
     """The weights.Target and the shape (H, W, C) of its pictures.
 
     That is `shape` or that of arrays; or that of most files, if all of the network can be read with it, or else square.
     """
+    if model:
+        built = modules.built(model, network, key)
+        target, shape = network_for(built, sources, shape, layout)
+        return target._replace(notes=[*target.notes, f"The code of {model} was run to build the network."]), shape
     pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
     sizes = {one.shape[1:] for one in pixels} | ({tuple(shape)} if shape else set())
     if len(sizes) > 1:
@@ -125,19 +126,13 @@ def network_for(network, sources, shape, layout, key=None):
     readings = []
     for shape in [*pictures.own_shapes(sources), None]:
         with contextlib.suppress(InputError):
-            readings.append((weights.read(network, shape, layout, key), shape))
-    readings = [one for one in readings if one[0].layers or takes(*one)] or [
-        (weights.read(network, None, layout, key), None)
-    ]
+            target = weights.read(network, shape, layout, key)
+            if not target.layers:  # is it for such pictures?
+                outputs_of(target.logits, torch.zeros(1, math.prod(shape)))
+            readings.append((target, shape))
+    readings = readings or [(weights.read(network, None, layout, key), None)]
     target, shape = min(readings, key=lambda one: one[0].logits is None)
     return target, shape or weights.square(target.layers[0].weight.shape[1])
-
-
-def takes(target, shape):
-    """Whether a weights.Target gives outputs for a picture of a shape (H, W, C)."""
-    with contextlib.suppress(InputError):
-        return bool(outputs_of(target.logits, torch.zeros(1, math.prod(shape), dtype=torch.float64)))
-    return False
 
 
 def state_for(network, optimizer, layers, shape, layout):

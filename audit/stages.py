@@ -1,5 +1,6 @@
 """The stages of an audit, thin calls of what the book has: structure, unmixing, stationarity, membership by loss."""
 
+import contextlib
 import functools
 import timeit
 from collections import namedtuple
@@ -65,8 +66,7 @@ class Outcome(NamedTuple):
     facts: dict = {}  # what else there is to say, for JSON
 
 
-# What a network makes of both sides: outputs (n, K) of each, labels or the likeliest classes (n,), which are right or
-# None where labels are not known, and a sentence if two classes were exchanged.
+# Outputs (n, K) of both sides, labels or the likeliest classes (n,), masks of what is right or None, and a sentence.
 Classified = namedtuple("Classified", "outputs labels right note")
 Stage = namedtuple("Stage", "name expected run")  # what can be run: its seconds, and a function () -> Outcome
 
@@ -86,7 +86,7 @@ def planned(case):
         stages.append(Stage(UNREAD, 0.0, functools.partial(refuse, case.state.refusal)))
     if not case.layers:
         return stages
-    look, unmixing_once, step = costs(case)
+    look, unmixing_once, moving = costs(case)
     first = case.released._replace(network=case.layers[:1])
     layers = {"W₁": (look, lambda: (first, None, None))}
     if case.start:  # whose factor α takes some rounds
@@ -96,9 +96,10 @@ def planned(case):
     for name, (seconds, of) in layers.items():
         stages.append(Stage(f"structure of {name}", 0.2 + seconds, functools.partial(structure, case, name, of)))
     for name, (_, of) in layers.items():
-        stages.append(Stage(f"unmixing of {name}", 0.5 + unmixing_once, functools.partial(unmixed, case, name, of)))
+        once = unmixing_once if tells(case, of) else 0.0
+        stages.append(Stage(f"unmixing of {name}", 0.5 + once, functools.partial(unmixed, case, name, of)))
     if case.logits and len(case.layers) > 1:
-        stages.append(Stage("stationarity", 1 + look + case.steps * step, functools.partial(stationary, case)))
+        stages.append(Stage("stationarity", 1 + look + moving, functools.partial(stationary, case)))
     return stages
 
 
@@ -120,7 +121,7 @@ def refuse(sentence):
 
 
 def costs(case):
-    """About how many seconds one look at the first layer, its unmixing, and a step of stationarity take here."""
+    """About how many seconds one look at the first layer, its unmixing, and stationarity take here."""
     m, few = len(case.sides[0]), len(case.sides[0]) <= unmixing.FEW
     (rows, columns), (height, width, channels) = case.layers[0].weight.shape, case.shape
     least = min(rows, columns)
@@ -128,8 +129,18 @@ def costs(case):
     details = 8 * channels * height * width  # numbers of a picture that unmixing looks at
     unmixing_once = 6 * m * m * details * (STARTS * EVALUATIONS[0] if few else EVALUATIONS[1])
     sizes = [(least, rows), *(tuple(layer.weight.shape) for layer in case.layers[1:])]
-    step = 2 * m * sum(12 * a * b + 100 * (a + b) for a, b in sizes)
-    return look / rate(), unmixing_once / rate(), step / rate()
+    steps = case.steps * 2 * m * sum(12 * a * b + 100 * (a + b) for a, b in sizes)
+    matching = 5 * 2 * 2 * m * sum(map(len, case.sides)) * details  # of what came back with both sides
+    return look / rate(), unmixing_once / rate(), (steps + matching) / rate()
+
+
+def tells(case, of):
+    """Whether a first layer has enough neurons and pixels to tell its pictures, or shows another number of them."""
+    if len(case.sides[0]) <= unmixing.MOST * min(case.layers[0].weight.shape):
+        return True
+    with contextlib.suppress(InputError):
+        return bool(unmixing.read(of()[0]))
+    return False
 
 
 def structure(case, name, of):

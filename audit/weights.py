@@ -71,7 +71,7 @@ def read(network, shape=None, layout="CHW", key=None):
         return of_module(network, shape, layout)
     if callable(network):
         note = "The network is a function: only its outputs were looked at."
-        return Target(getattr(network, "__name__", "a function"), (), of_function(network, shape), [note])
+        return Target(getattr(network, "__name__", "a function"), (), of_function(network, taking(shape)), [note])
     name = Path(network).name if isinstance(network, str | Path) else "a state dict"
     state = tensors(network) if isinstance(network, str | Path) else network
     normalisation = None
@@ -89,14 +89,7 @@ def read(network, shape=None, layout="CHW", key=None):
     return Target(name, layers, logits, [note] if note else [], normalisation)
 
 
-def of_function(function, shape):
-    """The logits of a function that takes a batch (n, C, H, W) in single precision."""
-    if shape is None:
-        raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
-    return by_batches(function, lambda x: batched(x, shape, "HWC").float().contiguous())
-
-
-def by_batches(function, takes):
+def of_function(function, takes):
     """The logits of a function of what `takes` makes of rows (n, d)."""
 
     @torch.no_grad()
@@ -104,6 +97,18 @@ def by_batches(function, takes):
         return torch.cat([function(takes(some)) for some in x.split(256)]).flatten(1).double()
 
     return logits
+
+
+def taking(shape, layout=None):
+    """What makes of rows (n, d) a batch (n, C, H, W) in single precision, flattened if a `layout` says how."""
+    if shape is None:
+        raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
+
+    def takes(x):
+        batch = batched(x, shape, "HWC").float().contiguous()
+        return flattened(batch, layout) if layout else batch
+
+    return takes
 
 
 def of_module(module, shape, layout):
@@ -118,14 +123,8 @@ def of_module(module, shape, layout):
         target = Target(name, (), None, [note])
     flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
     shape = shape or (square(target.layers[0].weight.shape[1]) if target.layers else None)
-    if shape is None:
-        raise InputError("A module does not tell the size of its pictures: give them as arrays, or give `shape`.")
-
-    def takes(x):
-        batch = batched(x, shape, "HWC").float().contiguous()
-        return flattened(batch, layout) if flat else batch
-
-    own = by_batches(module, takes)
+    takes = taking(shape, layout if flat else None)
+    own = of_function(module, takes)
     if target.logits:
         probe = torch.rand(8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         ours, theirs = target.logits(probe), own(probe)
@@ -217,18 +216,15 @@ def listed(names, most=6):
 
 
 def normalised(state):
-    """The tensors of a state dict without the mean and the deviation of pixels, such as normalize.mean; and these two.
+    """The tensors of a state dict but for the mean and deviation of pixels, such as normalize.mean; and these or None.
 
-    None for them if they are not there: a number, or one for each channel, of either.
+    Both are a number, or one for each channel.
     """
     for name, mean in state.items():
-        last = re.search(r"(^|[._])mean$", name)
-        few = mean.numel() in (1, 3) and mean.dim() < 5
-        for word in ("std", "deviation") if last and few and "running" not in name else ():
-            other = f"{name[:-4]}{word}"
-            if other in state and state[other].shape == mean.shape:
+        for other in {re.sub("mean$", word, name) for word in ("std", "deviation")} & state.keys() - {name}:
+            if mean.numel() in (1, 3) and state[other].shape == mean.shape:
                 rest = {one: part for one, part in state.items() if one not in (name, other)}
-                return rest, tuple(part.double().flatten() for part in (mean, state[other]))
+                return rest, (mean.double().flatten(), state[other].double().flatten())
     return state, None
 
 

@@ -15,7 +15,6 @@ from audit import audit, modules, report, stages, weights, whole
 from audit.__main__ import main
 from conftest import SIDE, M
 from utils import networks
-from utils.errors import InputError
 
 SCHEMA = json.loads(report.SCHEMA.read_text())
 NETS = """
@@ -38,8 +37,7 @@ value = 3
 
 def small():
     """The module of NETS.small, the same in every run."""
-    names = {}
-    exec(NETS, names)
+    exec(NETS, names := {})
     torch.manual_seed(0)
     return names["small"]().eval()
 
@@ -169,5 +167,3 @@ def test_a_module_that_is_not_asked_all_is_not_cleared(sides, files):
     assert found.status == report.NO_ANSWER and "It is a state of other layers, which is not read" in found.sentence
     silent = audit(lambda x: net(x), *sides, progress=False)
     assert silent.status == report.NO_ANSWER and [*checked(silent)] == [stages.BY_LOSS]
-    with pytest.raises(InputError, match="The model nets:small is for a file of weights"):
-        audit(net, *sides, model="nets:small")

@@ -20,6 +20,7 @@ LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for
 SOON = tuple((floor, window, 60) for floor, window, _ in LATER)  # for more where other evidence follows
 EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
 SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
+MOST = 0.9  # share of the living neurons, or pixels, that images may be
 RESTARTS = 8  # at most, for few images
 
 
@@ -53,7 +54,7 @@ def read(released, count=None):
         raise InputError("There is no gap in the singular values of W₁: the count cannot be read.")
     lengths = weight.norm(dim=1)
     most = min((lengths > 1e-6 * lengths.max()).sum().item(), weight.shape[1])
-    if r > 0.9 * most:  # rows that vanish, pruned ones say, make a gap of their own
+    if r > MOST * most:  # rows that vanish, pruned ones say, make a gap of their own
         raise InputError(f"W₁ has {most} living neurons or pixels, too few to tell {r} images or more apart: no gap.")
     basis = torch.linalg.qr(weight.mT @ vectors[:, :r] if wide else vectors[:, :r])[0]
     return r + centred, basis, weight @ basis
