@@ -28,7 +28,7 @@ OWN = 0.95  # correlation above which one of them is somebody's, after all
 
 def audit(
     network, members, held_out, before=None, *, mean=0.0, deviation=1.0, centred=False, layout="CHW", loss="auto",
-    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None,
+    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, classes=(),
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
@@ -37,9 +37,10 @@ def audit(
     `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
     [0, 1], with one number or one for each channel, flattened in `layout`, and if `centred` less the mean of its
     pictures. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
-    `loss` is square, logistic or cross_entropy, or follows from the number of outputs. A stage that needs
-    more than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for
-    what cannot be audited.
+    `loss` is square, logistic or cross_entropy, or follows from the number of outputs. `classes` names the classes in
+    the order of the outputs, where that is not the alphabet's. Files are of the `shape` (H, W, C) that most have or the
+    network takes, if none is given. A stage that needs more than `limit` seconds is left out, and `level` is the chance
+    of a false alarm. InputError, in one sentence, for what cannot be audited.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed)
@@ -53,7 +54,8 @@ def audit(
     if start:
         known_start.check(target.layers[:1], start[:1])
     state = state_for(network, optimizer, target.layers, shape, layout)
-    case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)._replace(state=state)
+    case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed, classes)
+    case = case._replace(state=state)
     warnings += state.notes
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
@@ -69,21 +71,29 @@ def audit(
 def network_for(network, sources, shape, layout):
     """The weights.Target and the shape (H, W, C) of its pictures.
 
-    That is `shape` or that of arrays; or that of most files, if all of the network can be read with it, or else square.
+    That is `shape`, (H, W) or with C, or that of arrays; or that of most files, if all of the network can be read with
+    it, or else square. InputError if two matrices take pictures, of this shape and that.
     """
+    if shape and not (len(shape) in (2, 3) and all(one >= 1 and one % 1 == 0 for one in shape)):
+        raise InputError(f"The shape is {shape}: give the height, the width, and 1 or 3 channels.")
+    shape = tuple(map(int, shape or ()))
     pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
-    sizes = {one.shape[1:] for one in pixels} | ({tuple(shape)} if shape else set())
+    sizes = {one.shape[1:] for one in pixels} | ({shape} if len(shape) == 3 else set())
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")
-    for shape in sizes:
-        return weights.read(network, shape, layout), shape
-    readings = []
-    for shape in [*pictures.own_shapes(sources), None]:
+    for one in sizes:
+        return weights.read(network, one, layout), one
+    readings, tried = [], [(*shape, k) for k in (1, 3)] if shape else [*pictures.own_shapes(sources), None]
+    for one in tried:
         with contextlib.suppress(InputError):
-            readings.append((weights.read(network, shape, layout), shape))
-    readings = [one for one in readings if one[0].layers] or [(weights.read(network, None, layout), None)]
-    target, shape = min(readings, key=lambda one: one[0].logits is None)
-    return target, shape or weights.square(target.layers[0].weight.shape[1])
+            readings.append((weights.read(network, one, layout), one))
+    readings = [one for one in readings if one[0].layers] or [(weights.read(network, tried[-1], layout), tried[-1])]
+    readings = [one for one in readings if one[0].logits] or readings
+    shapes = [one or weights.square(target.layers[0].weight.shape[1]) for target, one in readings]
+    if len({*map(math.prod, shapes)}) > 1:
+        choices = " or ".join("×".join(map(str, one)) for one in shapes)
+        raise InputError(f"The network may take pictures of {choices}: say which by the shape (--shape H W C).")
+    return readings[0][0], shapes[0]
 
 
 def state_for(network, optimizer, layers, shape, layout):
@@ -116,7 +126,7 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def case_of(target, start, sides, shape, normalisation, loss, steps, seed):
+def case_of(target, start, sides, shape, normalisation, loss, steps, seed, classes=()):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
     centred = normalisation[2]
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
@@ -128,7 +138,7 @@ def case_of(target, start, sides, shape, normalisation, loss, steps, seed):
     loss = loss if loss != "auto" else "cross_entropy" if outputs > 1 else "logistic"
     recipe = networks.Recipe(tuple(len(layer.weight) for layer in target.layers[:-1]), loss, 0.0, centred=centred)
     alone, together = (tuple(part - mean for part in seen) for mean in (own, both))
-    labels = pictures.numbered(sides, outputs)
+    labels = pictures.numbered(sides, outputs, classes)
 
     def shown(x):
         return (x + own) * deviation + mean
