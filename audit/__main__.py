@@ -42,20 +42,22 @@ example, a network that was fine-tuned from a public one:
 
 
 class Line(argparse.ArgumentParser):
-    """A command line that takes the numbers of an option as one word, and says in one sentence what is wrong."""
+    """A command line that says in one sentence what is wrong with it."""
 
     def error(self, message):
         raise InputError(f"The command is not understood, {message}: give {self.prog} NETWORK MEMBERS HELD_OUT, then "
                          "options (--help lists them).")  # fmt: skip
 
-    def parse_args(self, words=None):
-        joined, number = [], re.compile(r"[-+.\d][-+.,\deE]*$|nan$|inf$")
-        for word in sys.argv[1:] if words is None else words:
-            if joined and NUMBERS.match(joined[-1]) and number.match(word):
-                joined[-1] = f"{joined[-1]}{',' if '=' in joined[-1] else '='}{word}"
-            else:
-                joined.append(word)
-        return super().parse_args(joined)
+
+def joined(words):
+    """The words of a command, with the numbers that follow an option in one word with it: --mean=0.5,0.4,0.4."""
+    found, number = [], re.compile(r"[-+.\d][-+.,\deE]*$|nan$|inf$")
+    for word in words:
+        if found and NUMBERS.match(found[-1]) and number.match(word):
+            found[-1] += f"{',' if '=' in found[-1] else '='}{word}"
+        else:
+            found.append(word)
+    return found
 
 
 def numbers(text):
@@ -81,6 +83,11 @@ def parser():
     line.add_argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
     line.add_argument("--shape", type=numbers, metavar="H W C", help="of the pictures that the network takes; C is 1 "
                       "or 3 channels")  # fmt: skip
+    line.add_argument("--resize", choices=["auto", "crop", "squash"], default="auto", help="files of another size: cut "
+                      "to the middle square, or squashed; auto cuts, unless a test says that squashed ones fit the "
+                      "network better")  # fmt: skip
+    line.add_argument("--unturned", action="store_false", dest="turn", help="take pictures as files hold them, and not "
+                      "turned as their cameras say (EXIF)")  # fmt: skip
     line.add_argument("--classes", nargs="+", default=(), metavar="NAME", help="names of the classes in the order of "
                       "the outputs, - for one without pictures (the alphabet's; numbers are outputs)")  # fmt: skip
     line.add_argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
@@ -98,7 +105,7 @@ def main(arguments=None):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        settings = vars(parser().parse_args(arguments))
+        settings = vars(parser().parse_args(joined(sys.argv[1:] if arguments is None else arguments)))
         folder = settings.pop("out")
         with room(folder):
             report = audit(**settings)

@@ -1,8 +1,10 @@
 """One call from weights and pictures to a report."""
 
 import contextlib
+import itertools
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+import audit.fit as fit
 import audit.judge as judge
 import audit.pictures as pictures
 import audit.report as report
@@ -24,11 +27,13 @@ from utils.kernels.similarity import match
 LOW = 0.9  # accuracy on training pictures, below which their normalisation is doubted
 STRANGERS = 100  # photographs that are nobody's
 OWN = 0.95  # correlation above which one of them is somebody's, after all
+SQUASH = "--resize squash"
 
 
 def audit(
     network, members, held_out, before=None, *, mean=0.0, deviation=1.0, centred=False, layout="CHW", loss="auto",
     shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, classes=(),
+    resize="auto", turn=True,
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
@@ -39,30 +44,44 @@ def audit(
     pictures. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
     `loss` is square, logistic or cross_entropy, or follows from the number of outputs. `classes` names the classes in
     the order of the outputs, where that is not the alphabet's. Files are of the `shape` (H, W, C) that most have or the
-    network takes, if none is given. A stage that needs more than `limit` seconds is left out, and `level` is the chance
-    of a false alarm. InputError, in one sentence, for what cannot be audited.
+    network takes, if none is given; those of another size are cut or squashed to it (`resize`: crop, squash, or auto:
+    squashed if that fits the network better), and turned as their cameras say, if `turn`. A stage that needs more than
+    `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for what
+    cannot be audited.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed)
+    choose("The way to resize", resize, ("auto", "crop", "squash"))
     target, shape = network_for(network, (members, held_out), shape, layout)
     both = (members, "training pictures"), (held_out, "held-out pictures")
-    sides = [pictures.load(one, shape, what, skip) for one, what in both]
-    warnings = pictures.notes_on(*sides)
     start = weights.read(before, shape, layout).layers if before is not None else ()
     if before is not None and not (start and target.layers):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
     if start:
         known_start.check(target.layers[:1], start[:1])
     state = state_for(network, optimizer, target.layers, shape, layout)
-    case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed, classes)
-    case = case._replace(state=state)
-    warnings += state.notes
+    normalisation, warnings = (mean, deviation, centred), []
+
+    def load(resize, turn):
+        return [pictures.load(one, shape, what, skip, resize, turn) for one, what in both]
+
+    for manner in ("crop", "squash") if resize == "auto" else [resize]:
+        sides = load(manner, turn)
+        notes = pictures.notes_on(*sides)
+        case = case_of(target, start, sides, shape, normalisation, loss, steps, seed, classes)._replace(state=state)
+        better = better_of(case, sides, readings(load, sides, manner, turn), normalisation, layout, level)
+        if resize != "auto" or not better or SQUASH not in better.way.option:
+            break
+        warnings = [f"Pictures were squashed, as that fits the network better than cutting them ({said(better)})."]
+    warnings += [*notes, *state.notes]
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
-    doubt = doubt_of(case, outcomes, sides[0].images, layout)
+    names = better and better.order and pictures.order_of(sides, outputs_of(case.logits, case.sides[0][:1]), classes)
+    doubt = doubt_of(outcomes, better, names)
     mean, deviation = (torch.as_tensor(part).tolist() for part in (mean, deviation))
     settings = {"mean": mean, "deviation": deviation, "centred": centred, "layout": layout, "loss": case.recipe.loss,
-                "before": before is not None, "steps": steps, "seed": seed, "limit": limit}  # fmt: skip
+                "before": before is not None, "steps": steps, "seed": seed, "limit": limit, "resize": manner,
+                "turn": turn, "classes": [*classes]}  # fmt: skip
     settings |= {"state": state.entry} if state.entry else {}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
@@ -180,33 +199,66 @@ def ran(stage, limit, progress):
     return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-def doubt_of(case, outcomes, raw, layout):
-    """Why a finding of nothing may be worth nothing, with what fits the training pictures better; and if anything does.
+def readings(load, sides, manner, turn):
+    """Other ways in which `load` can read files, for fit.ways: the given one, and those that give other pictures.
 
-    The first is empty where the network classifies enough of the training pictures, `raw` (m, d) in [0, 1].
+    `sides` are those that were read in the manner crop or squash, and turned or not.
     """
+    both = torch.cat([side.images for side in sides])
+    found = [("", "", both)]
+    if not any(side.notes for side in sides):  # nothing was done to them
+        return found
+    sizes = [("", "", manner), *(
+        ("pictures squashed", SQUASH, one) if one == "squash" else ("pictures cut to their middle square",
+                                                                    "--resize crop", one)
+        for one in ("crop", "squash") if one != manner)]  # fmt: skip
+    turns = [("", "", turn), ("pictures not turned by EXIF", "--unturned", False) if turn else
+             ("pictures turned by EXIF", "no --unturned", True)]  # fmt: skip
+    for size, way in [*itertools.product(sizes, turns)][1:]:
+        with contextlib.suppress(InputError):
+            other = load(size[2], way[2])
+            pixels = torch.cat([side.images for side in other])
+            same = [one.names for one in other] == [one.names for one in sides]
+            if same and not any(torch.equal(pixels, one) for *_, one in found):
+                joined = (" and ".join(filter(None, (size[k], way[k]))) for k in (0, 1))
+                found.append((*joined, pixels))
+    return found
+
+
+def better_of(case, sides, given, normalisation, layout, level):
+    """The fit.Better of a case, or None where nothing fits its pictures better, or classes or outputs are not known."""
+    if case.logits is None or case.labels[0] is None:
+        return None
+    outputs = outputs_of(case.logits, case.sides[0][:1])
+    if outputs == case.sides[0].shape[1]:  # an autoencoder
+        return None
+    layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
+    return fit.better(case.logits, fit.ways(given, case.shape, normalisation, layouts), case.labels, level)
+
+
+def said(better):
+    """The p-value of a fit.Better in words."""
+    return f"{report.stated(better.p)} after Holm's correction"
+
+
+def doubt_of(outcomes, better, names):
+    """Why a finding of nothing may be worth nothing: what fits better, with `names` of classes; and if anything does.
+
+    The sentence is empty where the network classifies enough of the training pictures.
+    """
+    if better:
+        name, option = better.way.name, better.way.option
+        if better.order:
+            listed = ["-"] * (max(better.order.values()) + 1)
+            for kind, output in better.order.items():
+                listed[output] = str(names[kind])
+            name, option = "its classes in another order", f"--classes {shlex.join(listed)}"
+        shares = "it classifies {:.0%} of them correctly as given, and {:.0%} thus".format(*better.shares)
+        return f"The pictures fit the network better with {name} ({said(better)}): {shares}; give {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
         return "", False
-    x, labels = case.sides[0], case.labels[0]
-    other = "HWC" if layout == "CHW" else "CHW"
-    tried = {
-        "pixels as they are, from 0 to 1": raw,
-        "a mean and a deviation of 0.5": 2 * raw - 1,
-        "pixels from 0 to 255 (a deviation of 1/255)": 255 * raw,
-        "the mean of the training pictures taken off (centred)": x - x.mean(0),
-        f"the layout {other}": weights.flattened(weights.batched(x, case.shape, layout), other),
-    }
-    shares = {name: share_of(case.logits(rows), labels) for name, rows in tried.items()}
-    best = max(shares, key=shares.__getitem__)
-    better = shares[best] > accuracy + 0.1
     return (
         f"The network classifies only {accuracy:.0%} of the training pictures correctly: it was not trained to the end,"
-        f" or its normalisation is another one{f'; with {best} it is {shares[best]:.0%}' if better else ''}."
-    ), better
-
-
-def share_of(outputs, labels):
-    """The share of pictures that outputs (n, K) get right; of one output, whichever class it calls the first."""
-    share = (stages.likeliest(outputs) == labels).double().mean().item()
-    return max(share, 1 - share) if outputs.shape[1] == 1 else share
+        " or its normalisation is another one."
+    ), False

@@ -9,7 +9,7 @@ from PIL import Image
 from test_audit import one_sentence, saved, torch_network
 
 from audit import pictures
-from audit.__main__ import parser
+from audit.__main__ import joined, parser
 from audit.run import network_for
 from conftest import SHAPE, M
 from utils.errors import InputError
@@ -79,7 +79,7 @@ def test_links_are_followed_and_files_of_other_kinds_are_left_out(sides, tmp_pat
     "--mean 0.49 0.48 -0.45 net in held", "net in held --mean 0.49,0.48,-.45", "net in --mean=0.49, 0.48 -0.45 held",
 ])  # fmt: skip
 def test_numbers_of_an_option_stand_anywhere(words):
-    found = parser().parse_args(words.split())
+    found = parser().parse_args(joined(words.split()))
     assert found.mean == [0.49, 0.48, -0.45] and (found.network, found.members, found.held_out) == ("net", "in", "held")
 
 

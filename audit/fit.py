@@ -1,0 +1,164 @@
+"""How a trainer saw pictures: which way of showing them, or order of the classes, fits a network better than the given.
+
+This is the judge's check, of both sides' pictures together and alike; no attack is told what it finds.
+"""
+
+import itertools
+from collections import namedtuple
+from functools import partial
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import rankdata, wilcoxon
+
+from audit import judge, weights
+
+NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
+    "pixels from 0 to 1": ([0.0], [1.0]),
+    "a mean and a deviation of 0.5": ([0.5], [0.5]),
+    "pixels from 0 to 255": ([0.0], [1 / 255]),
+    "ImageNet's mean and deviation": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "CIFAR-10's mean and deviation": ([0.4914, 0.4822, 0.4465], [0.247, 0.2435, 0.2616]),
+    "MNIST's mean and deviation": ([0.1307], [0.3081]),
+}
+MARGIN = 0.05  # of the errors, that must go: a half-trained network errs a little less on pictures of more contrast
+UNTRAINED, WIDTH = 199, 100  # random networks that a network is compared with, and their neurons
+MOST = 100  # pictures of a side
+
+# One way of showing pictures: its name and the options that give it, empty for the given one, and a function () ->
+# rows (n, d) of both sides as the network sees them.
+Way = namedtuple("Way", "name option rows")
+# What fits better: a Way, or the given one and an `order`, the outputs of the classes 0, 1, …; p after Holm's correction
+# for all that was tried; the shares of the pictures classified correctly as given, and thus.
+Better = namedtuple("Better", "way order p shares")
+
+
+def ways(readings, shape, normalisation, layouts):
+    """The Ways to show `readings`, (name, option, pictures (n, d) in [0, 1]), the given one first.
+
+    The given `normalisation` is a mean, a deviation, and whether the mean of pictures was taken off (centred). There
+    are one or two `layouts`, the given one first.
+    """
+    mean, deviation, centred = normalisation
+    taken, no = ("left in", "no --centred") if centred else ("taken off", "--centred")
+    norms = [("", "", mean, deviation, centred)]
+    norms.append((f"the mean of the training pictures {taken}", no, mean, deviation, not centred))
+    for name, numbers in NORMALISATIONS.items():
+        if len(numbers[0]) in (1, shape[2]):
+            option = "--mean {} --deviation {}".format(*(" ".join(f"{x:g}" for x in part) for part in numbers))
+            norms.append((name, f"{option} and {no}" if centred else option, *numbers, False))
+    flat = [("", "", layouts[0]), *((f"the layout {one}", f"--layout {one}", one) for one in layouts[1:])]
+    found = []
+    for reading, norm, layout in itertools.product(readings, norms, flat):
+        names, options = (" and ".join(filter(None, some)) for some in list(zip(reading, norm, layout))[:2])
+        rows = partial(shown, reading[2], norm[2:], shape, (layouts[0], layout[2]))
+        found.append(Way(names, options, rows))
+    return found
+
+
+def shown(pictures, normalisation, shape, layouts):
+    """Rows (n, d) as a network sees them that takes one layout and is given another."""
+    mean, deviation = (torch.as_tensor(one).double().expand(shape).flatten() for one in normalisation[:2])
+    rows = (pictures - mean) / deviation
+    rows = rows - rows.mean(0) * bool(normalisation[2])
+    before, after = layouts
+    return rows if before == after else weights.flattened(weights.batched(rows, shape, before), after)
+
+
+def standing(outputs, labels):
+    """The share of pictures of other classes whose outputs are lower than a picture's own: (n, …, K) for (n, …, K).
+
+    In the column of its class that is an area under a curve, picture by picture: no scale of the outputs and no bias of
+    a class changes it.
+    """
+    z = np.asarray(outputs)
+    z = z - z.mean(-1, keepdims=True)
+    ranks, found = rankdata(z, axis=0), np.empty(z.shape)
+    for kind in np.unique(labels):
+        own = labels == kind
+        found[own] = (ranks[own] - rankdata(z[own], axis=0)) / (~own).sum()
+    return found
+
+
+def assigned(shares, labels):
+    """The order of outputs, {class: output}, in which classes (n,) stand highest by `shares` (n, K)."""
+    kinds = np.unique(labels)
+    best = linear_sum_assignment([shares[labels == kind].mean(0) for kind in kinds], maximize=True)[1]
+    return dict(zip(kinds.tolist(), best.tolist()))
+
+
+def placed(shares, labels, order=None):
+    """Of `shares` (n, …, K) those in the column of the labels (n,), or of their outputs in an order: (n, …)."""
+    columns = labels if order is None else np.array([order[label] for label in labels.tolist()])
+    return shares[np.arange(len(labels)), ..., columns]
+
+
+def untrained(rows, kinds):
+    """The outputs of random networks with one hidden layer, which they share, for rows (n, d): (n, UNTRAINED, K)."""
+    draw = torch.Generator().manual_seed(0)
+    layer, last = ((rows.shape[1], WIDTH), (WIDTH, UNTRAINED * kinds))
+    neurons = (rows @ torch.randn(layer, generator=draw, dtype=rows.dtype)).clamp_min(0)
+    return (neurons @ torch.randn(last, generator=draw, dtype=rows.dtype)).view(len(rows), UNTRAINED, kinds)
+
+
+def crossed(shares, labels):
+    """As `placed`, in the order that fits the other half of the pictures, so that no picture chooses its own."""
+    half = np.array([(labels[:k] == label).sum() % 2 for k, label in enumerate(labels)])
+    found = np.empty(len(labels))
+    for own in (half == 0, half == 1):
+        order = dict(enumerate(range(shares.shape[-1]))) | assigned(shares[~own], labels[~own])
+        found[own] = placed(shares[own], labels[own], order)
+    return found
+
+
+def improvement(before, after, count):
+    """The p-value of errors 1 − `before` (n,), of shares of `count` pictures, that fall by more than MARGIN."""
+    fall = np.log((1 - before + 0.5 / count) / (1 - after + 0.5 / count))
+    fall = fall[before != after] - MARGIN
+    return wilcoxon(fall, alternative="greater").pvalue if len(fall) else 1.0
+
+
+def better(logits, candidates, sides, level):
+    """What fits a network better than the first of the candidate Ways, by a test of this level: Better, or None.
+
+    `logits` are a function of rows, `sides` the labels of both sides' pictures, (m,) and (n,), as numbers of outputs.
+    The network must know the classes, in some way or order, better than random networks do, as these tell some classes
+    apart, too. Then a paired test of Wilcoxon's, with Holm's correction, asks whether its errors fall.
+    """
+    index = torch.cat([start + torch.randperm(len(one), generator=torch.Generator().manual_seed(0))[:MOST]
+                       for start, one in ((0, sides[0]), (len(sides[0]), sides[1]))])  # fmt: skip
+    labels, shares, right, null = torch.cat(sides)[index].numpy(), [], [], np.zeros(UNTRAINED)
+    if len(np.unique(labels)) < 2:
+        return None
+    for way in candidates:
+        rows = way.rows()[index]
+        outputs = logits(rows).nan_to_num()
+        both = outputs if outputs.shape[1] > 1 else torch.cat([-outputs, outputs], 1)
+        random = standing(untrained(rows, both.shape[1]), labels)
+        null = np.maximum(null, placed(random, labels).mean(0))
+        if not shares:  # the order is asked for the given way alone
+            null = np.maximum(
+                null, [placed(one, labels, assigned(one, labels)).mean() for one in random.swapaxes(0, 1)]
+            )
+        shares.append(standing(both, labels))
+        right.append(both.argmax(1).numpy())
+    order = assigned(shares[0], labels)
+    ordered = placed(shares[0], labels, order).mean()
+    if (1 + (null >= max(ordered, *(placed(one, labels).mean() for one in shares))).sum()) / (1 + UNTRAINED) >= level:
+        return None
+    if outputs.shape[1] == 1:  # whose classes have no order
+        labels = np.array([order[label] for label in labels.tolist()])
+        order = {0: 0, 1: 1}
+    given, after = placed(shares[0], labels), [placed(one, labels) for one in shares[1:]]
+    tests = [improvement(given, one, len(labels)) for one in [*after, crossed(shares[0], labels)]]
+    adjusted = [one.adjusted for one in judge.holm([judge.Comparison("", 0.0, 0.0, p) for p in tests])]
+    means = [*(one.mean() for one in after), ordered if any(a != b for a, b in order.items()) else -1.0]
+    fits = [k for k, p in enumerate(adjusted) if p < level and means[k] > given.mean()]
+    if not fits:
+        return None
+    best = max(fits, key=means.__getitem__)
+    if best == len(after):
+        wanted = np.array([order[label] for label in labels.tolist()])
+        return Better(candidates[0], order, adjusted[best], tuple((right[0] == one).mean() for one in (labels, wanted)))
+    return Better(candidates[best + 1], None, adjusted[best], tuple((right[k] == labels).mean() for k in (0, best + 1)))
