@@ -23,14 +23,15 @@ NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
     "MNIST's mean and deviation": ([0.1307], [0.3081]),
 }
 MARGIN = 0.05  # of the errors, that must go: a half-trained network errs a little less on pictures of more contrast
+KNOWN = 0.05  # level at which a network knows the classes; that of what fits better is judge.DIFFERENT
 UNTRAINED, WIDTH = 199, 100  # random networks that a network is compared with, and their neurons
 MOST = 100  # pictures of a side
 
 # One way of showing pictures: its name and the options that give it, empty for the given one, and a function () ->
 # rows (n, d) of both sides as the network sees them.
 Way = namedtuple("Way", "name option rows")
-# What fits better: a Way, or the given one and an `order`, the outputs of the classes 0, 1, …; p after Holm's correction
-# for all that was tried; the shares of the pictures classified correctly as given, and thus.
+# What fits better: a Way, or the given one and an `order` {class: output}; p after Holm's correction for all that was
+# tried; the shares of the pictures classified correctly as given, and thus.
 Better = namedtuple("Better", "way order p shares")
 
 
@@ -43,11 +44,11 @@ def ways(readings, shape, normalisation, layouts):
     mean, deviation, centred = normalisation
     taken, no = ("left in", "no --centred") if centred else ("taken off", "--centred")
     norms = [("", "", mean, deviation, centred)]
-    norms.append((f"the mean of the training pictures {taken}", no, mean, deviation, not centred))
     for name, numbers in NORMALISATIONS.items():
         if len(numbers[0]) in (1, shape[2]):
             option = "--mean {} --deviation {}".format(*(" ".join(f"{x:g}" for x in part) for part in numbers))
             norms.append((name, f"{option} and {no}" if centred else option, *numbers, False))
+    norms.append((f"the mean of the training pictures {taken}", no, mean, deviation, not centred))
     flat = [("", "", layouts[0]), *((f"the layout {one}", f"--layout {one}", one) for one in layouts[1:])]
     found = []
     for reading, norm, layout in itertools.product(readings, norms, flat):
@@ -116,11 +117,11 @@ def improvement(before, after, count):
     """The p-value of errors 1 − `before` (n,), of shares of `count` pictures, that fall by more than MARGIN."""
     fall = np.log((1 - before + 0.5 / count) / (1 - after + 0.5 / count))
     fall = fall[before != after] - MARGIN
-    return wilcoxon(fall, alternative="greater").pvalue if len(fall) else 1.0
+    return float(wilcoxon(fall, alternative="greater").pvalue) if len(fall) else 1.0
 
 
-def better(logits, candidates, sides, level):
-    """What fits a network better than the first of the candidate Ways, by a test of this level: Better, or None.
+def better(logits, candidates, sides):
+    """What fits a network better than the first of the candidate Ways, by tests of a level: Better, or None.
 
     `logits` are a function of rows, `sides` the labels of both sides' pictures, (m,) and (n,), as numbers of outputs.
     The network must know the classes, in some way or order, better than random networks do, as these tell some classes
@@ -138,14 +139,14 @@ def better(logits, candidates, sides, level):
         random = standing(untrained(rows, both.shape[1]), labels)
         null = np.maximum(null, placed(random, labels).mean(0))
         if not shares:  # the order is asked for the given way alone
-            null = np.maximum(
-                null, [placed(one, labels, assigned(one, labels)).mean() for one in random.swapaxes(0, 1)]
-            )
+            each = random.swapaxes(0, 1)
+            null = np.maximum(null, [placed(one, labels, assigned(one, labels)).mean() for one in each])
         shares.append(standing(both, labels))
         right.append(both.argmax(1).numpy())
     order = assigned(shares[0], labels)
     ordered = placed(shares[0], labels, order).mean()
-    if (1 + (null >= max(ordered, *(placed(one, labels).mean() for one in shares))).sum()) / (1 + UNTRAINED) >= level:
+    most = max(ordered, *(placed(one, labels).mean() for one in shares))
+    if (1 + (null >= most).sum()) / (1 + UNTRAINED) >= KNOWN:
         return None
     if outputs.shape[1] == 1:  # whose classes have no order
         labels = np.array([order[label] for label in labels.tolist()])
@@ -154,10 +155,10 @@ def better(logits, candidates, sides, level):
     tests = [improvement(given, one, len(labels)) for one in [*after, crossed(shares[0], labels)]]
     adjusted = [one.adjusted for one in judge.holm([judge.Comparison("", 0.0, 0.0, p) for p in tests])]
     means = [*(one.mean() for one in after), ordered if any(a != b for a, b in order.items()) else -1.0]
-    fits = [k for k, p in enumerate(adjusted) if p < level and means[k] > given.mean()]
+    fits = [k for k, p in enumerate(adjusted) if p < judge.DIFFERENT and means[k] > given.mean()]
     if not fits:
         return None
-    best = max(fits, key=means.__getitem__)
+    best = max(fits, key=lambda k: round(means[k], 2))  # the first of those that are alike
     if best == len(after):
         wanted = np.array([order[label] for label in labels.tolist()])
         return Better(candidates[0], order, adjusted[best], tuple((right[0] == one).mean() for one in (labels, wanted)))

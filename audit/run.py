@@ -69,7 +69,7 @@ def audit(
         sides = load(manner, turn)
         notes = pictures.notes_on(*sides)
         case = case_of(target, start, sides, shape, normalisation, loss, steps, seed, classes)._replace(state=state)
-        better = better_of(case, sides, readings(load, sides, manner, turn), normalisation, layout, level)
+        better = better_of(case, readings(load, sides, manner, turn), normalisation, layout)
         if resize != "auto" or not better or SQUASH not in better.way.option:
             break
         warnings = [f"Pictures were squashed, as that fits the network better than cutting them ({said(better)})."]
@@ -225,7 +225,7 @@ def readings(load, sides, manner, turn):
     return found
 
 
-def better_of(case, sides, given, normalisation, layout, level):
+def better_of(case, given, normalisation, layout):
     """The fit.Better of a case, or None where nothing fits its pictures better, or classes or outputs are not known."""
     if case.logits is None or case.labels[0] is None:
         return None
@@ -233,7 +233,7 @@ def better_of(case, sides, given, normalisation, layout, level):
     if outputs == case.sides[0].shape[1]:  # an autoencoder
         return None
     layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
-    return fit.better(case.logits, fit.ways(given, case.shape, normalisation, layouts), case.labels, level)
+    return fit.better(case.logits, fit.ways(given, case.shape, normalisation, layouts), case.labels)
 
 
 def said(better):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_audit import one_sentence, saved, torch_network
+from test_audit import audit, one_sentence, saved, torch_network
 
-from audit import pictures
+from audit import fit, pictures, report, weights
 from audit.__main__ import joined, parser
 from audit.run import network_for
 from conftest import SHAPE, M
@@ -109,3 +109,64 @@ def test_a_network_that_takes_two_shapes_is_refused(tmp_path):
     state = {"first.weight": torch.ones(5, 3072), "head.weight": torch.ones(5, 1000), "scale": torch.ones(5)}
     with pytest.raises(InputError, match="may take pictures of 40×25×1 or 32×32×3: say which by the shape"):
         network_for(state, [tmp_path], None, "CHW")
+
+
+def fitted(sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layout="CHW", steps=60):
+    """A network that was trained on the pictures of both sides, as its trainer showed them."""
+    pixels, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*sides))
+    rows = (
+        ((pixels / 255.0 - mean) / deviation).permute(*((0, 3, 1, 2) if layout == "CHW" else (0, 1, 2, 3))).flatten(1)
+    )
+    module, labels = torch_network(rows.shape[1], outputs, seed=seed), torch.tensor(order)[labels]
+    optimizer = torch.optim.Adam(module.parameters(), 0.003)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(rows.float()), labels).backward()
+        optimizer.step()
+    return module.state_dict()
+
+
+SEEN = {
+    "as given": ({}, {}, ""),
+    "a normalisation": ({"mean": 0.5, "deviation": 0.5}, {}, "--mean"),
+    "a layout": ({"layout": "HWC"}, {}, "--layout HWC."),
+    "another order": ({"order": (1, 0)}, {}, "--classes 1 0."),
+    "two of three": ({"order": (2, 0), "outputs": 3}, {}, "--classes 1 - 0."),
+    "an order that is given": ({"order": (1, 0)}, {"classes": "10"}, ""),
+    "a layout that is given": ({"layout": "HWC"}, {"layout": "HWC"}, ""),
+}
+
+
+@pytest.mark.parametrize("kind", SEEN)
+def test_what_fits_better_is_said_with_its_option(kind, sides):
+    trained, given, option = SEEN[kind]
+    found = audit(fitted(sides, **trained), *sides, steps=1, **given)
+    assert (found.status == report.NO_ANSWER) == bool(option) and option in found.sentence
+    assert ("fit the network better" in found.sentence) == bool(option)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_files_are_squashed_or_turned_where_that_fits_better(turned, sides, tmp_path):
+    folders = [tmp_path / "in", tmp_path / "held"]
+    exif = Image.Exif()
+    exif[pictures.ORIENTATION] = 3 if turned else 1
+    seen = []
+    for path, (pixels, labels) in zip(folders, sides):
+        for k, one in enumerate(pixels):
+            (path / str(labels[k])).mkdir(parents=True, exist_ok=True)
+            wide = one if turned else np.concatenate([one, pixels[k - M // 2], one], 1)  # of the other class
+            Image.fromarray(wide).save(path / str(labels[k]) / f"{k:02}.png", exif=exif)
+        seen.append(pictures.load(path, SHAPE, "", False, "squash", False))
+    pixels = [(255 * one.images.view(-1, *SHAPE).numpy(), np.array(one.labels, int)) for one in seen]
+    found = audit(fitted(pixels), *folders, steps=1)
+    assert ("--unturned" in found.sentence) == turned
+    assert ("Pictures were squashed" in found.content["warnings"][0]) != turned
+    assert found.content["settings"]["resize"] == ("crop" if turned else "squash")
+
+
+def test_untrained_networks_get_no_hint(sides):
+    both = torch.from_numpy(np.concatenate([part[0] for part in sides]) / 255.0).flatten(1)
+    ways = fit.ways([("", "", both)], SHAPE, (0.0, 1.0, False), ["CHW", "HWC"])[:4]
+    labels = [torch.from_numpy(part[1]) for part in sides]
+    hints = [fit.better(weights.read(torch_network(seed=k).state_dict()).logits, ways, labels) for k in range(40)]
+    assert sum(one is not None for one in hints) <= 2
