@@ -120,46 +120,67 @@ def improvement(before, after, count):
     return float(wilcoxon(fall, alternative="greater").pvalue) if len(fall) else 1.0
 
 
-def better(logits, candidates, sides):
+def sampled(sides):
+    """Places in both sides, (m,) and (n,), one after the other, of MOST of each."""
+    draw = torch.Generator().manual_seed(0)
+    first, second = (torch.randperm(len(side), generator=draw)[:MOST] for side in sides)
+    return torch.cat([first, len(sides[0]) + second])
+
+
+def best_standing(shares, labels):
+    """The mean of `shares` (n, K) in the best order of the outputs."""
+    return placed(shares, labels, assigned(shares, labels)).mean()
+
+
+def looked(logits, rows, labels):
+    """How pictures as rows stand, (n, K), and by random networks (n, UNTRAINED, K); the likeliest outputs (n,)."""
+    outputs = logits(rows).nan_to_num()
+    outputs = outputs if outputs.shape[1] > 1 else torch.cat([-outputs, outputs], 1)
+    random = standing(untrained(rows, outputs.shape[1]), labels)
+    return standing(outputs, labels), random, outputs.argmax(1).numpy()
+
+
+def better(logits, candidates, sides, ordered=True):
     """What fits a network better than the first of the candidate Ways, by tests of a level: Better, or None.
 
-    `logits` are a function of rows, `sides` the labels of both sides' pictures, (m,) and (n,), as numbers of outputs.
-    The network must know the classes, in some way or order, better than random networks do, as these tell some classes
-    apart, too. Then a paired test of Wilcoxon's, with Holm's correction, asks whether its errors fall.
+    `logits` are a function of rows, `sides` the labels of both sides' pictures, (m,) and (n,), as numbers of outputs,
+    which are exchanged where they fit better thus and are not `ordered`, as those of one output. The network must know
+    the classes, in some way or order, better than random networks do, as these tell some classes apart, too. Then a
+    paired test of Wilcoxon's, with Holm's correction, asks whether its errors fall.
     """
-    index = torch.cat([start + torch.randperm(len(one), generator=torch.Generator().manual_seed(0))[:MOST]
-                       for start, one in ((0, sides[0]), (len(sides[0]), sides[1]))])  # fmt: skip
-    labels, shares, right, null = torch.cat(sides)[index].numpy(), [], [], np.zeros(UNTRAINED)
+    index = sampled(sides)
+    labels = torch.cat(sides)[index].numpy()
     if len(np.unique(labels)) < 2:
         return None
+    shares, null, right = [], np.zeros(UNTRAINED), []
     for way in candidates:
-        rows = way.rows()[index]
-        outputs = logits(rows).nan_to_num()
-        both = outputs if outputs.shape[1] > 1 else torch.cat([-outputs, outputs], 1)
-        random = standing(untrained(rows, both.shape[1]), labels)
+        own, random, guesses = looked(logits, way.rows()[index], labels)
         null = np.maximum(null, placed(random, labels).mean(0))
-        if not shares:  # the order is asked for the given way alone
-            each = random.swapaxes(0, 1)
-            null = np.maximum(null, [placed(one, labels, assigned(one, labels)).mean() for one in each])
-        shares.append(standing(both, labels))
-        right.append(both.argmax(1).numpy())
-    order = assigned(shares[0], labels)
-    ordered = placed(shares[0], labels, order).mean()
-    most = max(ordered, *(placed(one, labels).mean() for one in shares))
+        if not shares:  # orders are tried for the given way alone
+            null = np.maximum(null, [best_standing(random[:, k], labels) for k in range(UNTRAINED)])
+        shares.append(own)
+        right.append(guesses)
+    most = max(best_standing(shares[0], labels), *(placed(one, labels).mean() for one in shares))
     if (1 + (null >= most).sum()) / (1 + UNTRAINED) >= KNOWN:
         return None
-    if outputs.shape[1] == 1:  # whose classes have no order
-        labels = np.array([order[label] for label in labels.tolist()])
-        order = {0: 0, 1: 1}
-    given, after = placed(shares[0], labels), [placed(one, labels) for one in shares[1:]]
-    tests = [improvement(given, one, len(labels)) for one in [*after, crossed(shares[0], labels)]]
-    adjusted = [one.adjusted for one in judge.holm([judge.Comparison("", 0.0, 0.0, p) for p in tests])]
-    means = [*(one.mean() for one in after), ordered if any(a != b for a, b in order.items()) else -1.0]
+    return compared(candidates, shares, right, labels, ordered)
+
+
+def compared(candidates, shares, right, labels, ordered):
+    """The Better of Ways, by how pictures stand in each of them, `shares` (n, K), and their likeliest outputs (n,)."""
+    order = assigned(shares[0], labels)
+    fitting = np.array([order[label] for label in labels.tolist()])  # labels in the order that fits best
+    if not ordered:
+        labels = fitting
+    given, after = placed(shares[0], labels), [*(placed(one, labels) for one in shares[1:]), crossed(shares[0], labels)]
+    tests = [judge.Comparison("", 0.0, 0.0, improvement(given, one, len(labels))) for one in after]
+    adjusted = [one.adjusted for one in judge.holm(tests)]
+    means = [one.mean() for one in after]
+    kinds = [*((way, None, labels, one) for way, one in zip(candidates[1:], right[1:]))]
+    kinds.append((candidates[0], order, fitting, right[0]))
     fits = [k for k, p in enumerate(adjusted) if p < judge.DIFFERENT and means[k] > given.mean()]
     if not fits:
         return None
     best = max(fits, key=lambda k: round(means[k], 2))  # the first of those that are alike
-    if best == len(after):
-        wanted = np.array([order[label] for label in labels.tolist()])
-        return Better(candidates[0], order, adjusted[best], tuple((right[0] == one).mean() for one in (labels, wanted)))
-    return Better(candidates[best + 1], None, adjusted[best], tuple((right[k] == labels).mean() for k in (0, best + 1)))
+    way, order, wanted, guesses = kinds[best]
+    return Better(way, order, adjusted[best], ((right[0] == labels).mean(), (guesses == wanted).mean()))

@@ -1,6 +1,7 @@
 """One call from weights and pictures to a report."""
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -40,47 +41,30 @@ def audit(
     `network`, and the network `before` training where it is known, are what `weights.read` takes: files (.pth,
     .safetensors), state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
     `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
-    [0, 1], with one number or one for each channel, flattened in `layout`, and if `centred` less the mean of its
-    pictures. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
-    `loss` is square, logistic or cross_entropy, or follows from the number of outputs. `classes` names the classes in
-    the order of the outputs, where that is not the alphabet's. Files are of the `shape` (H, W, C) that most have or the
-    network takes, if none is given; those of another size are cut or squashed to it (`resize`: crop, squash, or auto:
-    squashed if that fits the network better), and turned as their cameras say, if `turn`. A stage that needs more than
-    `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for what
+    [0, 1], with one number or one for each channel, flattened in `layout`, and if `centred` less their mean.
+    `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
+    `loss` is square, logistic or cross_entropy, or follows from the number of outputs, whose `classes` can be named in
+    their order. `shape` is (H, W, C), if files are of another size than the network takes; they are cut or squashed to
+    it (`resize`: crop, squash, or auto, by a test), and turned as their cameras say, if `turn`. A stage that needs more
+    than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for what
     cannot be audited.
     """
     started = time.monotonic()
-    check_settings(loss, level, limit, steps, seed)
-    choose("The way to resize", resize, ("auto", "crop", "squash"))
+    check_settings(loss, level, limit, steps, seed, resize)
     target, shape = network_for(network, (members, held_out), shape, layout)
-    both = (members, "training pictures"), (held_out, "held-out pictures")
-    start = weights.read(before, shape, layout).layers if before is not None else ()
-    if before is not None and not (start and target.layers):
-        raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
-    if start:
-        known_start.check(target.layers[:1], start[:1])
+    start = start_for(before, target, shape, layout)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    normalisation, warnings = (mean, deviation, centred), []
-
-    def load(resize, turn):
-        return [pictures.load(one, shape, what, skip, resize, turn) for one, what in both]
-
-    for manner in ("crop", "squash") if resize == "auto" else [resize]:
-        sides = load(manner, turn)
-        notes = pictures.notes_on(*sides)
-        case = case_of(target, start, sides, shape, normalisation, loss, steps, seed, classes)._replace(state=state)
-        better = better_of(case, readings(load, sides, manner, turn), normalisation, layout)
-        if resize != "auto" or not better or SQUASH not in better.way.option:
-            break
-        warnings = [f"Pictures were squashed, as that fits the network better than cutting them ({said(better)})."]
-    warnings += [*notes, *state.notes]
+    normalisation, both = (mean, deviation, centred), ((members, "training pictures"), (held_out, "held-out pictures"))
+    load = functools.partial(loaded, both, shape, skip)
+    asked = functools.partial(case_of, target, start, shape, normalisation, loss, steps, seed, classes)
+    sides, case, better, resize, warnings = seen(load, asked, resize, turn, normalisation, layout)
+    case, warnings = case._replace(state=state), [*warnings, *state.notes]
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
-    names = better and better.order and pictures.order_of(sides, outputs_of(case.logits, case.sides[0][:1]), classes)
-    doubt = doubt_of(outcomes, better, names)
+    doubt = doubt_of(outcomes, better, case, sides, classes)
     mean, deviation = (torch.as_tensor(part).tolist() for part in (mean, deviation))
     settings = {"mean": mean, "deviation": deviation, "centred": centred, "layout": layout, "loss": case.recipe.loss,
-                "before": before is not None, "steps": steps, "seed": seed, "limit": limit, "resize": manner,
+                "before": before is not None, "steps": steps, "seed": seed, "limit": limit, "resize": resize,
                 "turn": turn, "classes": [*classes]}  # fmt: skip
     settings |= {"state": state.entry} if state.entry else {}
     seconds = time.monotonic() - started
@@ -115,6 +99,21 @@ def network_for(network, sources, shape, layout):
     return readings[0][0], shapes[0]
 
 
+def start_for(before, target, shape, layout):
+    """The Layers of the network before training of a weights.Target, or none. InputError for others."""
+    start = weights.read(before, shape, layout).layers if before is not None else ()
+    if before is not None and not (start and target.layers):
+        raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
+    if start:
+        known_start.check(target.layers[:1], start[:1])
+    return start
+
+
+def loaded(both, shape, skip, resize, turn):
+    """The Pictures of both sides, sources with what to call them, read in a way."""
+    return [pictures.load(source, shape, what, skip, resize, turn) for source, what in both]
+
+
 def state_for(network, optimizer, layers, shape, layout):
     """The states.State in what a network is read from, or in an optimizer's own file or dict."""
     sources = [network] if isinstance(network, str | Path | Mapping) else []
@@ -126,9 +125,10 @@ def state_for(network, optimizer, layers, shape, layout):
     return state
 
 
-def check_settings(loss, level, limit, steps, seed):
+def check_settings(loss, level, limit, steps, seed, resize):
     """Raise InputError unless these settings of `audit` are such that it can use."""
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
+    choose("The way to resize", resize, ("auto", "crop", "squash"))
     if not 0 < level < 1:
         raise InputError(f"The level is {level}: give a chance of a false alarm between 0 and 1.")
     if not limit >= 0:
@@ -145,7 +145,7 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def case_of(target, start, sides, shape, normalisation, loss, steps, seed, classes=()):
+def case_of(target, start, shape, normalisation, loss, steps, seed, classes, sides):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
     centred = normalisation[2]
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
@@ -199,29 +199,42 @@ def ran(stage, limit, progress):
     return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-def readings(load, sides, manner, turn):
-    """Other ways in which `load` can read files, for fit.ways: the given one, and those that give other pictures.
+def seen(load, asked, resize, turn, normalisation, layout):
+    """How the trainer saw pictures: the sides, their stages.Case, the fit.Better or None, crop or squash, and notes.
 
-    `sides` are those that were read in the manner crop or squash, and turned or not.
+    `load` and `asked` give the sides by how they are resized and turned, and the Case of sides. With `resize` auto they
+    are cut, unless squashed ones fit the network better.
     """
-    both = torch.cat([side.images for side in sides])
-    found = [("", "", both)]
+    notes = []
+    for manner in ("crop", "squash") if resize == "auto" else [resize]:
+        sides = load(manner, turn)
+        done, case = pictures.notes_on(*sides), asked(sides)
+        better = better_of(case, readings(load, sides, manner, turn), normalisation, layout)
+        if resize != "auto" or manner == "squash" or not better or SQUASH not in better.way.option:
+            break
+        notes = [f"Pictures were squashed, as that fits the network better than cutting them ({said(better)})."]
+    return sides, case, better, manner, notes + done
+
+
+def readings(load, sides, manner, turn):
+    """The ways in which `load` can read files, for fit.ways: the given one, and those that give other pictures.
+
+    `sides` were read in the `manner` crop or squash, and turned by EXIF or not.
+    """
+    found, names = [("", "", torch.cat([side.images for side in sides]))], [side.names for side in sides]
     if not any(side.notes for side in sides):  # nothing was done to them
         return found
-    sizes = [("", "", manner), *(
-        ("pictures squashed", SQUASH, one) if one == "squash" else ("pictures cut to their middle square",
-                                                                    "--resize crop", one)
-        for one in ("crop", "squash") if one != manner)]  # fmt: skip
-    turns = [("", "", turn), ("pictures not turned by EXIF", "--unturned", False) if turn else
-             ("pictures turned by EXIF", "no --unturned", True)]  # fmt: skip
-    for size, way in [*itertools.product(sizes, turns)][1:]:
+    manners = {manner: "", "crop": "pictures cut to their middle square", "squash": "pictures squashed"} | {manner: ""}
+    turns = {turn: ("", ""), (not turn): ("pictures turned by EXIF", "no --unturned")}
+    if turn:
+        turns[False] = "pictures not turned by EXIF", "--unturned"
+    for (size, name), (way, words) in [*itertools.product(manners.items(), turns.items())][1:]:
         with contextlib.suppress(InputError):
-            other = load(size[2], way[2])
+            other = load(size, way)
             pixels = torch.cat([side.images for side in other])
-            same = [one.names for one in other] == [one.names for one in sides]
-            if same and not any(torch.equal(pixels, one) for *_, one in found):
-                joined = (" and ".join(filter(None, (size[k], way[k]))) for k in (0, 1))
-                found.append((*joined, pixels))
+            if [side.names for side in other] == names and not any(torch.equal(pixels, one) for *_, one in found):
+                option = " ".join(filter(None, (f"--resize {size}" if name else "", words[1])))
+                found.append((" and ".join(filter(None, (name, words[0]))), option, pixels))
     return found
 
 
@@ -233,7 +246,7 @@ def better_of(case, given, normalisation, layout):
     if outputs == case.sides[0].shape[1]:  # an autoencoder
         return None
     layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
-    return fit.better(case.logits, fit.ways(given, case.shape, normalisation, layouts), case.labels)
+    return fit.better(case.logits, fit.ways(given, case.shape, normalisation, layouts), case.labels, outputs > 1)
 
 
 def said(better):
@@ -241,8 +254,8 @@ def said(better):
     return f"{report.stated(better.p)} after Holm's correction"
 
 
-def doubt_of(outcomes, better, names):
-    """Why a finding of nothing may be worth nothing: what fits better, with `names` of classes; and if anything does.
+def doubt_of(outcomes, better, case, sides, classes):
+    """Why a finding of nothing may be worth nothing: what fits better, by its option; and if anything does.
 
     The sentence is empty where the network classifies enough of the training pictures.
     """
@@ -250,6 +263,7 @@ def doubt_of(outcomes, better, names):
         name, option = better.way.name, better.way.option
         if better.order:
             listed = ["-"] * (max(better.order.values()) + 1)
+            names = pictures.order_of(sides, outputs_of(case.logits, case.sides[0][:1]), classes)
             for kind, output in better.order.items():
                 listed[output] = str(names[kind])
             name, option = "its classes in another order", f"--classes {shlex.join(listed)}"
