@@ -305,9 +305,10 @@ def doubt_of(outcomes, better, case, sides, classes):
             names = pictures.order_of(sides, outputs_of(case.logits, case.sides[0][:1]), classes)
             for kind, output in better.order.items():
                 listed[output] = str(names[kind])
-            name, option = "its classes in another order", f"--classes {shlex.join(listed)}"
-        shares = "it classifies {:.0%} of them correctly as given, and {:.0%} thus".format(*better.shares)
-        return f"The pictures fit the network better with {name} ({said(better)}): {shares}; give {option}.", True
+            name, option = "another order of the classes", f"--classes {shlex.join(listed)}"
+        before, after = better.shares
+        gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
+        return f"The pictures fit the network better with {name} ({said(better)}){gain}: give {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
         return "", False
