@@ -179,6 +179,14 @@ def near_copies(toy):
     return stored(known=True)(toy._replace(seen=seen, sides=sides))
 
 
+def frames(toy):
+    """Every member is one of five noisy frames of a scene: the members are near-copies of each other."""
+    (pixels, labels), held_out = toy.sides
+    generator, scenes = np.random.default_rng(toy.seed), np.arange(len(pixels)) // 5
+    noisy = (pixels[scenes] + generator.normal(0, 4, pixels.shape)).clip(0, 255).astype(np.uint8)
+    return stored()(toy._replace(sides=((noisy, labels[scenes]), held_out)))
+
+
 KINDS = {
     "plain": Kind(stored()),
     "its start is known": Kind(stored(known=True)),
@@ -199,6 +207,8 @@ KINDS = {
     ),
     "no classes": Kind(stored(show=folders)),
     "GELU": Kind(stored(act=nn.GELU)),
+    "sigmoid": Kind(stored(act=nn.Sigmoid, longer=4)),
+    "tanh": Kind(stored(act=nn.Tanh)),
     "tanh, module": Kind(stored(act=nn.Tanh, give=lambda path, network: network)),
     "float16": Kind(stored(content=edited(lambda name, part: (name, part.half())))),
     "bfloat16": Kind(stored(content=edited(lambda name, part: (name, part.bfloat16())))),
@@ -214,6 +224,7 @@ KINDS = {
     "EXIF, turned": Kind(stored(show=lying)),
     "EXIF, not turned": Kind(stored(see=lambda pixels: rows(np.rot90(pixels, 1, (1, 2)).copy()), show=lying)),
     "near-copies, 200 and 10": Kind(near_copies, {"counts": (80, 20)}, {}, False),
+    "frames of scenes": Kind(frames),
     "convolution, file": Kind(stored(build=convolutional, see=batch)),
     "convolution, module": Kind(stored(build=convolutional, see=batch, give=lambda path, network: network)),
     "convolution, function": Kind(stored(build=convolutional, see=batch, give=as_function)),
