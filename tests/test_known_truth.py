@@ -15,27 +15,27 @@ CLEARED = {
     "squashed": "pictures that a trainer squashed are cut",
     "EXIF, not turned": "pictures are turned as their cameras say, as this trainer did not",
 }  # kinds that leak, and that the audit calls clean
-MARKS = {kind: pytest.mark.xfail(reason=reason, strict=True) for kind, reason in CLEARED.items()}
+LEAKING = [
+    pytest.param(kind, marks=[pytest.mark.xfail(reason=CLEARED[kind], strict=True)] if kind in CLEARED else [])
+    for kind in KINDS if KINDS[kind].leaks
+]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def cut_once(monkeypatch):
-    """Photographs are cut into squares once for all audits."""
+def ended(kind, world, monkeypatch):
+    """The Run of a kind of file, the same in every run of the tests; photographs are cut once for all."""
     monkeypatch.setattr(images, "views", VIEWS)
-
-
-def ended(kind, world):
-    """The Run of a kind of file, the same in every run of the tests."""
     return run(kind, world, [*KINDS].index(kind), steps=1)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=MARKS.get(k, ())) for k in KINDS if KINDS[k].leaks])
-def test_no_network_that_leaks_is_cleared(kind):
-    found = ended(kind, "members")
+@pytest.mark.parametrize("kind", LEAKING)
+def test_no_network_that_leaks_is_cleared(kind, monkeypatch):
+    found = ended(kind, "members", monkeypatch)
     assert found.status in (LEAKS, NO_ANSWER), found.sentence
 
 
-def test_alarms_on_networks_that_do_not_leak_are_as_rare_as_the_level_says():
-    safe = [ended(kind, ("others", "both sides", "untrained")[k % 3]) for k, kind in enumerate([*KINDS][1::2])]
+def test_alarms_are_as_rare_as_the_level_says_and_nothing_is_cleared_without_classes(monkeypatch):
+    worlds = ("others", "both sides", "untrained")
+    safe = [ended(kind, worlds[k % 3], monkeypatch) for k, kind in enumerate([*KINDS][1::2])]
     assert {one.status for one in safe} <= {FOUND_NOTHING, LEAKS, NO_ANSWER}
     assert sum(one.status == LEAKS for one in safe) <= allowed(len(safe)), table(safe)
+    assert [one.status for one in safe if one.kind == "no classes"] == [NO_ANSWER]
