@@ -45,6 +45,7 @@ class Line(argparse.ArgumentParser):
     """A command line that says in one sentence what is wrong with it."""
 
     def error(self, message):
+        """Raise InputError with a message of argparse's."""
         raise InputError(f"The command is not understood, {message}: give {self.prog} NETWORK MEMBERS HELD_OUT, then "
                          "options (--help lists them).")  # fmt: skip
 

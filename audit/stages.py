@@ -260,8 +260,10 @@ def by_loss(case):
     values = [losses(case, *one) for one in zip(outputs, labels)]
     facts["losses"] = [part.tolist() for part in values]
     score = judge.scored([-part for part in values], case.labels)
-    comparisons = (judge.of_area("loss", score),)
-    return Outcome(BY_LOSS, "ran", sentence + note, comparisons=comparisons, score=score, facts=facts)
+    comparisons = [judge.of_area("loss", score)]
+    if "accuracy" in facts:
+        comparisons.append(judge.of_count("classified correctly", *right))
+    return Outcome(BY_LOSS, "ran", sentence + note, comparisons=tuple(comparisons), score=score, facts=facts)
 
 
 def agreement(outcomes, shape):
