@@ -45,7 +45,10 @@ def by_gradient(case):
         return sum(part.square().sum() for part in parts if part is not None).sqrt()
 
     known = zip(case.sides, stages.classified(case).labels)
-    values = [torch.stack([length(*one) for one in zip(*side)]) for side in known]
+    try:
+        values = [torch.stack([length(*one) for one in zip(*side)]) for side in known]
+    except RuntimeError as error:  # of a stranger's code
+        raise InputError(f"The gradient cannot be taken ({str(error).splitlines()[0]}).") from error
     score = judge.scored([-part for part in values], case.labels)
     ours, theirs = (f"{part.mean():.2g}" for part in values)
     sentence = f"The gradient of the loss has a mean length of {ours} for training and {theirs} for held-out pictures."

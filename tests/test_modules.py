@@ -168,3 +168,5 @@ def test_a_module_that_is_not_asked_all_is_not_cleared(sides, files):
     assert found.status == report.NO_ANSWER and "It is a state of other layers, which is not read" in found.sentence
     silent = audit(lambda x: net(x), *sides, progress=False)
     assert silent.status == report.NO_ANSWER and [*checked(silent)] == [stages.BY_LOSS]
+    net.forward = torch.no_grad()(net.forward)
+    assert "The gradient cannot be taken" in checked(audit(net, *sides, progress=False))[whole.BY_GRADIENT]["said"]
