@@ -110,20 +110,17 @@ def test_hypergradient(version, measure):
 
 @pytest.mark.skipif(DEVICE.type == "cuda" or LIBRARY == "mkl", reason="needs a processor for oneDNN")
 @pytest.mark.parametrize("version", ["mkl", "onednn", "bfloat16"])
-@pytest.mark.parametrize("kernel", ["step in pixels", "step in the span", "step of unmixing"])
+@pytest.mark.parametrize("kernel", ["step in pixels", "step in the span", "search of unmixing"])
 def test_products(kernel, version, measure, rounding, request):
-    """The same step with products by either library, and with rounded factors."""
+    """The same step, or three of unmixing, with products by either library, and with rounded factors."""
     request.addfinalizer(partial(multiply_by, multiply_by("mkl" if version == "mkl" else "onednn")))
     rounding(version)
-    if kernel == "step of unmixing":
-        rows, basis = torch.rand(500, 500, dtype=torch.float64), torch.rand(500, 3072)
-        details = contrast.details(basis, (32, 32, 3))
-        function, size = partial(contrast.relative, rows, contrast.mixed(rows, details), 0.1, 3), {"images": 500}
+    if kernel == "search of unmixing":
+        rows, details = torch.eye(500, dtype=torch.float64), contrast.details(normal(500).float(), (32, 32, 3))
+        function, size = partial(contrast.minimise, rows, details, 0.1, 3, 3), {"images": 500}
     else:
-        function, size = (
-            evaluation("pixels" if "pixels" in kernel else "coordinates", 1000, 1000, "float32")[0],
-            {"candidates": 1000},
-        )
+        space, size = {"step in pixels": "pixels", "step in the span": "coordinates"}[kernel], {"candidates": 1000}
+        function, _ = evaluation(space, 1000, 1000, "float32")
     measure(function, kernel, version, size, "float32")
 
 
