@@ -1,9 +1,11 @@
 """python -m audit NETWORK MEMBERS HELD_OUT: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
 
 import argparse
+import re
 import sys
 import traceback
 
+NUMBERS = re.compile("--(mean|deviation|shape)(=|$)")  # options of several numbers
 FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
 
 try:
@@ -39,23 +41,60 @@ example, a network that was fine-tuned from a public one:
 """
 
 
+class Line(argparse.ArgumentParser):
+    """A command line that says in one sentence what is wrong with it."""
+
+    def error(self, message):
+        """Raise InputError with a message of argparse's."""
+        raise InputError(f"The command is not understood, {message}: give {self.prog} NETWORK MEMBERS HELD_OUT, then "
+                         "options (--help lists them).")  # fmt: skip
+
+
+def joined(words):
+    """The words of a command, with the numbers that follow an option in one word with it: --mean=0.5,0.4,0.4."""
+    found, number = [], re.compile(r"[-+.\d][-+.,\deE]*$|nan$|inf$")
+    for word in words:
+        if found and NUMBERS.match(found[-1]) and number.match(word):
+            found[-1] += f"{',' if '=' in found[-1] else '='}{word}"
+        else:
+            found.append(word)
+    return found
+
+
+def numbers(text):
+    """The numbers of an option, with commas between them."""
+    return [float(part) for part in text.replace(",", " ").split()]
+
+
 def parser():
     """The command line."""
-    line = argparse.ArgumentParser(
-        "python -m audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    line = Line("python -m audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter)
     line.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
     line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
     line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
     line.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
+    line.add_argument("--model", metavar="MODULE:FUNCTION", help="a function of yours that builds the network, of any "
+                      "kind, such as package.nets:resnet; its code is run, and the weights are loaded")  # fmt: skip
+    line.add_argument("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
     line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
                       "state in the network's file is read in any case")  # fmt: skip
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
-    line.add_argument("--mean", type=float, nargs="+", default=[0.0], help="what was subtracted from pixels in [0, 1]")
-    line.add_argument("--deviation", type=float, nargs="+", default=[1.0], help="then divided by")
+    line.add_argument("--mean", type=numbers, metavar="X", help="what was subtracted from pixels in [0, 1], a number "
+                      "or one for each channel; else what the network's file holds as its normalize.mean and .std, "
+                      "else 0 and 1")  # fmt: skip
+    line.add_argument("--deviation", type=numbers, metavar="X", help="then divided by, in the same form")
     line.add_argument("--centred", action="store_true", help="the mean of the training pictures was subtracted, too")
     line.add_argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
+    line.add_argument("--shape", type=numbers, metavar="H W C", help="of the pictures that the network takes; C is 1 "
+                      "or 3 channels")  # fmt: skip
+    line.add_argument("--resize", choices=["auto", "crop", "squash"], default="auto", help="files of another size: cut "
+                      "to the middle square, or squashed; auto cuts, unless a test says that squashed ones fit the "
+                      "network better")  # fmt: skip
+    line.add_argument("--unturned", action="store_false", dest="turn", help="take pictures as files hold them, and not "
+                      "turned as their cameras say (EXIF)")  # fmt: skip
+    line.add_argument("--classes", nargs="+", default=(), metavar="NAME", help="names of the classes in the order of "
+                      "the outputs, - for one without pictures (the alphabet's; numbers are outputs)")  # fmt: skip
     line.add_argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
     line.add_argument("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
     line.add_argument("--seed", type=int, default=0)
@@ -67,12 +106,12 @@ def parser():
 
 def main(arguments=None):
     """Audit, write the report, say the finding or what went wrong, and return the exit status."""
-    settings = vars(parser().parse_args(arguments))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    folder = settings.pop("out")
     try:
+        settings = vars(parser().parse_args(joined(sys.argv[1:] if arguments is None else arguments)))
+        folder = settings.pop("out")
         with room(folder):
             report = audit(**settings)
             path = report.save(folder)

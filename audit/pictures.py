@@ -43,47 +43,64 @@ def own_shapes(folders):
 
 
 def files(folder):
-    """The files in a folder, sorted, and those that are pictures by their names; none hidden."""
-    known = Image.registered_extensions()
-    paths = [path for path in folder.rglob("*") if not path.is_dir()]
+    """The files in a folder, sorted, and those that are pictures by their names; none hidden. Links are followed."""
+    known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+    roots = [folder, *(path for path in folder.glob("*") if path.is_symlink() and path.is_dir())]
+    paths = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
     inside = sorted(path for path in paths if not any(part[0] == "." for part in path.relative_to(folder).parts))
     return inside, [path for path in inside if path.suffix.lower() in known]
 
 
 def is_folder(source):
-    """Whether pictures are named by a path that is not that of an `.npz` file."""
-    return isinstance(source, str | Path) and not str(source).endswith(".npz")
+    """Whether pictures are named by a path that is not that of an `.npz` or `.npy` file."""
+    return isinstance(source, str | Path) and not str(source).endswith((".npz", ".npy"))
 
 
-def load(source, shape, what, skip=False):
+def load(source, shape, what, skip=False, resize="crop", turn=True):
     """The Pictures of a folder, an `.npz` file, an array, or a pair of an array and labels; errors name them `what`.
 
     A folder holds pictures, or one folder of them for each class. Those of another size lose what is outside of their
-    middle square, and are resized to `shape` (H, W, C); arrays have it. InputError names a picture that cannot be read,
-    unless they are to be skipped.
+    middle square (`resize`: crop), or not (squash), and are resized to `shape` (H, W, C); arrays have it. They are
+    turned as their cameras say, unless `turn` is false. InputError names a picture that cannot be read, unless they are
+    to be skipped.
     """
     if is_folder(source):
-        return of_folder(Path(source).expanduser(), shape, what, skip)
+        return of_folder(Path(source).expanduser(), shape, what, skip, resize, turn)
     pixels, labels = batch(*arrays(source))
     rows = torch.as_tensor(pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)).flatten(1)
     names = [f"{what.split()[0]} {k}" for k in range(len(rows))]
-    return Pictures(rows, None if labels is None else labels.tolist(), names, [])
+    return Pictures(rows, None if labels is None else [*map(named, labels.tolist())], names, [])
 
 
 def arrays(source):
-    """Pixels, and labels or None, of an `.npz` file, an array or tensor, or a pair of them."""
+    """Pixels, labels (n,) or None, and what to call them: of a file .npz or .npy, an array or tensor, or a pair."""
     if isinstance(source, str | Path):
         if not Path(source).is_file():
             raise InputError(f"There is no file {source}: check its path.")
+        single = str(source).endswith(".npy")
         try:
-            content = images.unpack(source)
+            content = {"images": np.load(source, allow_pickle=False)} if single else images.unpack(source)
         except Exception as error:
-            raise InputError(f"{source} is not an .npz file of numbers: save it with numpy.savez.") from error
+            kind, call = ("npy", "save") if single else ("npz", "savez")
+            raise InputError(f"{source} is not an .{kind} file of numbers: save it with numpy.{call}.") from error
         if "images" not in content:
             raise InputError(f"{source} has no array 'images': save it with numpy.savez(path, images=…, labels=…).")
-        return content["images"], content.get("labels"), str(source)
+        return content["images"], plain_labels(content.get("labels")), str(source)
     pixels, labels = source if isinstance(source, tuple | list) and len(source) == 2 else (source, None)
-    return *(None if part is None else np.asarray(part) for part in (pixels, labels)), "The array"
+    return np.asarray(pixels), plain_labels(labels), "The array"
+
+
+def plain_labels(labels):
+    """Labels as (n,) numbers or names, as far as they can be: a column (n, 1), one-hot rows (n, K), bytes, booleans."""
+    if labels is None:
+        return None
+    labels = np.asarray(labels)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    elif labels.ndim == 2 and labels.dtype.kind in "biuf" and (np.sort(labels) == np.eye(labels.shape[1])[-1]).all():
+        labels = labels.argmax(1)
+    known = {"S": "U", "b": "i"}  # bytes are names, and booleans are numbers
+    return labels.astype(known.get(labels.dtype.kind, labels.dtype))
 
 
 def batch(pixels, labels, name):
@@ -92,13 +109,14 @@ def batch(pixels, labels, name):
         pixels = pixels[..., None]
     elif pixels.ndim == 4 and pixels.shape[-1] not in (1, 3) and pixels.shape[1] in (1, 3):
         pixels = pixels.transpose(0, 2, 3, 1)
-    images.check(pixels, np.zeros(len(pixels)) if labels is None else labels, name)
+    nothing = labels is None or labels.dtype.kind == "U"  # to check
+    images.check(pixels, np.zeros(len(pixels) if labels is None else labels.shape) if nothing else labels, name)
     if pixels.shape[-1] not in (1, 3):
         raise InputError(f"{name}: pictures have {pixels.shape[-1]} channels; give one or three.")
     return np.ascontiguousarray(pixels), labels
 
 
-def of_folder(folder, shape, what, skip):
+def of_folder(folder, shape, what, skip, resize, turn):
     """The Pictures of a folder, sorted by name; folders in it that hold pictures are classes."""
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the {what} as a folder, an .npz file or an array.")
@@ -109,7 +127,7 @@ def of_folder(folder, shape, what, skip):
     done, rows = Counter(), {}  # {name: pixels}
     for path in paths:
         try:
-            rows[path.relative_to(folder).as_posix()] = pixels_of(path, shape, done)
+            rows[path.relative_to(folder).as_posix()] = pixels_of(path, shape, done, resize, turn)
         except InputError:
             if not skip:
                 raise
@@ -125,26 +143,36 @@ def of_folder(folder, shape, what, skip):
     return Pictures(stacked, [name.split("/")[0] for name in rows] if classes else None, [*rows], notes)
 
 
-def pixels_of(path, shape, done):
+def named(label):
+    """The name of a class: whole numbers without zeros before them or a point, as in 07 and 7.0."""
+    text = str(label)
+    return int(text.removesuffix(".0")) if text.removesuffix(".0").isdecimal() else label
+
+
+def pixels_of(path, shape, done, resize, turn):
     """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`. InputError if it cannot be read."""
     height, width, channels = shape
-    picture = plain(opened(path, done), channels, done)
+    picture = plain(opened(path, done, turn), channels, done)
     if picture.size != (width, height):
-        if height != width:
-            raise InputError(f"{path} is of {picture.size[0]}×{picture.size[1]}, not {width}×{height}: resize it.")
-        cut = min(picture.size)
-        left, top = ((size - cut) // 2 for size in picture.size)  # of the middle square
-        picture = picture.crop((left, top, left + cut, top + cut)).resize((width, height), Image.Resampling.LANCZOS)
-        done[f"were cut to their middle square and resized to {height}×{width} by Lanczos' filter"] += 1
+        deed = "were squashed"
+        if resize == "crop":
+            if height != width:
+                sizes = f"{picture.size[0]}×{picture.size[1]}, not {width}×{height}"
+                raise InputError(f"{path} is of {sizes}: resize it, or have it squashed (--resize squash).")
+            cut, deed = min(picture.size), "were cut to their middle square and resized"
+            left, top = ((size - cut) // 2 for size in picture.size)  # of the middle square
+            picture = picture.crop((left, top, left + cut, top + cut))
+        picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+        done[f"{deed} to {height}×{width} by Lanczos' filter"] += 1
     return np.asarray(picture, dtype=np.float64).reshape(shape) / 255
 
 
-def opened(path, done):
-    """A picture of a file, turned as its camera says. InputError if it cannot be read."""
+def opened(path, done, turn=True):
+    """A picture of a file, if asked turned as its camera says. InputError if it cannot be read."""
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(path) as file:
             file.load()
-            turned = file.getexif().get(ORIENTATION, 1) in range(2, 9)
+            turned = turn and file.getexif().get(ORIENTATION, 1) in range(2, 9)
             picture = ImageOps.exif_transpose(file) if turned else file
     except (Image.DecompressionBombError, MemoryError) as error:
         raise InputError(f"{path} is too large to be a training picture: give it as the network saw it.") from error
@@ -205,20 +233,30 @@ def notes_on(members, held_out):
     return notes
 
 
-def numbered(sides, outputs):
-    """Both sides' labels as numbers 0, 1, … (n,) in the order of the training classes; None where they are not known.
+def order_of(sides, outputs, classes=()):
+    """The names of classes in the order of a network's outputs: those given, or else sorted; none if they are unknown.
 
-    Whole numbers below the number of `outputs` stay as they are. InputError for held-out pictures of another class.
+    Whole numbers below the number of `outputs` are these outputs. InputError for a class that has none.
     """
     (members, held_out), most = sides, max(outputs, 2)
     if members.labels is None or held_out.labels is None:
-        return None, None
-    kinds = sorted(set(members.labels))
-    if all(not isinstance(kind, str) and 0 <= kind < most for kind in kinds):
-        kinds = [*range(most)]
-    if len(kinds) > most:
-        raise InputError(f"The training pictures have {len(kinds)} classes, and the network {most}.")
-    if others := sorted(set(held_out.labels) - set(kinds)):
+        return []
+    ours, theirs = (sorted(set(part.labels)) for part in sides)
+    names = [*map(named, classes or ours)]
+    if not classes and all(isinstance(name, int) and name < most for name in names):
+        names = [*range(most)]
+    if len(names) > most:
+        raise InputError(f"There are {len(names)} classes, and the network has {most}: name those of its outputs.")
+    if others := [kind for kind in ours if named(kind) not in names]:
+        raise InputError(f"No output is of the class {others[0]!r}: name all classes (--classes).")
+    if others := [kind for kind in theirs if named(kind) not in names]:
         raise InputError(f"Held-out pictures are of the class {others[0]!r}, and no training picture is: give others.")
-    places = {kind: k for k, kind in enumerate(kinds)}
-    return tuple(torch.tensor([places[label] for label in part.labels]) for part in (members, held_out))
+    return names
+
+
+def numbered(sides, outputs, classes=()):
+    """Both sides' labels as numbers of outputs (n,), as `order_of` has them; None where they are not known."""
+    places = {name: k for k, name in enumerate(order_of(sides, outputs, classes))}
+    if not places:
+        return None, None
+    return tuple(torch.tensor([places[named(label)] for label in part.labels]) for part in sides)

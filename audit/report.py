@@ -33,8 +33,8 @@ NEAREST = "unmixing of W₁", "unmixing of the change of W₁"  # of which the b
 PACKAGES = "torch", "numpy", "scipy"  # on which the numbers depend beside the input
 LIMITS = [
     "There are many other attacks: where these find nothing, another may find something.",
-    "They read a fully connected first layer; a convolution shares its weights over places, and is another mixture.",
-    "Membership is tested by the loss alone, without reference networks; stronger tests of membership exist.",
+    "Pictures come back from a fully connected first layer alone; of other layers only membership is asked.",
+    "Membership is tested by the loss, of modules by gradients and layers, too: reference networks tell more.",
     "The held-out pictures must be of the same source as the training pictures, and drawn at random from it.",
     "Pictures that were augmented, cut or resized otherwise in training are compared as they were given here.",
 ]
@@ -85,10 +85,12 @@ def room(folder):
 
 def not_asked(target, outcomes):
     """Sentences on what was not asked of a weights.Target, and why; nothing, if its loss and an attack were run."""
-    sentences = [] if target.logits and target.layers else [*target.notes]
+    sentences = [] if target.logits and (target.layers or target.module) else [*target.notes]
     for one in outcomes:
         if one.state == "skipped" or (one.name in (BY_LOSS, UNREAD) and one.state == "refused"):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
+        if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
+            sentences.append("Membership by loss does not know the classes: give the pictures in folders of classes.")
     attacked = any(one.state == "ran" and one.name != BY_LOSS for one in outcomes)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
@@ -252,8 +254,9 @@ def threat_model(case):
     """What the attacker is taken to know, in sentences."""
     read = "all weights" if len(case.layers) > 1 else "the weights of the first layer"
     has = f"{read} of the network" if case.layers else "the outputs of the network"
+    has, before = ("all weights of the network and its code", case.module.before) if case.module else (has, case.start)
     return [
-        f"The attacker has {has}" + (", and those from before its training." if case.start else "."),
+        f"The attacker has {has}" + (", and those from before its training." if before else "."),
         *([f"It has the optimiser's state, with {case.state.entry} of the first layer."] if case.state.entry else []),
         "It knows the size of the pictures, and their number where it cannot be read from a layer.",
         "It has no training picture. The judge has them and the held-out ones, and matches both with what came back.",

@@ -1,8 +1,11 @@
 """One call from weights and pictures to a report."""
 
 import contextlib
+import functools
+import itertools
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -10,12 +13,15 @@ from pathlib import Path
 
 import torch
 
+import audit.fit as fit
 import audit.judge as judge
+import audit.modules as modules
 import audit.pictures as pictures
 import audit.report as report
 import audit.stages as stages
 import audit.states as states
 import audit.weights as weights
+import audit.whole as whole
 from utils import images, networks
 from utils.attacks import known_start
 from utils.errors import InputError, choose
@@ -23,67 +29,128 @@ from utils.kernels.similarity import match
 
 LOW = 0.9  # accuracy on training pictures, below which their normalisation is doubted
 STRANGERS = 100  # photographs that are nobody's
+FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
 OWN = 0.95  # correlation above which one of them is somebody's, after all
+SQUASH = "--resize squash"
 
 
 def audit(
-    network, members, held_out, before=None, *, mean=0.0, deviation=1.0, centred=False, layout="CHW", loss="auto",
-    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None,
+    network, members, held_out, before=None, *, mean=None, deviation=None, centred=False, layout="CHW", loss="auto",
+    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, key=None,
+    model=None, classes=(), resize="auto", turn=True,
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
     `network`, and the network `before` training where it is known, are what `weights.read` takes: files (.pth,
     .safetensors), state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
     `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
-    [0, 1], with one number or one for each channel, flattened in `layout`, and if `centred` less the mean of its
-    pictures. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it.
-    `loss` is square, logistic or cross_entropy, or follows from the number of outputs. A stage that needs
-    more than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError, in one sentence, for
-    what cannot be audited.
+    [0, 1], one number or one for each channel, flattened in `layout`, and if `centred` less their mean; what is not
+    given is read from the network's file, or else 0 and 1. `key` names one of several networks in a file, and `model`,
+    "MODULE:FUNCTION", builds the module whose weights they are. `optimizer` is a file or a dict of an optimiser's state
+    beside a network's file that does not hold it. `loss` is square, logistic or cross_entropy, or follows from the
+    outputs, whose `classes` can be named in their order. `shape` is (H, W, C), if files are of another size than the
+    network takes; they are cut or squashed to it (`resize`: crop, squash, or auto, by a test), and turned as their
+    cameras say, if `turn`. A stage that needs more than `limit` seconds is left out, and `level` is the chance of a
+    false alarm. InputError, in one sentence, for what cannot be audited.
     """
     started = time.monotonic()
-    check_settings(loss, level, limit, steps, seed)
-    target, shape = network_for(network, (members, held_out), shape, layout)
-    both = (members, "training pictures"), (held_out, "held-out pictures")
-    sides = [pictures.load(one, shape, what, skip) for one, what in both]
-    warnings = pictures.notes_on(*sides)
-    start = weights.read(before, shape, layout).layers if before is not None else ()
-    if before is not None and not (start and target.layers):
-        raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
-    if start:
-        known_start.check(target.layers[:1], start[:1])
+    check_settings(loss, level, limit, steps, seed, resize)
+    target, shape = network_for(network, (members, held_out), shape, layout, key, model)
+    mean, deviation, held = normalisation_for(target, mean, deviation)
+    start, twin, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    case = case_of(target, start, sides, shape, (mean, deviation, centred), loss, steps, seed)._replace(state=state)
-    warnings += state.notes
+    normalisation, both = (mean, deviation, centred), ((members, "training pictures"), (held_out, "held-out pictures"))
+    load = functools.partial(loaded, both, shape, skip)
+    asked = functools.partial(case_of, target, start, shape, normalisation, loss, steps, seed, classes)
+    sides, case, better, resize, warnings = seen(load, asked, resize, turn, normalisation, layout)
+    case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
-    outcomes = stages.agreement([ran(stage, limit, progress) for stage in stages.planned(case)], shape)
-    doubt = doubt_of(case, outcomes, sides[0].images, layout)
-    mean, deviation = (torch.as_tensor(part).tolist() for part in (mean, deviation))
-    settings = {"mean": mean, "deviation": deviation, "centred": centred, "layout": layout, "loss": case.recipe.loss,
-                "before": before is not None, "steps": steps, "seed": seed, "limit": limit}  # fmt: skip
-    settings |= {"state": state.entry} if state.entry else {}
+    planned = [*stages.planned(case), *whole.planned(case)]
+    outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
+    doubt, warnings = doubt_of(outcomes, better, case, sides, classes), [*held, *warnings, *frozen, *state.notes]
+    settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
+    settings |= {"centred": centred, "layout": layout, "loss": case.recipe.loss, "before": before is not None}
+    settings |= {"steps": steps, "seed": seed, "limit": limit, "resize": resize, "turn": turn, "classes": [*classes]}
+    settings |= {name: value for name, value in {"state": state.entry, "key": key, "model": model}.items() if value}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
 
-def network_for(network, sources, shape, layout):
+def normalisation_for(target, mean, deviation):
+    """The mean and the deviation that are given, or else held by the weights.Target, or else 0 and 1; and notes."""
+    given, notes = [mean, deviation], []
+    for k, (name, usual) in enumerate({"mean": 0.0, "deviation": 1.0}.items()):
+        if given[k] is None and target.normalisation:
+            given[k] = target.normalisation[k].tolist()
+            notes.append(f"The {name} is that in the network's file: {', '.join(f'{x:g}' for x in given[k])}.")
+        given[k] = usual if given[k] is None else given[k]
+    return *given, notes
+
+
+def start_for(target, before, shape, layout, key):
+    """The Layers and the module from before the training, and notes; no Layers if unknown, or the first was frozen."""
+    if before is None:
+        return (), None, []
+    key, module = key if holds(before, key) else None, target.module and target.module.module
+    twin = modules.twin(module, before, key) if module else None
+    start = weights.read(before, shape, layout, key).layers if target.layers or not twin else ()
+    if not (start and target.layers or twin):
+        raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
+    if twin and all(map(torch.equal, module.state_dict().values(), twin.state_dict().values())):
+        raise InputError(known_start.UNCHANGED.replace("first layer", "network"))
+    same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.layers, start))
+    if start and known_start.unchanged(target.layers, start) and (twin or not (same and target.logits)):
+        return (), twin, [FROZEN]
+    if start:
+        known_start.check(target.layers[:1], start[:1])
+    return start, twin, []
+
+
+def holds(network, key):
+    """Whether a `key` names one of the networks in what a network is read from."""
+    with contextlib.suppress(InputError):
+        return bool(weights.chosen(weights.tensors(network) if isinstance(network, str | Path) else network, "", key))
+    return False
+
+
+def network_for(network, sources, shape, layout, key=None, model=None):
     """The weights.Target and the shape (H, W, C) of its pictures.
 
-    That is `shape` or that of arrays; or that of most files, if all of the network can be read with it, or else square.
+    That is `shape`, (H, W) or with C, or that of arrays; or that of most files, if all of the network can be read with
+    it, or else square. InputError if two matrices take pictures, of this shape and that.
     """
+    if model:
+        built = modules.built(model, network, key)
+        target, shape = network_for(built, sources, shape, layout)
+        return target._replace(notes=[*target.notes, f"The code of {model} was run to build the network."]), shape
+    if shape and not (len(shape) in (2, 3) and all(one >= 1 and one % 1 == 0 for one in shape)):
+        raise InputError(f"The shape is {shape}: give the height, the width, and 1 or 3 channels.")
+    shape = tuple(map(int, shape or ()))
     pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
-    sizes = {one.shape[1:] for one in pixels} | ({tuple(shape)} if shape else set())
+    sizes = {one.shape[1:] for one in pixels} | ({shape} if len(shape) == 3 else set())
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")
-    for shape in sizes:
-        return weights.read(network, shape, layout), shape
-    readings = []
-    for shape in [*pictures.own_shapes(sources), None]:
+    for one in sizes:
+        return weights.read(network, one, layout, key), one
+    readings, tried = [], [(*shape, k) for k in (1, 3)] if shape else [*pictures.own_shapes(sources), None]
+    for one in tried:
         with contextlib.suppress(InputError):
-            readings.append((weights.read(network, shape, layout), shape))
-    readings = [one for one in readings if one[0].layers] or [(weights.read(network, None, layout), None)]
-    target, shape = min(readings, key=lambda one: one[0].logits is None)
-    return target, shape or weights.square(target.layers[0].weight.shape[1])
+            target = weights.read(network, one, layout, key)
+            if not target.layers:  # is it for such pictures?
+                outputs_of(target.logits, torch.zeros(1, math.prod(one)))
+            readings.append((target, one))
+    readings = readings or [(weights.read(network, tried[-1], layout, key), tried[-1])]
+    readings = [one for one in readings if one[0].logits] or readings
+    shapes = [one or weights.square(target.layers[0].weight.shape[1]) for target, one in readings]
+    if readings[0][0].layers and len({*map(math.prod, shapes)}) > 1:
+        choices = " or ".join("×".join(map(str, one)) for one in shapes)
+        raise InputError(f"The network may take pictures of {choices}: say which by the shape (--shape H W C).")
+    return readings[0][0], shapes[0]
+
+
+def loaded(both, shape, skip, resize, turn):
+    """The Pictures of both sides, sources with what to call them, read in a way."""
+    return [pictures.load(source, shape, what, skip, resize, turn) for source, what in both]
 
 
 def state_for(network, optimizer, layers, shape, layout):
@@ -97,9 +164,10 @@ def state_for(network, optimizer, layers, shape, layout):
     return state
 
 
-def check_settings(loss, level, limit, steps, seed):
+def check_settings(loss, level, limit, steps, seed, resize):
     """Raise InputError unless these settings of `audit` are such that it can use."""
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
+    choose("The way to resize", resize, ("auto", "crop", "squash"))
     if not 0 < level < 1:
         raise InputError(f"The level is {level}: give a chance of a false alarm between 0 and 1.")
     if not limit >= 0:
@@ -116,7 +184,7 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def case_of(target, start, sides, shape, normalisation, loss, steps, seed):
+def case_of(target, start, shape, normalisation, loss, steps, seed, classes, sides):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
     centred = normalisation[2]
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
@@ -128,7 +196,7 @@ def case_of(target, start, sides, shape, normalisation, loss, steps, seed):
     loss = loss if loss != "auto" else "cross_entropy" if outputs > 1 else "logistic"
     recipe = networks.Recipe(tuple(len(layer.weight) for layer in target.layers[:-1]), loss, 0.0, centred=centred)
     alone, together = (tuple(part - mean for part in seen) for mean in (own, both))
-    labels = pictures.numbered(sides, outputs)
+    labels = pictures.numbered(sides, outputs, classes)
 
     def shown(x):
         return (x + own) * deviation + mean
@@ -140,8 +208,8 @@ def outputs_of(logits, x):
     """How many outputs a network has; InputError if it cannot take a picture x (1, d)."""
     try:
         return logits(x).shape[1]
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # of a stranger's code
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"The network does not take these pictures ({reason}): give those it is for.") from error
 
 
@@ -170,33 +238,81 @@ def ran(stage, limit, progress):
     return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-def doubt_of(case, outcomes, raw, layout):
-    """Why a finding of nothing may be worth nothing, with what fits the training pictures better; and if anything does.
+def seen(load, asked, resize, turn, normalisation, layout):
+    """How the trainer saw pictures: the sides, their stages.Case, the fit.Better or None, crop or squash, and notes.
 
-    The first is empty where the network classifies enough of the training pictures, `raw` (m, d) in [0, 1].
+    `load` and `asked` give the sides by how they are resized and turned, and the Case of sides. With `resize` auto they
+    are cut, unless squashed ones fit the network better.
     """
+    notes = []
+    for manner in ("crop", "squash") if resize == "auto" else [resize]:
+        sides = load(manner, turn)
+        done, case = pictures.notes_on(*sides), asked(sides)
+        better = better_of(case, readings(load, sides, manner, turn), normalisation, layout)
+        if resize != "auto" or manner == "squash" or not better or SQUASH not in better.way.option:
+            break
+        notes = [f"Pictures were squashed, as that fits the network better than cutting them ({said(better)})."]
+    return sides, case, better, manner, notes + done
+
+
+def readings(load, sides, manner, turn):
+    """The ways in which `load` can read files, for fit.ways: the given one, and those that give other pictures.
+
+    `sides` were read in the `manner` crop or squash, and turned by EXIF or not.
+    """
+    found, names = [("", "", torch.cat([side.images for side in sides]))], [side.names for side in sides]
+    if not any(side.notes for side in sides):  # nothing was done to them
+        return found
+    manners = {manner: "", "crop": "pictures cut to their middle square", "squash": "pictures squashed"} | {manner: ""}
+    turns = {turn: ("", ""), (not turn): ("pictures turned by EXIF", "no --unturned")}
+    if turn:
+        turns[False] = "pictures not turned by EXIF", "--unturned"
+    for (size, name), (way, words) in [*itertools.product(manners.items(), turns.items())][1:]:
+        with contextlib.suppress(InputError):
+            other = load(size, way)
+            pixels = torch.cat([side.images for side in other])
+            if [side.names for side in other] == names and not any(torch.equal(pixels, one) for *_, one in found):
+                option = " ".join(filter(None, (f"--resize {size}" if name else "", words[1])))
+                found.append((" and ".join(filter(None, (name, words[0]))), option, pixels))
+    return found
+
+
+def better_of(case, given, normalisation, layout):
+    """The fit.Better of a case, or None where nothing fits its pictures better, or classes or outputs are not known."""
+    if case.logits is None or case.labels[0] is None:
+        return None
+    outputs = outputs_of(case.logits, case.sides[0][:1])
+    if outputs == case.sides[0].shape[1]:  # an autoencoder
+        return None
+    layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
+    return fit.better(case.logits, fit.ways(given, case.shape, normalisation, layouts), case.labels, outputs > 1)
+
+
+def said(better):
+    """The p-value of a fit.Better in words."""
+    return f"{report.stated(better.p)} after Holm's correction"
+
+
+def doubt_of(outcomes, better, case, sides, classes):
+    """Why a finding of nothing may be worth nothing: what fits better, by its option; and if anything does.
+
+    The sentence is empty where the network classifies enough of the training pictures.
+    """
+    if better:
+        name, option = better.way.name, better.way.option
+        if better.order:
+            listed = ["-"] * (max(better.order.values()) + 1)
+            names = pictures.order_of(sides, outputs_of(case.logits, case.sides[0][:1]), classes)
+            for kind, output in better.order.items():
+                listed[output] = str(names[kind])
+            name, option = "another order of the classes", f"--classes {shlex.join(listed)}"
+        before, after = better.shares
+        gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
+        return f"The pictures fit the network better with {name} ({said(better)}){gain}: give {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
         return "", False
-    x, labels = case.sides[0], case.labels[0]
-    other = "HWC" if layout == "CHW" else "CHW"
-    tried = {
-        "pixels as they are, from 0 to 1": raw,
-        "a mean and a deviation of 0.5": 2 * raw - 1,
-        "pixels from 0 to 255 (a deviation of 1/255)": 255 * raw,
-        "the mean of the training pictures taken off (centred)": x - x.mean(0),
-        f"the layout {other}": weights.flattened(weights.batched(x, case.shape, layout), other),
-    }
-    shares = {name: share_of(case.logits(rows), labels) for name, rows in tried.items()}
-    best = max(shares, key=shares.__getitem__)
-    better = shares[best] > accuracy + 0.1
     return (
         f"The network classifies only {accuracy:.0%} of the training pictures correctly: it was not trained to the end,"
-        f" or its normalisation is another one{f'; with {best} it is {shares[best]:.0%}' if better else ''}."
-    ), better
-
-
-def share_of(outputs, labels):
-    """The share of pictures that outputs (n, K) get right; of one output, whichever class it calls the first."""
-    share = (stages.likeliest(outputs) == labels).double().mean().item()
-    return max(share, 1 - share) if outputs.shape[1] == 1 else share
+        " or its normalisation is another one."
+    ), False

@@ -1,5 +1,6 @@
 """The stages of an audit, thin calls of what the book has: structure, unmixing, stationarity, membership by loss."""
 
+import contextlib
 import functools
 import timeit
 from collections import namedtuple
@@ -10,6 +11,7 @@ import torch
 
 import audit.judge as judge
 import audit.states as states
+from audit.weights import Whole
 from utils import measures, networks
 from utils.attacks import checkpoints, decoreco, known_start, starts, unmixing
 from utils.attacks.contract import Released
@@ -40,6 +42,7 @@ class Case(NamedTuple):
     seed: int
     shown: Callable  # rows as the network sees them (n, d) -> pictures, mostly in [0, 1]
     state: states.State = states.State()  # of the optimiser
+    module: Whole | None = None  # where its layers are not all that it computes
 
     @property
     def released(self):
@@ -63,6 +66,8 @@ class Outcome(NamedTuple):
     facts: dict = {}  # what else there is to say, for JSON
 
 
+# Outputs (n, K) of both sides, labels or the likeliest classes (n,), masks of what is right or None, and a sentence.
+Classified = namedtuple("Classified", "outputs labels right note")
 Stage = namedtuple("Stage", "name expected run")  # what can be run: its seconds, and a function () -> Outcome
 
 
@@ -77,23 +82,24 @@ def rate():
 def planned(case):
     """The Stages for a Case, the fast ones first."""
     stages = [Stage(BY_LOSS, 1.0, functools.partial(by_loss, case))] if case.logits else []
+    if case.state.refusal:
+        stages.append(Stage(UNREAD, 0.0, functools.partial(refuse, case.state.refusal)))
     if not case.layers:
         return stages
-    look, unmixing_once, step = costs(case)
+    look, unmixing_once, moving = costs(case)
     first = case.released._replace(network=case.layers[:1])
     layers = {"W₁": (look, lambda: (first, None, None))}
     if case.start:  # whose factor α takes some rounds
         layers["the change of W₁"] = 15 * look, functools.cache(lambda: change_of(case, first))
     if case.state.entry:
         layers[case.state.entry] = 15 * look, functools.cache(lambda: moment_of(case, first))
-    if case.state.refusal:
-        stages.append(Stage(UNREAD, 0.0, functools.partial(refuse, case.state.refusal)))
     for name, (seconds, of) in layers.items():
         stages.append(Stage(f"structure of {name}", 0.2 + seconds, functools.partial(structure, case, name, of)))
     for name, (_, of) in layers.items():
-        stages.append(Stage(f"unmixing of {name}", 0.5 + unmixing_once, functools.partial(unmixed, case, name, of)))
+        once = unmixing_once if tells(case, of) else 0.0
+        stages.append(Stage(f"unmixing of {name}", 0.5 + once, functools.partial(unmixed, case, name, of)))
     if case.logits and len(case.layers) > 1:
-        stages.append(Stage("stationarity", 1 + look + case.steps * step, functools.partial(stationary, case)))
+        stages.append(Stage("stationarity", 1 + look + moving, functools.partial(stationary, case)))
     return stages
 
 
@@ -115,7 +121,7 @@ def refuse(sentence):
 
 
 def costs(case):
-    """About how many seconds one look at the first layer, its unmixing, and a step of stationarity take here."""
+    """About how many seconds one look at the first layer, its unmixing, and stationarity take here."""
     m, few = len(case.sides[0]), len(case.sides[0]) <= unmixing.FEW
     (rows, columns), (height, width, channels) = case.layers[0].weight.shape, case.shape
     least = min(rows, columns)
@@ -123,8 +129,18 @@ def costs(case):
     details = 8 * channels * height * width  # numbers of a picture that unmixing looks at
     unmixing_once = 6 * m * m * details * (STARTS * EVALUATIONS[0] if few else EVALUATIONS[1])
     sizes = [(least, rows), *(tuple(layer.weight.shape) for layer in case.layers[1:])]
-    step = 2 * m * sum(12 * a * b + 100 * (a + b) for a, b in sizes)
-    return look / rate(), unmixing_once / rate(), step / rate()
+    steps = case.steps * 2 * m * sum(12 * a * b + 100 * (a + b) for a, b in sizes)
+    matching = 5 * 2 * 2 * m * sum(map(len, case.sides)) * details  # of what came back with both sides
+    return look / rate(), unmixing_once / rate(), (steps + matching) / rate()
+
+
+def tells(case, of):
+    """Whether a first layer has enough neurons and pixels to tell its pictures, or shows another number of them."""
+    if len(case.sides[0]) <= unmixing.MOST * min(case.layers[0].weight.shape):
+        return True
+    with contextlib.suppress(InputError):
+        return bool(unmixing.read(of()[0]))
+    return False
 
 
 def structure(case, name, of):
@@ -211,30 +227,43 @@ def likeliest(outputs):
     return outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
 
 
-def by_loss(case):
-    """Whether the loss of training pictures is smaller than that of held-out ones."""
-    outputs, labels, note, facts = [case.logits(x) for x in case.sides], case.labels, "", {}
-    one_output = outputs[0].shape[1] == 1
+def classified(case):
+    """What a network makes of both sides' pictures, Classified; InputError if its outputs are no classes."""
+    outputs, labels, right, note = [case.logits(x) for x in case.sides], case.labels, None, ""
     if not all(part.isfinite().all() for part in outputs):
         raise InputError("The outputs of the network are not finite for these pictures: check their normalisation.")
     if outputs[0].shape[1] == case.sides[0].shape[1]:
         raise InputError("The outputs are as many as the values of a picture, as an autoencoder's are, and no classes.")
-    if labels[0] is not None:
-        right = [likeliest(z) == part for z, part in zip(outputs, labels)]
-        if one_output and torch.cat(right).double().mean() < 0.5:
-            labels, right = tuple(1 - part for part in labels), [~part for part in right]
-            note = " The two classes were exchanged, as the network has them so."
+    if labels[0] is None:
+        return Classified(outputs, [*map(likeliest, outputs)], right, note)
+    right = [likeliest(z) == part for z, part in zip(outputs, labels)]
+    if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
+        labels, right = tuple(1 - part for part in labels), [~part for part in right]
+        note = " The two classes were exchanged, as the network has them so."
+    return Classified(outputs, labels, right, note)
+
+
+def losses(case, outputs, labels):
+    """The loss of every picture, from outputs (n, K) and labels (n,): (n,)."""
+    one_output = outputs.shape[1] == 1
+    kind = ("square" if case.recipe.loss == "square" else "logistic") if one_output else "cross_entropy"
+    return LOSSES[kind].value(outputs, labels)
+
+
+def by_loss(case):
+    """Whether the loss of training pictures is smaller than that of held-out ones."""
+    outputs, labels, right, note = classified(case)
+    facts, sentence = {}, "The classes are not known, so the loss of the likeliest class was taken."
+    if right is not None:
         facts["accuracy"] = ours, theirs = [part.double().mean().item() for part in right]
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
-    else:
-        labels = [*map(likeliest, outputs)]
-        sentence = "The classes are not known, so the loss of the likeliest class was taken."
-    kind = ("square" if case.recipe.loss == "square" else "logistic") if one_output else "cross_entropy"
-    values = [LOSSES[kind].value(*one) for one in zip(outputs, labels)]
+    values = [losses(case, *one) for one in zip(outputs, labels)]
     facts["losses"] = [part.tolist() for part in values]
     score = judge.scored([-part for part in values], case.labels)
-    comparisons = (judge.of_area("loss", score),)
-    return Outcome(BY_LOSS, "ran", sentence + note, comparisons=comparisons, score=score, facts=facts)
+    comparisons = [judge.of_area("loss", score)]
+    if "accuracy" in facts:
+        comparisons.append(judge.of_count("classified correctly", *right))
+    return Outcome(BY_LOSS, "ran", sentence + note, comparisons=tuple(comparisons), score=score, facts=facts)
 
 
 def agreement(outcomes, shape):

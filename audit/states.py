@@ -44,6 +44,8 @@ def read(sources, layers, shape, layout):
         name, is_file = (Path(source).name, True) if isinstance(source, str | Path) else ("The dict", False)
         for where, state in states_in(weights.tensors(source) if is_file else source, name):
             try:
+                if not layers:
+                    raise InputError(f"It is a state of other layers, {LIKELY}.")
                 found.append(of_one(state, layers, shape, layout, where))
             except (InputError, AttributeError, KeyError, TypeError) as error:  # or a state of another make
                 refusals.append(f"{where}: {error if isinstance(error, InputError) else SPLIT}")

@@ -9,19 +9,32 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
+from torch.serialization import safe_globals
 
 from utils import networks
 from utils.errors import InputError, choose
 from utils.networks import Layer
 
+scalar = np.float64(0).__reduce__()[0]  # by which numpy's numbers are pickled
+NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"),
+           *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?"))]  # fmt: skip
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
 PART = re.compile(rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])")
 SHARD = re.compile(r"-\d+-of-\d+\.\w+$|(model|optim)_states\.pt$|\.distcp$")
 SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
+
+
+class Whole(NamedTuple):
+    """A network as it computes."""
+
+    module: torch.nn.Module  # in eval mode
+    takes: Callable  # pictures as it sees them, rows (n, d) -> what it takes
+    before: torch.nn.Module | None = None  # from before the training
 
 
 class Target(NamedTuple):
@@ -31,6 +44,8 @@ class Target(NamedTuple):
     layers: tuple  # of Layers in double precision: all, or the first one alone; empty if that is not fully connected
     logits: Callable | None  # pictures as it sees them (n, d) -> outputs (n, K); None if only a part could be read
     notes: list  # sentences on what could not be read
+    normalisation: tuple | None = None  # mean and deviation of pixels, (1,) or (C,), where the file holds them
+    module: Whole | None = None  # where these layers are not all
 
 
 def square(inputs):
@@ -42,64 +57,83 @@ def square(inputs):
     return None
 
 
-def read(network, shape=None, layout="CHW"):
+def read(network, shape=None, layout="CHW", key=None):
     """The Target that is a file (.pth, .pt, .safetensors), a state dict, a torch module, or a function of pictures.
 
     Or our own Layers, which take pictures as (H, W, C). With no `shape` (H, W, C), the first layer must take square
     pictures. `layout` says how the trainer flattened them, CHW as torch does or HWC; the Target takes HWC. A function
-    takes a batch (n, C, H, W) and gives (n, K). InputError if nothing can be read.
+    takes a batch (n, C, H, W) and gives (n, K). Of several networks in a file `key` names one. InputError if nothing
+    can be read.
     """
+    if key is not None and not isinstance(network, str | Path | Mapping):
+        raise InputError("A key names one of several networks in a file or a state dict: leave it away here.")
     if isinstance(network, torch.nn.Module):
         return of_module(network, shape, layout)
     if callable(network):
         note = "The network is a function: only its outputs were looked at."
-        return Target(getattr(network, "__name__", "a function"), (), of_function(network, shape), [note])
+        return Target(getattr(network, "__name__", "a function"), (), of_function(network, taking(shape)), [note])
     name = Path(network).name if isinstance(network, str | Path) else "a state dict"
     state = tensors(network) if isinstance(network, str | Path) else network
+    normalisation = None
     if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
         layers, note = networks.change(tuple(state), lambda part: part.cpu().double()), ""
     else:
-        layers, note = layers_of(whole(named(state, name), name), name, shape)
+        path, parts = chosen(state, name, key)
+        parts, normalisation = normalised({part: checked(one, f"{name}: {part}") for part, one in parts.items()})
+        layers, note = layers_of(whole(parts, name), name, shape)
+        name = f"{path} of {name}" if path else name
         shape = shape or square(layers[0].weight.shape[1])
         columns = flattened(batched(layers[0].weight, shape, choose("The layout", layout, ("CHW", "HWC"))), "HWC")
         layers = layers[0]._replace(weight=columns), *layers[1:]
     logits = None if note else lambda x: networks.forward(layers, x)[1][-1]
-    return Target(name, layers, logits, [note] if note else [])
+    return Target(name, layers, logits, [note] if note else [], normalisation)
 
 
-def of_function(function, shape):
-    """The logits of a function that takes a batch (n, C, H, W) in single precision."""
-    if shape is None:
-        raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
+def of_function(function, takes):
+    """The logits of a function of what `takes` makes of rows (n, d)."""
 
     @torch.no_grad()
     def logits(x):
-        outputs = [function(some) for some in batched(x, shape, "HWC").float().contiguous().split(256)]
-        return torch.cat(outputs).flatten(1).double()
+        return torch.cat([function(takes(some)) for some in x.split(256)]).flatten(1).double()
 
     return logits
 
 
+def taking(shape, layout=None):
+    """What makes of rows (n, d) a batch (n, C, H, W) in single precision, flattened if a `layout` says how."""
+    if shape is None:
+        raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
+
+    def takes(x):
+        batch = batched(x, shape, "HWC").float().contiguous()
+        return flattened(batch, layout) if layout else batch
+
+    return takes
+
+
 def of_module(module, shape, layout):
     """The Target that is a torch module: its layers, if fully connected, and its own outputs."""
-    name, module = type(module).__name__, copy.deepcopy(module).cpu().eval()
+    name, module = type(module).__name__, copy.deepcopy(module).cpu().float().eval()
     try:
         target = read(dict(module.state_dict()), shape, layout)
-    except InputError as error:
-        note = f"Of the network only the outputs were looked at, as its weights were refused: {error}"
+        if target.normalisation:  # the module sees other pictures than its layers
+            raise InputError("It normalises pictures itself.")
+    except InputError:
+        note = "No first layer of the module was read, so no picture was reconstructed: membership alone was asked."
         target = Target(name, (), None, [note])
     flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
     shape = shape or (square(target.layers[0].weight.shape[1]) if target.layers else None)
-    own = of_function((lambda x: module(flattened(x, layout))) if flat else module, shape)
+    takes = taking(shape, layout if flat else None)
+    own = of_function(module, takes)
     if target.logits:
         probe = torch.rand(8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         ours, theirs = target.logits(probe), own(probe)
         if ours.shape != theirs.shape or (ours - theirs).norm() > LOOK * theirs.norm():
             target = target._replace(logits=None)
     if target.layers and not target.logits:
-        note = "The module is more than layers with ReLUs between them: only its first layer and outputs were used."
+        note = "The module is more than layers with ReLUs between them: only its first layer was read."
         target = target._replace(layers=target.layers[:1], notes=[note])
-    return target._replace(name=name, logits=own)
+    return target._replace(name=name, logits=own, module=None if target.logits else Whole(module, takes))
 
 
 def batched(rows, shape, layout):
@@ -123,27 +157,75 @@ def tensors(path):
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with warnings.catch_warnings(action="ignore"):  # of layouts that `checked` refuses
+        with warnings.catch_warnings(action="ignore"), safe_globals(NUMBERS):  # of layouts that `checked` refuses
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        kind = "safetensors" if path.suffix == ".safetensors" else "tensors alone; code in it, if any, was not run"
-        raise InputError(f"{path} is not a file of {kind}: save the network's state_dict().") from error
+        raise InputError(f"{path} {unread(path, str(error))}.") from error
 
 
-def named(state, source):
-    """The tensors {name: tensor} of a state dict or a checkpoint that holds one; InputError if they are no reals."""
+def unread(path, reason):
+    """Why torch or safetensors did not read a file, from the `reason` that they gave: the rest of a sentence."""
+    if path.suffix == ".safetensors":
+        return "is not a file of safetensors: save the network's state_dict()"
+    if kind := re.search(r"GLOBAL ([\w.]+)", reason):
+        what = re.sub("numpy.*_reconstruct", "numpy.ndarray", kind[1])
+        held = f"is not a file of tensors alone: it holds an object ({what}), and no code of a file is run"
+        return f"{held}; save the network's state_dict() without it"
+    if "Unsupported operand 149" in reason:
+        return "was pickled by protocol 4 or later, which is not read: call torch.save without pickle_protocol"
+    return "is not a file of tensors alone; code in it, if any, was not run: save the network's state_dict()"
+
+
+def chosen(state, source, key=None):
+    """Where in a checkpoint a network is, "" for the file's own, and its {name: tensor}; InputError if none or several.
+
+    A `key` is the place of one, or what its names begin with before a dot.
+    """
     if not isinstance(state, Mapping):
         kind = type(state).__name__
         raise InputError(f"{source} holds a {kind}, not named weights: save the network's state_dict().")
     inside = networks_in(state)
-    if len(inside) > 1:
-        choices = ", ".join(name or "the file's own" for name in inside)
-        raise InputError(f"{source} holds {len(inside)} networks ({choices}): save the state_dict() of one alone.")
-    state = next(iter(inside.values()), state)
-    parts = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
-    if not parts:
+    parts = {path: {str(name): part.detach() for name, part in of.items() if torch.is_tensor(part)}
+             for path, of in (inside or {"": state}).items()}  # fmt: skip
+    flat = {f"{path}.{name}".lstrip("."): part for path, of in parts.items() for name, part in of.items()}
+    if not flat:
         raise InputError(f"{source} holds no tensor: save the network's state_dict().")
-    return {name: checked(part, f"{source}: {name}").cpu() for name, part in parts.items()}
+    if kernel := next((name for name, part in flat.items() if re.search(r"(^|[./])kernel$", name)), ""):
+        mend = "give their transposes as weights, such as Dense_0.weight and Dense_0.bias, and the layout HWC"
+        raise InputError(f"{source} holds {kernel}, as Flax and Keras save networks: {mend}.")
+    if key is None and len(inside) > 1:
+        choices = ", ".join(path or "the file's own: ." for path in inside)
+        mend = "name one by --key, or save the state_dict() of one alone"
+        raise InputError(f"{source} holds {len(inside)} networks ({choices}): {mend}.")
+    if key is None:
+        return next(iter(parts.items()))
+    for place in (key.strip("."), f"{next(iter(parts))}.{key}".strip(".")):  # of names, or of those of one alone
+        if place in parts:
+            return place, parts[place]
+        found = {name[len(place) + 1 :]: part for name, part in flat.items() if name.startswith(f"{place}.")}
+        if found:
+            return place, found
+    keys = inside if len(inside) > 1 else dict.fromkeys(name.split(".")[0] for of in parts.values() for name in of)
+    raise InputError(f"{source} holds no network {key}: give one of {listed(path or '.' for path in keys)} as the key.")
+
+
+def listed(names, most=6):
+    """Names in a sentence, the first few and how many there are more."""
+    names = [*names]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def normalised(state):
+    """The tensors of a state dict but for the mean and deviation of pixels, such as normalize.mean; and these or None.
+
+    Both are a number, or one for each channel.
+    """
+    for name, mean in state.items():
+        for other in {re.sub("mean$", word, name) for word in ("std", "deviation")} & state.keys() - {name}:
+            if mean.numel() in (1, 3) and state[other].shape == mean.shape:
+                rest = {one: part for one, part in state.items() if one not in (name, other)}
+                return rest, (mean.double().flatten(), state[other].double().flatten())
+    return state, None
 
 
 def networks_in(state, path=""):
@@ -190,17 +272,13 @@ def layers_of(state, source, shape):
         raise InputError(f"{source} has no matrix of weights: save the state_dict() of a fully connected network.")
     for name, part in many.items():
         if part.dim() > 2:
-            read = "and these attacks read fully connected layers"
-            raise InputError(
-                f"{source} has a convolution, {name} of {'×'.join(map(str, part.shape))}, {read}: give the network as "
-                "a Python function, for membership by loss."
-            )
+            what = "a convolution" if name.endswith("weight") else "more than matrices"
+            read = "and these attacks read fully connected layers: name the function that builds the network (--model)"
+            raise InputError(f"{source} has {what}, {name} of {'×'.join(map(str, part.shape))}, {read}.")
     order, chain = in_order(many, source, shape)
     if not many[order[0]].any():
         raise InputError(f"{source}: {order[0]} is zero everywhere: give a trained network.")
-    heads = {name: name.rpartition(".")[0] for name in order}  # fc1.weight has fc1.bias
-    siblings = {name: f"{head}.bias" if head else name.replace("weight", "bias") for name, head in heads.items()}
-    layers = []
+    siblings, layers = {name: bias_of(name, state) for name in order}, []
     for name, sibling in siblings.items():
         bias = state.get(sibling)
         if bias is not None and bias.shape != many[name].shape[:1]:
@@ -211,8 +289,17 @@ def layers_of(state, source, shape):
     rest = [name for name, part in state.items() if name not in used and (part.is_floating_point() or part.dim())]
     if chain and not rest:
         return tuple(layers), ""
-    why = f"{rest[0]} is no part of a fully connected layer" if rest else "the shapes behind it do not follow"
+    why = f"{listed(rest)} {'are no parts' if rest[1:] else 'is no part'} of a fully connected layer" if rest else ""
+    why = why or "the shapes behind it do not follow"
     return (layers[0],), f"Only the first layer of {source} was read, as {why}; its outputs are not known."
+
+
+def bias_of(name, state):
+    """The name of the bias of a weight in a state dict: fc1.weight has fc1.bias, and W1 has b1; "" for none."""
+    head, _, last = name.rpartition(".")
+    letter = re.sub(r"^[Ww](?=[\d_]*$)", "b", last)
+    names = (f"{head}.bias" if head else name.replace("weight", "bias"), f"{head}.{letter}".lstrip("."))
+    return next((one for one in names if one in state and one != name), "")
 
 
 def in_order(matrices, source, shape):
@@ -247,6 +334,7 @@ def in_order(matrices, source, shape):
         size = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
         raise InputError(f"{source} has {sizes}: none of these takes {size}; check the network and the pictures.")
     if len(first) > 1:
-        choices = f"{source} has {len(first)} matrices that take such pictures ({', '.join(first[:4])})"
-        raise InputError(f"{choices}, as two networks have: save the state_dict() of one alone.")
+        choices = f"{source} has {len(first)} matrices that take such pictures ({listed(first, 4)})"
+        mend = f"name one by what comes before a dot (--key {first[0].split('.')[0]}), or save its state_dict() alone"
+        raise InputError(f"{choices}, as two networks have: {mend}.")
     return first, False

@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lab.speed import counted
 from utils import networks
 from utils.attacks import bilevel, starts
-from utils.kernels import layers, naive, step
+from utils.kernels import contrast, layers, naive, step
 from utils.kernels.coefficients import Signed
+from utils.kernels.products import LIBRARY, multiply_by
 from utils.kernels.residual import Stationarity
 
 PRODUCTS = "mm", "bmm", "addmm", "baddbmm"
@@ -39,7 +40,7 @@ def products(function):
 
 def evaluation(version, n, width, dtype):
     """A step of n candidates in one version, at a network 3072-width-width-1 behind fifty photographs; and a note."""
-    victim, dtype = regression(width, epochs=500), getattr(torch, dtype)
+    victim, dtype = regression(width, epochs=500), torch.float64 if dtype == "float64" else torch.float32
     network = networks.change(victim.network, lambda p: p.to(dtype))
     x, coefficients = normal(n).to(dtype), torch.linspace(-1, 1, n, dtype=dtype, device=DEVICE)
     if version == "plain":
@@ -57,11 +58,11 @@ def replayed(function):
     return lambda: graph().replay()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"] + ["tf32"] * (DEVICE.type == "cuda"))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"] + ["tf32"] * (DEVICE.type == "cuda"))
 @pytest.mark.parametrize("version", ["pixels", "coordinates", "products", "plain"])
 @pytest.mark.parametrize("n", [50, 200, 500, 1000])
 def test_step(n, version, dtype, measure, rounding):
-    function, note = evaluation(version, n, 1000, dtype.replace("tf", "float"))
+    function, note = evaluation(version, n, 1000, dtype)
     flops = counted(function)
     if version == "products":
         function = products(function)
@@ -107,13 +108,35 @@ def test_hypergradient(version, measure):
         measure(plain_product(victim, x), "hypergradient", version, scale=steps, note=note, **about)
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64"] + ["bfloat16", "tf32"] * (DEVICE.type == "cuda"))
-def test_limits_product(kind, measure, rounding):
-    """What the machine can do at most: the product of two large matrices."""
-    rounding(kind)
+@pytest.mark.skipif(DEVICE.type == "cuda" or LIBRARY == "mkl", reason="needs a processor for oneDNN")
+@pytest.mark.parametrize("version", ["mkl", "onednn", "bfloat16"])
+@pytest.mark.parametrize("kernel", ["step in pixels", "step in the span", "search of unmixing"])
+def test_products(kernel, version, measure, rounding, request):
+    """The same step, or three of unmixing, with products by either library, and with rounded factors."""
+    request.addfinalizer(partial(multiply_by, multiply_by("mkl" if version == "mkl" else "onednn")))
+    rounding(version)
+    if kernel == "search of unmixing":
+        rows, details = torch.eye(500, dtype=torch.float64), contrast.details(normal(500).float(), (32, 32, 3))
+        function, size = partial(contrast.minimise, rows, details, 0.1, 3, 3), {"images": 500}
+    else:
+        space, size = {"step in pixels": "pixels", "step in the span": "coordinates"}[kernel], {"candidates": 1000}
+        function, _ = evaluation(space, 1000, 1000, "float32")
+    measure(function, kernel, version, size, "float32")
+
+
+TENSORS = ["float32", "float64", "bfloat16"]
+KINDS = TENSORS if DEVICE.type == "cpu" else [*TENSORS, "tf32"]
+LIMITS = [(kind, "torch") for kind in KINDS] + [(kind, "numpy") for kind in KINDS[:2]] * (DEVICE.type == "cpu")
+
+
+@pytest.mark.parametrize("kind, library", LIMITS, ids="-".join)
+def test_limits_product(kind, library, measure, rounding):
+    """What the machine can do at most: the product of two large matrices, by any library that is at hand."""
+    rounding("tf32" if kind == "tf32" else "exact")
     n = 2048 if DEVICE.type == "cpu" else 8192  # a GPU is not busy with less
-    a, b = torch.rand(2, n, n, device=DEVICE).to(getattr(torch, kind, torch.float32))
-    measure(lambda: a @ b, "limits", kind, {"rows": n}, kind, apart=True, flops=2 * n**3)
+    factors = torch.rand(2, n, n, device=DEVICE).to(getattr(torch, kind, torch.float32))
+    a, b = factors.numpy() if library == "numpy" else factors
+    measure(lambda: a @ b, "limits", f"{kind} by {library}", {"rows": n}, kind, apart=True, flops=2 * n**3)
 
 
 def test_limits_copy(measure):

@@ -3,11 +3,14 @@
 import os
 import platform
 import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import torch
 from problems import DEVICE
+
+from utils.kernels.products import LIBRARY, rounded
 
 START, MINUTES = time.monotonic(), float(os.environ.get("MINUTES", "inf"))
 
@@ -50,10 +53,9 @@ def measure(benchmark):
 
 @pytest.fixture
 def rounding():
-    """A function that has a GPU round the factors of single-precision products to TF32, or not, until the test ends."""
-    before = torch.get_float32_matmul_precision()
-    yield lambda kind: torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
-    torch.set_float32_matmul_precision(before)
+    """A function that has the factors of single-precision products rounded as a kind says, until the test ends."""
+    with ExitStack() as stack:
+        yield lambda kind: stack.enter_context(rounded({"tf32": "TF32", "bfloat16": "bfloat16"}.get(kind, "exact")))
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
@@ -63,7 +65,7 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     processor = torch.cuda.get_device_name() if DEVICE.type == "cuda" else processor
     machine_info.clear()
     machine_info |= {"device": DEVICE.type, "processor": processor, "cores": os.cpu_count()}
-    machine_info |= {"threads": torch.get_num_threads(), "versions": versions}
+    machine_info |= {"threads": torch.get_num_threads(), "versions": versions, "products": LIBRARY}
 
 
 def pytest_benchmark_update_json(config, benchmarks, output_json):

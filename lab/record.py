@@ -17,6 +17,7 @@ from utils.errors import InputError, write
 from utils.trial import Row
 
 RESULTS = ROOT / "data" / "results"
+HOW = "threads", "device", "products"  # of the provenance of the cheapest run
 
 
 def printed(value):
@@ -50,7 +51,7 @@ def provenance(plan, done):
         images.setdefault(content["parameters"]["SEED"], set()).add(content["provenance"]["data_sha256"])
     return {
         "notebook": str(Path(run["notebook"]).relative_to(ROOT)),
-        "code": [{"commit": run["commit"], "runs": "all"} | {name: cheapest[name] for name in ("threads", "device")}],
+        "code": [{"commit": run["commit"], "runs": "all"} | {name: cheapest.get(name) for name in HOW}],
         "data_sha256_by_seed": {seed: sorted(hashes) for seed, hashes in images.items()},
         "versions": cheapest["versions"],
         "devices": sorted({each["device"] for each in all_of.values()}),

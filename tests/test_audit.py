@@ -1,5 +1,6 @@
 """The audit: networks and pictures of strangers, one null, one rule, and a report that holds what it says."""
 
+import argparse
 import io
 import json
 import os
@@ -23,7 +24,7 @@ import conftest
 from audit import audit as audited
 from audit import judge, pictures, report, stages, weights
 from audit.__main__ import FAULT, main
-from audit.run import network_for
+from audit.run import FROZEN, network_for
 from conftest import SHAPE, SIDE, Bomb, M
 from utils import images
 from utils.errors import InputError
@@ -63,6 +64,7 @@ def renamed(state, *names):
     return {f"{name}.{part}": state[f"{k}.{part}"] for k, name in zip((0, 2), names) for part in Layer._fields}
 
 
+MEAN = torch.full((1, 3, 1, 1), 0.25)
 ADAM = {"state": {0: {"exp_avg": drawn(WIDTH, 3 * SIDE**2)}}, "param_groups": [{"lr": 0.001}]}
 NAMINGS = {
     "by number": lambda state: state,
@@ -71,6 +73,9 @@ NAMINGS = {
     "ten and two": lambda state: renamed(state, "layers.2", "layers.10"),
     "a checkpoint": lambda state: {"epoch": 3, "model_state_dict": renamed(state, "module.0", "module.2")},
     "beside its optimiser": lambda state: {"module": state, "optimizer": ADAM, "mean": torch.rand(1, 3, 1, 1)},
+    "in one letter": lambda state: dict(zip(("W1", "b1", "W2", "b2"), state.values())),
+    "beside numbers of numpy": lambda state: {"model": state, "best": np.float64(0.9), "epoch": np.int64(3)},
+    "beside its normalisation": lambda state: {"normalize.mean": MEAN, "normalize.std": 2 * MEAN, **state},
     "half precision": lambda state: {name: part.half() for name, part in state.items()},
 }
 
@@ -129,8 +134,13 @@ REFUSED = {
     "two by prefix": (PREFIXED, "2 matrices that take such pictures [(].*, .*[)]"),
     "two in a checkpoint": (CHECKPOINT, "2 networks [(]model, model_ema[)]"),
     "two, deeper": ({"state": {"net": TWO[0]}, "teacher": {"module": TWO[1]}}, "2 networks [(].*, .*[)]"),
-    "one inside": (TWO[0] | {"ema": TWO[1]}, "2 networks [(]the file's own, ema[)]"),
+    "one inside": (TWO[0] | {"ema": TWO[1]}, "2 networks [(]the file's own: ., ema[)]: name one by --key"),
+    "a token": ({"cls_token": drawn(1, 1, 64), **GOOD}, "more than matrices, cls_token of 1×1×64.*--model"),
+    "Flax": ({"params": {"Dense_0": {"kernel": drawn(300, 60)}}}, "holds params.Dense_0.kernel, as Flax and Keras"),
     "a mask": (TWO[0] | {"0.mask": drawn(60, 300)}, "2 matrices that take such pictures"),
+    "an object": ({"model": TWO[0], "a": argparse.Namespace(x=1)}, "it holds an object [(]argparse.Namespace[)]"),
+    "an array": ({"model": TWO[0], "history": np.zeros(3)}, "it holds an object [(]numpy.ndarray[)]"),
+    "protocol 4": (TWO[0], "was pickled by protocol 4 or later"),
     "one alphabet": (SAME, "2 matrices that take such pictures"),
 }
 
@@ -138,9 +148,44 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_other_weights_are_refused_in_one_sentence(kind, tmp_path):
     state, said = REFUSED[kind]
-    torch.save(state, tmp_path / "net.pth")
-    with pytest.raises(InputError, match=f"^net.pth.*{said}"):
+    torch.save(state, tmp_path / "net.pth", pickle_protocol=4 if kind == "protocol 4" else 2)
+    with pytest.raises(InputError, match=f"^({tmp_path}/)?net.pth.*{said}"):
         weights.read(tmp_path / "net.pth")
+
+
+DEEP = {"state": {"net": TWO[0]}, "teacher": {"module": TWO[1]}}
+OWN = TWO[0] | {"ema": TWO[1]}
+
+
+@pytest.mark.parametrize("state, key, second", [
+    (CHECKPOINT, "model", 0), (CHECKPOINT, "model_ema", 1), (PREFIXED, "model", 1), ({"x": PREFIXED}, "init", 0),
+    (DEEP, "teacher", 1), (DEEP, "state.net", 0), (OWN, ".", 0), (OWN, "ema", 1),
+])  # fmt: skip
+def test_a_key_chooses_one_of_several_networks(state, key, second, tmp_path):
+    torch.save(state, tmp_path / "net.pth")
+    found = weights.read(tmp_path / "net.pth", layout="HWC", key=key)
+    assert torch.equal(found.layers[0].weight, TWO[second]["0.weight"].double()) and not found.notes
+    with pytest.raises(InputError, match="^net.pth holds no network other: give one of .*, .* as the key[.]$"):
+        weights.read(tmp_path / "net.pth", key="other")
+    with pytest.raises(InputError, match="A key names one of several networks in a file"):
+        weights.read([torch_network(), abs][second], key=key)
+
+
+def test_the_normalisation_of_a_file_is_used_unless_another_is_given(sides, mixing):
+    held = mixing | {"normalize.mean": MEAN, "normalize.std": 2 * MEAN}
+    for given, mean in (({}, [0.25] * 3), ({"mean": 0.0, "deviation": 1.0}, 0.0)):
+        content = checked(audit(held, *sides, steps=1, **given))
+        assert content["settings"]["mean"] == mean
+        assert ("The mean is that in the network's file: 0.25, 0.25, 0.25." in content["warnings"]) == (not given)
+    assert checked(audit(mixing, *sides, steps=1))["settings"]["deviation"] == 1.0
+
+
+def test_a_frozen_first_layer_is_said_and_all_else_is_asked(sides):
+    before = torch_network().state_dict()
+    after = before | {"2.weight": before["2.weight"] + 1}
+    found = audit(after, *sides, before, steps=1)
+    assert FROZEN in checked(found)["warnings"] and found.status == report.FOUND_NOTHING
+    assert {"membership by loss", "structure of W₁"} <= {one["name"] for one in found.content["stages"]}
 
 
 def test_a_pruned_weight_is_read_with_its_mask():
@@ -165,6 +210,7 @@ LEFT = {
 @pytest.mark.parametrize("kind", LEFT)
 def test_names_that_were_not_understood_leave_the_outputs_unknown(kind):
     target = weights.read(LEFT[kind](torch_network().state_dict()))
+    assert kind != "layer norm" or "as 1.weight, 1.bias are no parts" in target.notes[0]
     assert target.logits is None and len(target.layers) == 1
     assert report.not_asked(target, [])[0].endswith("its outputs are not known.")
 
@@ -385,7 +431,14 @@ def test_a_function_is_audited_by_its_losses_alone(sides):
     assert (first["auc"], first["rate"], first["allowed"], first["of"], first["value"]) == (1.0, 0.01, 0, M, 1.0)
 
 
+def test_more_pictures_than_neurons_are_refused_at_once(sides):
+    found = audit(torch_network(width=M).state_dict(), *sides, steps=1)
+    one = next(one for one in checked(found)["stages"] if one["name"] == "unmixing of W₁")
+    assert one["state"] == "refused" and one["expected_seconds"] == 0.5 and "too few to tell 12" in one["said"]
+
+
 def test_a_stage_beyond_the_limit_is_skipped_and_said(sides, mixing):
+    assert audit(torch_network().state_dict(), *sides, limit=0.3).status == report.NO_ANSWER
     found = audit(mixing, *sides, limit=0.0)
     assert found.status == report.NO_ANSWER and "No attack could be run." in found.sentence
     assert "Membership by loss was skipped: It would take about 1 s" in found.sentence
@@ -486,6 +539,8 @@ OPTIONS = {
     "--mean 0.1 0.2": "The mean is",
     "--deviation 0": "it must be positive",
     "--before SELF": "The first layer is that of its start",
+    "--before BIASLESS": "A layer of the network has a bias that the start lacks",
+    "--key ema": "holds no network ema: give one of 0, 2 as the key.",
     "--before none.pth": "There is no file",
     "--before none-00001-of-00002.safetensors": "There is no file",
 }
@@ -509,7 +564,10 @@ def folders(sides, tmp_path):
 def test_bad_pictures_and_options_give_one_sentence(kind, folders, tmp_path, capsys):
     spoil, said = PICTURES.get(kind, (str, OPTIONS.get(kind)))
     spoil(sorted(folders[1].rglob("*.png"))[0])
-    words = [folders[0] if word == "SELF" else word for word in kind.split() if kind in OPTIONS]
+    bare = {name: part + 1 for name, part in torch_network().state_dict().items() if name != "0.bias"}
+    torch.save(bare, tmp_path / "bare.pth")
+    files = {"SELF": folders[0], "BIASLESS": tmp_path / "bare.pth"}
+    words = [files.get(word, word) for word in kind.split() if kind in OPTIONS]
     assert said in one_sentence([*folders, *words], tmp_path / "out", capsys)
 
 

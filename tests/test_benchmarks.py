@@ -24,10 +24,12 @@ def test_what_is_written_says_how_long_what_took_on_which_machine(tmp_path):
     ended = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
     assert re.search(r"^\d+ passed, .*deselected", ended.stdout, re.M), ended.stdout
     record = json.loads(path.read_text())
-    assert [*record["machine_info"]] == ["device", "processor", "cores", "threads", "versions"]
+    assert [*record["machine_info"]] == ["device", "processor", "cores", "threads", "versions", "products"]
     assert "commit_info" not in record and not any("data" in one["stats"] for one in record["benchmarks"])
     versions = checked(record["benchmarks"])
-    assert {"float32", "float64", "copy"} <= {*versions["limits"]} and sorted(versions["paper"]) == PAPER
+    assert {"float32 by numpy", "float64 by torch", "bfloat16 by torch", "copy"} <= {*versions["limits"]} and sorted(
+        versions["paper"]
+    ) == PAPER
     assert versions.get("threads", []) in (["1 thread", "2 threads"], [])  # on one core
     assert len({one["group"] for one in record["benchmarks"] if one["extra_info"]["kernel"] == "threads"}) <= 1
 

@@ -9,6 +9,7 @@ from utils import images, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.kernels import contrast, similarity, solvers
 from utils.kernels.coefficients import Signed
+from utils.kernels.products import rounded
 from utils.kernels.residual import Stationarity
 from utils.training import stationary
 
@@ -35,10 +36,8 @@ def moved(network, device, dtype):
 @pytest.fixture(params=PRECISIONS)
 def precision(request):
     """A precision's type and tolerance, while products are rounded as it says."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if request.param == "tf32" else "highest")
-    yield torch.float64 if request.param == "float64" else torch.float32, PRECISIONS[request.param]
-    torch.set_float32_matmul_precision(before)
+    with rounded({"tf32": "TF32"}.get(request.param, "exact")):
+        yield torch.float64 if request.param == "float64" else torch.float32, PRECISIONS[request.param]
 
 
 def residuals(victim, *to):

@@ -40,7 +40,8 @@ note("begin")
 while 0 < SEED < 100 and not os.path.exists("go"):
     time.sleep(0.05)
 assert SEED < 100, "The seed\\nis too large."
-provenance = {"device": "cpu", "threads": 1, "duration_seconds": 1.0 + SEED, "versions": {}, "data_sha256": "ab"}
+provenance = {"device": "cpu", "threads": 1, "products": "mkl", "duration_seconds": 1.0 + SEED}
+provenance |= {"versions": {}, "data_sha256": "ab"}
 rows = [dict(name="certificate/needed", seed=SEED, value=sums.double(SEED) + 1 / 3, baseline=0.25)]
 np.savez(PICTURES, pictures=np.arange(5))
 note("end")
@@ -306,7 +307,7 @@ def test_the_same_grid_is_planned_for_a_cluster(profile, tmp_path):
 def test_a_record_is_tidy_and_names_its_commit(made):
     text = (made / "data/results/g.json").read_text()
     about, head = json.loads(text), git(made, "rev-parse", "HEAD").strip()
-    assert about["code"] == [{"commit": head, "threads": 1, "device": "cpu", "runs": "all"}]
+    assert about["code"] == [{"commit": head, "threads": 1, "device": "cpu", "products": "mkl", "runs": "all"}]
     assert (about["runs"], about["notebook"]) == (2, "experiments/tiny.ipynb")
     assert about["cheapest"] == {"SEED": 0, "START": "random"}
     assert about["data_sha256_by_seed"] == {"0": ["ab"], "1": ["ab"]} and str(made) not in text

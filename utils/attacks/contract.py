@@ -88,11 +88,11 @@ def check_start(released, start, labels):
 
 
 @contextmanager
-def tuned(x, network, rounded=False):
+def tuned(x, network):
     """Where an attack runs: `step.tuned`; InputError if the memory is full, whoever fills it."""
     layers = () if isinstance(network, torch.nn.Module) else network  # of a module it is not known what it needs
     try:
-        with step.tuned(x, layers, rounded):
+        with step.tuned(x, layers):
             yield
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):

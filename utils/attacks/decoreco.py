@@ -19,6 +19,7 @@ from utils.errors import InputError, choose
 from utils.kernels import naive
 from utils.kernels.coefficients import RULES, Tied, best
 from utils.kernels.layers import change, flatten
+from utils.kernels.products import possible, rounded
 from utils.kernels.residual import Stationarity
 from utils.kernels.solvers import STEPS, words
 from utils.kernels.step import run
@@ -78,6 +79,7 @@ SETTINGS = {
     "adam": Settings(learning_rate=0.03, coefficient_rate=0.03, sharpness=100.0, softest=10.0, scale=0.0197),
     "projection": Settings(learning_rate=0.01, coefficient_rate=0.0, sharpness=30.0, softest=30.0, scale=0.0197),
 }
+EXACT = 0.1  # of the steps, the last ones: their products are not rounded
 Tuned = namedtuple("Tuned", "attack rate")  # the Attack with the smallest loss, and its learning rate
 
 
@@ -150,7 +152,7 @@ class Objective:
 def attack(
     released, start, *, rule="signed", labels=None, optimiser="adam", learning_rate=None, coefficient_rate=None,
     sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,
-    target=None, seed=0, dtype=torch.float32, progress=False, until=None, state=None,
+    target=None, seed=0, dtype=torch.float32, precision="TF32", progress=False, until=None, state=None,
 ) -> Attack:  # fmt: skip
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them.
 
@@ -160,9 +162,10 @@ def attack(
     Rates and the surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. With an
     orthonormal `basis` (d, r), as from `networks.span`, r coordinates move, at √(d/r) times a pixel's learning rate,
     which keeps the length of steps. A `target` takes the place of θ*, such as θ* − θ⁰ for a known start. λ starts at
-    `coefficients` (…, n), or is drawn from `seed`. Only iterates with the last α count: the first whose loss is at most
-    `tolerance` is returned, or else the one with the smallest loss. With `until` an attack stops after so many of its
-    `iterations`; a call given its `details.state` goes on. InputError if it diverges; of a batch, `stopped` says it.
+    `coefficients` (…, n), or is drawn from `seed`. Products have a `precision` of products.PRECISIONS, and are exact in
+    the last tenth of the steps. Only exact iterates with the last α count: the first whose loss is at most `tolerance`
+    is returned, or else the one with the smallest loss. With `until` an attack stops after so many of its `iterations`;
+    a call given its `details.state` goes on. InputError if it diverges; of a batch, `stopped` says it.
     """
     clock, x = time.perf_counter(), start.to(dtype)
     settings = settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness)
@@ -178,8 +181,8 @@ def attack(
     objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis, target)
     plan = settings.plan(optimiser, iterations, x)
     state = state or begin(x, draw(rule, x, seed) if coefficients is None else coefficients, iterations)
-    with tuned(x, objective.stationarity.network, rounded=True):
-        state = descend(objective, state, plan, optimiser, tolerance, until, progress)
+    with tuned(x, objective.stationarity.network):
+        state = descend(objective, state, plan, optimiser, tolerance, until, progress, precision)
     return result(objective, state, plan, tolerance, until, start, clock)
 
 
@@ -197,12 +200,14 @@ def begin(x, coefficients, iterations):
     return State(step, x, coefficients, x, coefficients, least, history, *memories)
 
 
-def descend(objective, state, plan, optimiser, tolerance, until, progress):
+def descend(objective, state, plan, optimiser, tolerance, until, progress, precision="exact"):
     """Step from a State until all has converged or diverged, or to the end, or `until` a step: the State there."""
     state, move = State(*(part.clone() for part in state)), STEPS[optimiser][0]
     projects, last, taken = optimiser == "projection", len(plan) - 1, int(state.step)
     end = until if until is not None and until < last else last + 1  # the last candidates have a loss, too
     final = plan[-1, 0]  # the α behind which losses count
+    precision = possible(precision, state.x.device)
+    rough = 0 if precision == "exact" else round((1 - EXACT) * last)  # steps whose losses do not count
 
     def step():  # reads and writes tensors of the state alone: a GPU captures it
         alpha, rate, coefficient_rate = plan.index_select(0, state.step.clamp_max(last))[0].unbind()
@@ -210,7 +215,8 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress):
         if projects:  # the best λ for the candidates, which may have diverged; found on the processor
             state.coefficients.copy_(objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3)))
         parts, x_gradient, coefficient_gradient = objective(state.x, state.coefficients)
-        state.keep(parts.total, (alpha == final) & (state.least > tolerance))  # what has converged stays
+        counts = (alpha == final) & (state.step[0] >= rough)
+        state.keep(parts.total, counts & (state.least > tolerance))  # what has converged stays
         move(state.x, x_gradient, state.x_memory, rate)
         move(state.coefficients, coefficient_gradient, state.coefficient_memory, coefficient_rate)
         state.step.add_(1)
@@ -218,7 +224,9 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress):
     graph = not (projects or objective.slow)
     with bar(end - 1, "DecoReco attack", progress) as shown:
         shown.update(taken)
-        run(step, state, end - taken, partial(state.ended, tolerance), shown.update, graph)
+        for digits, stop in {precision: min(rough, end), "exact": end}.items():
+            with rounded(digits):
+                run(step, state, stop - int(state.step), partial(state.ended, tolerance), shown.update, graph)
     return state
 
 

@@ -23,7 +23,10 @@ def check(network, start):
     """Raise InputError unless a start is a network of the same shape, with other and finite weights."""
     for ours, theirs in zip(network, start, strict=False):
         shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
-        if shapes[0] != shapes[1] or (ours.bias is None) != (theirs.bias is None):
+        if (ours.bias is None) != (theirs.bias is None):
+            has, lacks = ("network", "start") if theirs.bias is None else ("start", "network")
+            raise InputError(f"A layer of the {has} has a bias that the {lacks} lacks: give the network's own start.")
+        if shapes[0] != shapes[1]:
             raise InputError(f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own.")
     if len(network) != len(start):
         raise InputError(f"The start has {len(start)} layers and the network {len(network)}: give its own start.")

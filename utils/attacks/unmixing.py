@@ -12,6 +12,7 @@ import torch
 from utils.attacks.contract import Attack, check_layers
 from utils.errors import InputError
 from utils.kernels import contrast
+from utils.kernels.products import possible, rounded
 from utils.networks import change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
@@ -20,6 +21,7 @@ LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for
 SOON = tuple((floor, window, 60) for floor, window, _ in LATER)  # for more where other evidence follows
 EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
 SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
+MOST = 0.9  # share of the living neurons, or pixels, that images may be
 RESTARTS = 8  # at most, for few images
 
 
@@ -53,7 +55,7 @@ def read(released, count=None):
         raise InputError("There is no gap in the singular values of W₁: the count cannot be read.")
     lengths = weight.norm(dim=1)
     most = min((lengths > 1e-6 * lengths.max()).sum().item(), weight.shape[1])
-    if r > 0.9 * most:  # rows that vanish, pruned ones say, make a gap of their own
+    if r > MOST * most:  # rows that vanish, pruned ones say, make a gap of their own
         raise InputError(f"W₁ has {most} living neurons or pixels, too few to tell {r} images or more apart: no gap.")
     basis = torch.linalg.qr(weight.mT @ vectors[:, :r] if wide else vectors[:, :r])[0]
     return r + centred, basis, weight @ basis
@@ -74,16 +76,19 @@ def whitened(basis, shape, few):
     return details.float(), white
 
 
-def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER):
+def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, precision="exact"):
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
-    `each` is called with the rows of every step, in whitened coordinates; `later` are the stages for many images.
+    `each` is called with the rows of every step, in whitened coordinates; `later` are the stages for many images. All
+    but the last one are rounded to a `precision` of products.PRECISIONS.
     """
     few, history = count <= FEW, []
     details, white = whitened(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
-    for floor, window, steps in STAGES if few else later:
-        rows, values = contrast.minimise(rows, details, floor, window, steps, each=each)
+    *stages, last = STAGES if few else later
+    for digits, (floor, window, steps) in [*((precision, stage) for stage in stages), ("exact", last)]:
+        with rounded(possible(digits, basis.device)):
+            rows, values = contrast.minimise(rows, details, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)
 
@@ -129,12 +134,12 @@ def turned(known, signs, unsure, clear=0.2):
     return signs
 
 
-def attack(released, shape, *, count=None, seed=0, later=LATER):
+def attack(released, shape, *, count=None, seed=0, later=LATER, precision="exact"):
     """Unmix the training images (m, d), each with a spread of 0.22, from the released first layer.
 
     `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
     while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
-    for more than FEW images. InputError as `read` says.
+    for more than FEW images, and `precision` that of all but its last stage. InputError as `read` says.
     """
     clock, centred = time.perf_counter(), released.recipe.centred
     (first,) = change(released.network[:1], torch.Tensor.double)
@@ -143,7 +148,7 @@ def attack(released, shape, *, count=None, seed=0, later=LATER):
     asked, (count, basis, mixing) = count, read(released, count)
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
-        matrix, history = unmix(basis, shape, count, seed + k, later=later)
+        matrix, history = unmix(basis, shape, count, seed + k, later=later, precision=precision)
         factors = relation(matrix, mixing, first.bias) * matrix.norm(dim=1)
         tried.append((factors.abs().log().std().item(), history, matrix, factors))
         if tried[-1][0] < EVEN:

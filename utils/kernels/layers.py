@@ -7,7 +7,7 @@ from collections import namedtuple
 
 import torch
 
-torch.set_flush_denormal(True)  # a CPU is up to six times slower with numbers below 1e-38; later threads inherit this
+from utils.kernels import products  # noqa: F401  (how a processor multiplies)
 
 # s = Wa + b with W (…, n_l, n_{l−1}) and b (…, n_l), or None.
 Layer = namedtuple("Layer", "weight bias")

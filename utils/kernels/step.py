@@ -5,10 +5,12 @@ asks for no value on the way, so that a GPU never waits for the processor.
 """
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import torch
+
+from utils.kernels.products import by_mkl
 
 SMALL = 3e7  # operations, of some 0.3 ms, below which a second thread saves little, and waits if others use its core
 LOOK = {"cpu": 1, "cuda": 50}  # steps between two looks at whether to stop: a GPU waits at each
@@ -65,22 +67,20 @@ def capture(step, n, pool=None):
 
 
 @contextmanager
-def tuned(x, network, rounded=False):
-    """For steps over images x (…, n, d): one thread if they are small, and if `rounded` TF32 on a GPU; undone after.
+def tuned(x, network):
+    """For steps over images x (…, n, d): one thread, and products by MKL, if they are small; undone after.
 
     How small they are is not known of a network without layers, ().
     """
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads = torch.get_num_threads()
     operations = 12 * x[..., 0].numel() * sum(layer.weight.shape[-2:].numel() for layer in network)
-    if x.device.type == "cpu" and 0 < operations < SMALL:
-        torch.set_num_threads(1)
-    if rounded and x.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
+    small = x.device.type == "cpu" and 0 < operations < SMALL
+    with by_mkl() if small else nullcontext():
+        torch.set_num_threads(1 if small else threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 def room(device="cpu"):

@@ -20,6 +20,7 @@ CHOICES = {
     # What the attacker has of a known start.
     "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled", "another", "state"),
     "SPACE": ("span", "pixels"),
+    "PRECISION": ("exact", "bfloat16", "TF32"),
     "BODY": ("frozen", "trained"),
     "NETWORK": ("residual", "lenet"),
     "ACTIVATION": ("gelu", "relu"),

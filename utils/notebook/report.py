@@ -13,6 +13,7 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from utils.errors import InputError, check_writable, write, written
+from utils.kernels import products
 from utils.notebook import registry
 from utils.notebook.parameters import assignments, check_parameters
 from utils.trial import Row as Row  # notebooks make and print their numbers with report.Row, rows and number
@@ -74,6 +75,7 @@ def save(run, rows, sha256):
         "versions": {"python": platform.python_version()} | {n: version(n) for n in ("torch", "numpy", "scipy")},
         "device": str(run.device),
         "threads": torch.get_num_threads(),
+        "products": products.LIBRARY,
         "duration_seconds": round(time.monotonic() - run.started, 3),
         "data_sha256": sha256,
     }

@@ -1,0 +1,172 @@
+"""How pictures, labels and options are taken, and whether the audit finds how the trainer saw the pictures."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_audit import audit, one_sentence, saved, torch_network
+
+from audit import fit, pictures, report, weights
+from audit.__main__ import joined, parser
+from audit.run import network_for
+from conftest import SHAPE, M
+from utils.errors import InputError
+
+LABELS = {
+    "a column": lambda y: y[:, None],
+    "one-hot": lambda y: np.eye(2)[y],
+    "one-hot of bytes": lambda y: np.eye(2, dtype=np.uint8)[y],
+    "names": lambda y: np.array(["cat", "dog"])[y],
+    "bytes": lambda y: np.array([b"cat", b"dog"])[y],
+    "booleans": lambda y: y == 1,
+    "real numbers": lambda y: y.astype(float),
+}
+
+
+@pytest.mark.parametrize("form", LABELS)
+def test_labels_of_any_form_are_the_same(form, sides, tmp_path):
+    np.savez(tmp_path / "a.npz", images=sides[0][0], labels=LABELS[form](sides[0][1]))
+    for source in (tmp_path / "a.npz", (sides[0][0], LABELS[form](sides[0][1]))):
+        found = pictures.load(source, SHAPE, "training pictures")
+        assert pictures.numbered((found, found), 2)[0].tolist() == sides[0][1].tolist()
+
+
+@pytest.mark.parametrize("labels, said", [
+    (np.ones((M, 3)), rf"labels have the shape \({M}, 3\)"), (np.full(M, None), "the label None is not a whole number"),
+])  # fmt: skip
+def test_other_labels_are_refused(labels, said, sides):
+    with pytest.raises(InputError, match=said):
+        pictures.load((sides[0][0], labels), SHAPE, "training pictures")
+
+
+@pytest.mark.parametrize("kinds, classes, outputs, order", [
+    ("ab", (), 2, ["a", "b"]),
+    ("ab", "ba", 1, ["b", "a"]),
+    ("ab", "-b-a", 10, ["-", "b", "-", "a"]),
+    ("38", (), 10, [*range(10)]),
+    (["03", "10"], (), 10, [3, 10]),  # the alphabet's, as 10 is no output
+    ("38", "83", 2, [8, 3]),
+    ("ab", "ac", 2, "No output is of the class 'b'"),
+    ("abc", (), 2, "There are 3 classes, and the network has 2"),
+])  # fmt: skip
+def test_classes_are_outputs_in_the_order_given(kinds, classes, outputs, order):
+    side = pictures.Pictures(torch.zeros(4, 3), [*kinds, *kinds][:4], [], [])
+    if isinstance(order, str):
+        with pytest.raises(InputError, match=order):
+            pictures.numbered((side, side), outputs, classes)
+        return
+    numbers = pictures.numbered((side, side), outputs, classes)[1]
+    assert [order[k] for k in numbers] == [pictures.named(label) for label in side.labels]
+
+
+def test_links_are_followed_and_files_of_other_kinds_are_left_out(sides, tmp_path):
+    folder = saved(tmp_path / "in", sides[0])
+    shutil.move(folder / "class 1", tmp_path / "elsewhere")
+    (folder / "class 1").symlink_to(tmp_path / "elsewhere")
+    Image.fromarray(sides[0][0][0]).save(folder / "print.pdf")
+    found = pictures.load(folder, SHAPE, "training pictures")
+    assert len(found.images) == M and found.notes == [
+        "Of the training pictures, 1 files are no pictures and were left out."
+    ]
+    np.save(tmp_path / "a.npy", sides[0][0])
+    alone = pictures.load(str(tmp_path / "a.npy"), SHAPE, "training pictures")
+    assert alone.labels is None and {*map(tuple, alone.images.tolist())} == {*map(tuple, found.images.tolist())}
+
+
+@pytest.mark.parametrize("words", [
+    "--mean 0.49 0.48 -0.45 net in held", "net in held --mean 0.49,0.48,-.45", "net in --mean=0.49, 0.48 -0.45 held",
+])  # fmt: skip
+def test_numbers_of_an_option_stand_anywhere(words):
+    found = parser().parse_args(joined(words.split()))
+    assert found.mean == [0.49, 0.48, -0.45] and (found.network, found.members, found.held_out) == ("net", "in", "held")
+
+
+@pytest.mark.parametrize(
+    "words", ["net in", "net in held --mean x", "net in held --layout WHC", "net in held --classes"]
+)
+def test_a_wrong_command_gives_one_sentence(words, tmp_path, capsys):
+    assert "NETWORK MEMBERS HELD_OUT" in one_sentence(words.split(), tmp_path / "out", capsys)
+
+
+@pytest.mark.parametrize("shape, found", [
+    ((20, 20), (20, 20, 3)), ((40, 30, 1), (40, 30, 1)), (None, (40, 30, 1)), ((7, 7), "none of these takes"),
+    ((0, 3), "The shape is"),
+])  # fmt: skip
+def test_pictures_are_of_the_shape_given_or_their_own(shape, found, tmp_path):
+    Image.new("L", (30, 40)).save(tmp_path / "a.png")
+    network = torch_network(1200).state_dict()
+    if isinstance(found, str):
+        with pytest.raises(InputError, match=found):
+            network_for(network, [tmp_path], shape, "CHW")
+    else:
+        assert network_for(network, [tmp_path], shape, "CHW")[1] == found
+
+
+def test_a_network_that_takes_two_shapes_is_refused(tmp_path):
+    Image.new("L", (25, 40)).save(tmp_path / "a.png")
+    state = {"first.weight": torch.ones(5, 3072), "head.weight": torch.ones(5, 1000), "scale": torch.ones(5)}
+    with pytest.raises(InputError, match="may take pictures of 40×25×1 or 32×32×3: say which by the shape"):
+        network_for(state, [tmp_path], None, "CHW")
+
+
+def fitted(sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layout="CHW", steps=60):
+    """A network that was trained on the pictures of both sides, as its trainer showed them."""
+    pixels, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*sides))
+    rows = (
+        ((pixels / 255.0 - mean) / deviation).permute(*((0, 3, 1, 2) if layout == "CHW" else (0, 1, 2, 3))).flatten(1)
+    )
+    module, labels = torch_network(rows.shape[1], outputs, seed=seed), torch.tensor(order)[labels]
+    optimizer = torch.optim.Adam(module.parameters(), 0.003)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(rows.float()), labels).backward()
+        optimizer.step()
+    return module.state_dict()
+
+
+SEEN = {
+    "as given": ({}, {}, ""),
+    "a normalisation": ({"mean": 0.5, "deviation": 0.5}, {}, "--mean"),
+    "a layout": ({"layout": "HWC"}, {}, "--layout HWC."),
+    "another order": ({"order": (1, 0)}, {}, "--classes 1 0."),
+    "two of three": ({"order": (2, 0), "outputs": 3}, {}, "--classes 1 - 0."),
+    "an order that is given": ({"order": (1, 0)}, {"classes": "10"}, ""),
+    "a layout that is given": ({"layout": "HWC"}, {"layout": "HWC"}, ""),
+}
+
+
+@pytest.mark.parametrize("kind", SEEN)
+def test_what_fits_better_is_said_with_its_option(kind, sides):
+    trained, given, option = SEEN[kind]
+    found = audit(fitted(sides, **trained), *sides, steps=1, **given)
+    assert (found.status == report.NO_ANSWER) == bool(option) and option in found.sentence
+    assert ("fit the network better" in found.sentence) == bool(option)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_files_are_squashed_or_turned_where_that_fits_better(turned, sides, tmp_path):
+    folders = [tmp_path / "in", tmp_path / "held"]
+    exif = Image.Exif()
+    exif[pictures.ORIENTATION] = 3 if turned else 1
+    seen = []
+    for path, (pixels, labels) in zip(folders, sides):
+        for k, one in enumerate(pixels):
+            (path / str(labels[k])).mkdir(parents=True, exist_ok=True)
+            wide = one if turned else np.concatenate([one, pixels[k - M // 2], one], 1)  # of the other class
+            Image.fromarray(wide).save(path / str(labels[k]) / f"{k:02}.png", exif=exif)
+        seen.append(pictures.load(path, SHAPE, "", False, "squash", False))
+    pixels = [(255 * one.images.view(-1, *SHAPE).numpy(), np.array(one.labels, int)) for one in seen]
+    found = audit(fitted(pixels), *folders, steps=1)
+    assert ("--unturned" in found.sentence) == turned
+    assert ("Pictures were squashed" in found.content["warnings"][0]) != turned
+    assert found.content["settings"]["resize"] == ("crop" if turned else "squash")
+
+
+def test_untrained_networks_get_no_hint(sides):
+    both = torch.from_numpy(np.concatenate([part[0] for part in sides]) / 255.0).flatten(1)
+    ways = fit.ways([("", "", both)], SHAPE, (0.0, 1.0, False), ["CHW", "HWC"])[:4]
+    labels = [torch.from_numpy(part[1]) for part in sides]
+    hints = [fit.better(weights.read(torch_network(seed=k).state_dict()).logits, ways, labels) for k in range(40)]
+    assert sum(one is not None for one in hints) <= 2

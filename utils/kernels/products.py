@@ -1,0 +1,107 @@
+"""Which library multiplies matrices of single precision on a processor, and with how many digits.
+
+Torch asks MKL, which uses half of what an AMD processor with AVX-512 can do; oneDNN, which torch holds as well, uses
+all of it. The processor's flags say which one multiplies, never a timing: load must not change digits. The environment
+variable PRODUCTS, `mkl` or `onednn`, takes the place of the flags.
+"""
+
+import os
+import re
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from utils.errors import InputError, choose
+
+torch.set_flush_denormal(True)  # a CPU is up to six times slower with numbers below 1e-38; later threads inherit this
+
+LIBRARIES = "mkl", "onednn"
+PRECISIONS = "exact", "bfloat16", "TF32"  # of the factors; sums have all digits
+
+
+def flags(path=Path("/proc/cpuinfo")):
+    """The maker and the abilities of this processor, as a set of words; none where the system does not tell."""
+    with suppress(OSError):
+        return {*" ".join(re.findall(r"^(?:vendor_id|flags)\s*:(.*)", path.read_text(), re.MULTILINE)).split()}
+    return set()
+
+
+def library_of(known, wanted=""):
+    """The library for a processor with these flags, or the `wanted` one; MKL where this torch cannot ask oneDNN.
+
+    InputError where oneDNN is wanted, and would round the factors: with tiles for bfloat16 (AMX) it does.
+    """
+    if wanted and choose("PRODUCTS", wanted, LIBRARIES) == "onednn" and "amx_bf16" in known:
+        raise InputError("PRODUCTS is 'onednn', which rounds to bfloat16 on this processor: leave it away.")
+    fits = {"AuthenticAMD", "avx512f"} <= known and "amx_bf16" not in known
+    able = torch.backends.mkldnn.is_available() and setting() is not None
+    return (wanted or ("onednn" if fits else "mkl")) if able else "mkl"
+
+
+def setting():
+    """What torch lets us set of products by oneDNN; None in a torch that has no such setting."""
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    return matmul if hasattr(matmul, "fp32_precision") else None
+
+
+def multiply_by(library):
+    """From now on products of single precision are made by this library; the name of the one before."""
+    if (matmul := setting()) is None:
+        return "mkl"
+    before = "onednn" if matmul.fp32_precision == "bf16" else "mkl"
+    matmul.fp32_precision = "bf16" if library == "onednn" else "ieee"
+    return before
+
+
+LIBRARY = library_of(flags(), os.environ.get("PRODUCTS", ""))
+multiply_by(LIBRARY)
+
+
+@contextmanager
+def by_mkl():
+    """For small products: oneDNN needs some 10 µs for any."""
+    before = multiply_by("mkl")
+    try:
+        yield
+    finally:
+        multiply_by(before)
+
+
+class Bfloat16(TorchDispatchMode):
+    """While it lasts, the factors of products of single-precision matrices have eight digits; the sums have all."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        product = {"mm": torch.mm, "bmm": torch.bmm, "addmm": torch.mm, "baddbmm": torch.bmm}.get(
+            operation.overloadpacket.__name__
+        )
+        if product is None or args[-1].dtype != torch.float32:
+            return operation(*args, **(kwargs or {}))
+        values = product(*(factor.bfloat16() for factor in args[-2:])).float()
+        if len(args) == 2:
+            return values
+        factors = {"beta": 1, "alpha": 1} | (kwargs or {})
+        return values.mul_(factors["alpha"]).add_(args[0], alpha=factors["beta"])
+
+
+def possible(precision, device):
+    """The precision on a device: TF32 is a GPU's, and elsewhere products are exact."""
+    gpu = torch.device(device).type == "cuda"
+    return choose("PRECISION", precision, PRECISIONS) if gpu or precision != "TF32" else "exact"
+
+
+def rounded(precision):
+    """A context in which factors have as many digits as a precision says."""
+    return Bfloat16() if precision == "bfloat16" else tf32() if precision == "TF32" else nullcontext()
+
+
+@contextmanager
+def tf32():
+    """A GPU rounds the factors of single-precision products to TF32."""
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
