@@ -1,0 +1,101 @@
+"""python -m audit.words NETWORK --before NETWORK: which words a fine-tuned language model was shown.
+
+Exit status 1: the words that training used can be read. 2: there is no answer. 70: the program failed. It never says
+that nothing leaks: other attacks may tell what this one does not.
+"""
+
+import argparse
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+from audit import weights
+from audit.__main__ import FAULT
+from audit.report import LEAKS, NO_ANSWER
+from utils.attacks import text
+from utils.errors import InputError, check_writable, write
+
+SHOWN = 12  # words that are printed
+
+
+class Words(NamedTuple):
+    """The tokens that training used, and what they are called."""
+
+    tokens: list  # numbers, those that moved most first
+    names: list  # words, where a vocabulary is given, or their numbers
+    of: int  # tokens that there are
+    alpha: float  # by which all other rows shrank
+
+    @property
+    def sentence(self):
+        """The finding."""
+        moved = f"{len(self.tokens)} of {self.of} rows of the embedding moved"
+        return f"Something leaks. {moved}, the others by one factor, {self.alpha:.6g}: the words that training used."
+
+
+def words(network, before, vocabulary=None, key=None):
+    """The Words that two networks, files or state dicts, tell. InputError if they tell none."""
+    after, start = (state_of(one, key) for one in (network, before))
+    bag = text.bag(start, after)
+    tokens = bag.tokens.nonzero()[:, 0]
+    if not len(tokens):
+        raise InputError(
+            "No row of the embedding moved: it was frozen, and these weights do not tell words in this way."
+        )
+    names = names_of(vocabulary, len(bag.tokens)) if vocabulary else [*range(len(bag.tokens))]
+    tokens = tokens[bag.score[tokens].argsort(descending=True)].tolist()
+    return Words(tokens, [names[token] for token in tokens], len(bag.tokens), bag.alpha)
+
+
+def state_of(source, key):
+    """The {name: tensor} of a file or a state dict, checked; no code of a file is run."""
+    is_file = isinstance(source, str | Path)
+    name = Path(source).name if is_file else "a state dict"
+    state = weights.chosen(weights.tensors(source) if is_file else source, name, key)[1]
+    return {part: weights.checked(one, f"{name}: {part}") for part, one in state.items()}
+
+
+def names_of(path, count):
+    """The words of a vocabulary, {word: number} in JSON, as tokenizers have it, or one in a line: a list."""
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+        known = json.loads(content) if Path(path).suffix == ".json" else content.splitlines()
+        known = known.get("model", known).get("vocab", known) if isinstance(known, dict) else known
+        pairs = ((word, number) for number, word in enumerate(known)) if isinstance(known, list) else known.items()
+        named = {int(number): word for word, number in pairs}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is no vocabulary: give {{word: number}} as JSON, or one word in a line.") from error
+    if isinstance(known, list) and len(named) < count:
+        raise InputError(f"{path} has {len(named)} words, and the embedding {count}: give that of this network.")
+    return [named.get(number, str(number)) for number in range(count)]
+
+
+def main(arguments=None):
+    """Print the finding, write the words if asked, and return the exit status."""
+    line = argparse.ArgumentParser("python -m audit.words", description=__doc__)
+    line.add_argument("network", help="a state dict of the fine-tuned model in a .pth or .safetensors file")
+    line.add_argument("--before", required=True, metavar="NETWORK", help="the same before fine-tuning")
+    line.add_argument("--vocabulary", metavar="FILE", help="vocab.json or tokenizer.json, or one word in a line")
+    line.add_argument("--key", help="which of several networks in a file")
+    line.add_argument("--out", metavar="FILE", help="for all words, as JSON; they are training data")
+    given = line.parse_args(arguments)
+    try:
+        found = words(given.network, given.before, given.vocabulary, given.key)
+        if given.out:
+            check_writable("--out", given.out)
+            write(Path(given.out), json.dumps(found._asdict(), ensure_ascii=False, indent=1).encode())
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return NO_ANSWER
+    print(found.sentence, "First:", ", ".join(map(str, found.names[:SHOWN])))
+    return LEAKS
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Exception:
+        traceback.print_exc()
+        sys.exit(FAULT)
