@@ -11,6 +11,7 @@ FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, wh
 try:
     from audit.report import FILES, NO_ANSWER, room
     from audit.run import audit
+    from audit.weights import ACTIVATIONS
     from utils.errors import InputError
 except Exception:
     traceback.print_exc()
@@ -77,6 +78,7 @@ def parser():
     line.add_argument("--model", metavar="MODULE:FUNCTION", help="a function of yours that builds the network, of any "
                       "kind, such as package.nets:resnet; its code is run, and the weights are loaded")  # fmt: skip
     line.add_argument("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
+    line.add_argument("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
     line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
                       "state in the network's file is read in any case")  # fmt: skip
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")

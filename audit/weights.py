@@ -26,6 +26,10 @@ PART = re.compile(rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[g
 SHARD = re.compile(r"-\d+-of-\d+\.\w+$|(model|optim)_states\.pt$|\.distcp$")
 SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
+ACTIVATIONS = {
+    "relu": torch.relu, "leaky_relu": torch.nn.functional.leaky_relu, "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+}  # fmt: skip
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
 
 
@@ -46,6 +50,7 @@ class Target(NamedTuple):
     notes: list  # sentences on what could not be read
     normalisation: tuple | None = None  # mean and deviation of pixels, (1,) or (C,), where the file holds them
     module: Whole | None = None  # where these layers are not all
+    all_layers: tuple = ()  # of a file or a state dict, if all were read, whatever stands between them
 
 
 def square(inputs):
@@ -57,16 +62,25 @@ def square(inputs):
     return None
 
 
-def read(network, shape=None, layout="CHW", key=None):
+def outputs(layers, activation="relu"):
+    """The logits of layers with one of ACTIVATIONS between them: a function of rows (n, d) -> (n, K)."""
+    between = ACTIVATIONS[choose("The activation", activation, ACTIVATIONS)]
+    return lambda x: networks.forward(layers, x, between)[1][-1]
+
+
+def read(network, shape=None, layout="CHW", key=None, activation="relu"):
     """The Target that is a file (.pth, .pt, .safetensors), a state dict, a torch module, or a function of pictures.
 
     Or our own Layers, which take pictures as (H, W, C). With no `shape` (H, W, C), the first layer must take square
     pictures. `layout` says how the trainer flattened them, CHW as torch does or HWC; the Target takes HWC. A function
-    takes a batch (n, C, H, W) and gives (n, K). Of several networks in a file `key` names one. InputError if nothing
-    can be read.
+    takes a batch (n, C, H, W) and gives (n, K). Of several networks in a file `key` names one. With another of
+    ACTIVATIONS than ReLUs between the layers, the Target has the first layer and the outputs. InputError if nothing can
+    be read.
     """
     if key is not None and not isinstance(network, str | Path | Mapping):
         raise InputError("A key names one of several networks in a file or a state dict: leave it away here.")
+    if activation != "relu" and callable(network):
+        raise InputError("An activation is that of a file's layers, and this network has its own: leave it away here.")
     if isinstance(network, torch.nn.Module):
         return of_module(network, shape, layout)
     if callable(network):
@@ -85,8 +99,13 @@ def read(network, shape=None, layout="CHW", key=None):
         shape = shape or square(layers[0].weight.shape[1])
         columns = flattened(batched(layers[0].weight, shape, choose("The layout", layout, ("CHW", "HWC"))), "HWC")
         layers = layers[0]._replace(weight=columns), *layers[1:]
-    logits = None if note else lambda x: networks.forward(layers, x)[1][-1]
-    return Target(name, layers, logits, [note] if note else [], normalisation)
+    logits = outputs(layers, activation)
+    if note:
+        return Target(name, layers, None, [note], normalisation)
+    if activation == "relu":
+        return Target(name, layers, logits, [], normalisation, all_layers=layers)
+    note = f"As the activation is {activation}, the first layer and the outputs were used."
+    return Target(name, layers[:1], logits, [note], normalisation, all_layers=layers)
 
 
 def of_function(function, takes):
@@ -133,7 +152,7 @@ def of_module(module, shape, layout):
     if target.layers and not target.logits:
         note = "The module is more than layers with ReLUs between them: only its first layer was read."
         target = target._replace(layers=target.layers[:1], notes=[note])
-    return target._replace(name=name, logits=own, module=None if target.logits else Whole(module, takes))
+    return target._replace(name=name, logits=own, module=None if target.logits else Whole(module, takes), all_layers=())
 
 
 def batched(rows, shape, layout):

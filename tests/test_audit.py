@@ -107,6 +107,20 @@ def test_of_a_module_with_other_layers_the_first_is_read_and_the_outputs_are_its
     assert target.logits(torch.rand(3, 300).double()).shape == (3, 2) and len(weights.read(torch_network()).layers) == 2
 
 
+@pytest.mark.parametrize("activation", weights.ACTIVATIONS)
+def test_the_outputs_of_a_file_are_those_behind_its_activation(activation):
+    module, x = torch_network(300), torch.rand(5, 300, generator=torch.Generator().manual_seed(1))
+    expected = module[2](weights.ACTIVATIONS[activation](module[0](x))).double()
+    target = weights.read(module.state_dict(), layout="HWC", activation=activation)
+    torch.testing.assert_close(target.logits(x.double()), expected, rtol=0, atol=1e-5)
+    assert (len(target.layers), len(target.notes)) == ((2, 0) if activation == "relu" else (1, 1))
+    assert len(target.all_layers) == 2 and report.not_asked(target, [stages.Outcome("", "ran", "")]) == []
+    with pytest.raises(InputError, match="An activation is that of a file's layers"):
+        weights.read(module, activation="tanh")
+    with pytest.raises(InputError, match="The activation is 'swish'"):
+        weights.read(module.state_dict(), activation="swish")
+
+
 GOOD = torch_network(300).state_dict()
 LORA = {"0.base_layer.weight": drawn(60, 300), "0.lora_A.weight": drawn(8, 300), "0.lora_B.weight": drawn(60, 8)}
 TWO = [torch_network(300, seed=k).state_dict() for k in (1, 2)]
@@ -181,10 +195,11 @@ def test_the_normalisation_of_a_file_is_used_unless_another_is_given(sides, mixi
     assert checked(audit(mixing, *sides, steps=1))["settings"]["deviation"] == 1.0
 
 
-def test_a_frozen_first_layer_is_said_and_all_else_is_asked(sides):
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+def test_a_frozen_first_layer_is_said_and_all_else_is_asked(activation, sides):
     before = torch_network().state_dict()
     after = before | {"2.weight": before["2.weight"] + 1}
-    found = audit(after, *sides, before, steps=1)
+    found = audit(after, *sides, before, steps=1, activation=activation)
     assert FROZEN in checked(found)["warnings"] and found.status == report.FOUND_NOTHING
     assert {"membership by loss", "structure of W₁"} <= {one["name"] for one in found.content["stages"]}
 
