@@ -70,7 +70,7 @@ def numbers(text):
 def parser():
     """The command line."""
     line = Line("python -m audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter)
-    line.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
+    line.add_argument("network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run")
     line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
     line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")

@@ -41,8 +41,8 @@ def audit(
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
-    `network`, and the network `before` training where it is known, are what `weights.read` takes: files (.pth,
-    .safetensors), state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
+    `network`, and the network `before` training where it is known, are what `weights.read` takes: files of weights,
+    state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
     `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
     [0, 1], one number or one for each channel, flattened in `layout`, and if `centred` less their mean; what is not
     given is read from the network's file, or else 0 and 1. `key` names one of several networks in a file, whose layers
@@ -145,7 +145,10 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
     if readings[0][0].layers and len({*map(math.prod, shapes)}) > 1:
         choices = " or ".join("×".join(map(str, one)) for one in shapes)
         raise InputError(f"The network may take pictures of {choices}: say which by the shape (--shape H W C).")
-    return readings[0][0], shapes[0]
+    (target, one), *_ = readings
+    size = "×".join(map(str, shapes[0]))
+    guess = f"No file is of {size}, and that was guessed from the network: give the shape of its pictures (--shape)."
+    return target if one else target._replace(guess=guess), shapes[0]
 
 
 def loaded(both, shape, skip, resize, turn):

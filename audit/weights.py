@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -24,6 +25,15 @@ NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"),
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
 PART = re.compile(rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])")
 SHARD = re.compile(r"-\d+-of-\d+\.\w+$|(model|optim)_states\.pt$|\.distcp$")
+KINDS = {
+    "a recurrent network": r"lstm|(^|[._])(bi)?(gru|rnn)\d*([._]|$)|_[ih]h(_|$)",
+    "attention": "attn|attention",
+    "an embedding": r"embeddings?(\.weight)?$",
+}  # by parts of names, of what takes no pictures
+FORMATS = {
+    rb"\x89HDF": "HDF5, as Keras writes", rb"....TFL3": "TensorFlow Lite", rb"\x08[\x03-\x20][\x12\x3a\x42]": "ONNX",
+    rb"\x93NUMPY": "an array of numpy without names", rb"\x80[\x03-\x05]": "a pickle",
+}  # fmt: skip
 SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
 ACTIVATIONS = {
@@ -50,6 +60,7 @@ class Target(NamedTuple):
     notes: list  # sentences on what could not be read
     normalisation: tuple | None = None  # mean and deviation of pixels, (1,) or (C,), where the file holds them
     module: Whole | None = None  # where these layers are not all
+    guess: str = ""  # a sentence, if the size of its pictures is one
     all_layers: tuple = ()  # of a file or a state dict, if all were read, whatever stands between them
 
 
@@ -69,7 +80,7 @@ def outputs(layers, activation="relu"):
 
 
 def read(network, shape=None, layout="CHW", key=None, activation="relu"):
-    """The Target that is a file (.pth, .pt, .safetensors), a state dict, a torch module, or a function of pictures.
+    """The Target that is a file (.pth, .safetensors, .npz), a state dict, a torch module, or a function of pictures.
 
     Or our own Layers, which take pictures as (H, W, C). With no `shape` (H, W, C), the first layer must take square
     pictures. `layout` says how the trainer flattened them, CHW as torch does or HWC; the Target takes HWC. A function
@@ -87,18 +98,11 @@ def read(network, shape=None, layout="CHW", key=None, activation="relu"):
         note = "The network is a function: only its outputs were looked at."
         return Target(getattr(network, "__name__", "a function"), (), of_function(network, taking(shape)), [note])
     name = Path(network).name if isinstance(network, str | Path) else "a state dict"
-    state = tensors(network) if isinstance(network, str | Path) else network
-    normalisation = None
+    state, note, normalisation = tensors(network) if isinstance(network, str | Path) else network, "", None
     if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
-        layers, note = networks.change(tuple(state), lambda part: part.cpu().double()), ""
+        layers = networks.change(tuple(state), lambda part: part.cpu().double())
     else:
-        path, parts = chosen(state, name, key)
-        parts, normalisation = normalised({part: checked(one, f"{name}: {part}") for part, one in parts.items()})
-        layers, note = layers_of(whole(parts, name), name, shape)
-        name = f"{path} of {name}" if path else name
-        shape = shape or square(layers[0].weight.shape[1])
-        columns = flattened(batched(layers[0].weight, shape, choose("The layout", layout, ("CHW", "HWC"))), "HWC")
-        layers = layers[0]._replace(weight=columns), *layers[1:]
+        name, layers, note, normalisation = of_state(state, name, shape, layout, key)
     logits = outputs(layers, activation)
     if note:
         return Target(name, layers, None, [note], normalisation)
@@ -106,6 +110,20 @@ def read(network, shape=None, layout="CHW", key=None, activation="relu"):
         return Target(name, layers, logits, [], normalisation, all_layers=layers)
     note = f"As the activation is {activation}, the first layer and the outputs were used."
     return Target(name, layers[:1], logits, [note], normalisation, all_layers=layers)
+
+
+def of_state(state, name, shape, layout, key):
+    """What to call a network in a checkpoint, its Layers, "" or why the first alone was read, and its normalisation."""
+    path, parts = chosen(state, name, key)
+    if reason := beside(path, networks_in(state)) if key is not None else "":
+        mend = "name the function that builds the whole (--model), or save its state_dict() alone if it is one"
+        raise InputError(f"{name}: {path or key} may be a part of a network, as {reason}: {mend}.")
+    parts, normalisation = normalised({part: checked(one, f"{name}: {part}") for part, one in parts.items()})
+    layers, note = layers_of(whole(parts, name), name, shape)
+    shape = shape or square(layers[0].weight.shape[1])
+    columns = flattened(batched(layers[0].weight, shape, choose("The layout", layout, ("CHW", "HWC"))), "HWC")
+    layers = layers[0]._replace(weight=columns), *layers[1:]
+    return f"{path} of {name}" if path else name, layers, note, normalisation
 
 
 def of_function(function, takes):
@@ -176,6 +194,9 @@ def tensors(path):
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return {name: torch.from_numpy(file[name]) for name in file if file[name].dtype.kind in "fiub"}
         with warnings.catch_warnings(action="ignore"), safe_globals(NUMBERS):  # of layouts that `checked` refuses
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -183,16 +204,24 @@ def tensors(path):
 
 
 def unread(path, reason):
-    """Why torch or safetensors did not read a file, from the `reason` that they gave: the rest of a sentence."""
+    """Why torch, numpy or safetensors did not read a file, from the `reason` they gave: the rest of a sentence."""
     if path.suffix == ".safetensors":
         return "is not a file of safetensors: save the network's state_dict()"
+    with path.open("rb") as file:
+        start = file.read(8)
+    if kind := next((kind for first, kind in FORMATS.items() if re.match(first, start, re.DOTALL)), ""):
+        mend = "give the network as a Python function, or its weights by name, outputs × inputs, in an .npz file"
+        return f"is {kind}, which is not read here: {mend}"
+    if "TorchScript" in reason:
+        return "is TorchScript, which holds code: save the state_dict() of what torch.jit.load makes of it"
     if kind := re.search(r"GLOBAL ([\w.]+)", reason):
         what = re.sub("numpy.*_reconstruct", "numpy.ndarray", kind[1])
-        held = f"is not a file of tensors alone: it holds an object ({what}), and no code of a file is run"
-        return f"{held}; save the network's state_dict() without it"
+        return f"holds an object ({what}), which takes code to read, and none is run: save the state_dict() alone"
     if "Unsupported operand 149" in reason:
         return "was pickled by protocol 4 or later, which is not read: call torch.save without pickle_protocol"
-    return "is not a file of tensors alone; code in it, if any, was not run: save the network's state_dict()"
+    if "allow_pickle" in reason:
+        return "holds objects, which take code to read, and none is run: save arrays of numbers alone"
+    return "is not a whole file of torch, of safetensors or of numpy (.npz): save the network's state_dict()"
 
 
 def chosen(state, source, key=None):
@@ -204,8 +233,7 @@ def chosen(state, source, key=None):
         kind = type(state).__name__
         raise InputError(f"{source} holds a {kind}, not named weights: save the network's state_dict().")
     inside = networks_in(state)
-    parts = {path: {str(name): part.detach() for name, part in of.items() if torch.is_tensor(part)}
-             for path, of in (inside or {"": state}).items()}  # fmt: skip
+    parts = inside or {"": named(state)}
     flat = {f"{path}.{name}".lstrip("."): part for path, of in parts.items() for name, part in of.items()}
     if not flat:
         raise InputError(f"{source} holds no tensor: save the network's state_dict().")
@@ -224,8 +252,48 @@ def chosen(state, source, key=None):
         found = {name[len(place) + 1 :]: part for name, part in flat.items() if name.startswith(f"{place}.")}
         if found:
             return place, found
-    keys = inside if len(inside) > 1 else dict.fromkeys(name.split(".")[0] for of in parts.values() for name in of)
-    raise InputError(f"{source} holds no network {key}: give one of {listed(path or '.' for path in keys)} as the key.")
+    (_, alone), *others = parts.items()
+    keys = inside if others else dict.fromkeys(name.split(".")[0] for name in alone if "." in name)
+    keys = [path or "." for path in keys if others or not beside(path, {"": alone})]
+    mend = f"give one of {listed(keys)} as the key" if keys else "leave the key away, as it holds a single one"
+    raise InputError(f"{source} holds no network {key}: {mend}.")
+
+
+def beside(place, inside):
+    """Why what is at a place in networks {path: {name: tensor}} may be no whole one, by what is beside it; "" if not.
+
+    That takes another number of values, or gives as many as the place takes, so that either may feed the other.
+    """
+    at = {one for one in inside if f"{one}.".startswith(f"{place}.")}
+    path = max((one for one in inside if f"{place}.".startswith(f"{one}." * bool(one))), key=len, default="")
+    words, groups = place[len(path) :].strip(".").split("."), {}
+    for one, of in inside.items() if at else [(path, inside.get(path, {}))]:
+        for name in ordered(name for name, part in of.items() if part.dim() > 1):
+            parts = name.split(".")
+            within = parts[: len(os.path.commonprefix([words, parts])) + 1][: len(words)]
+            group = ".".join(within) if not at else place if one in at else one
+            groups.setdefault(group, []).append((f"{one}.{name}".strip("."), of[name].shape))
+    own = groups.pop(place if at else ".".join(words), None)
+    if own is None:
+        return "it holds no matrix"
+    takes = own[0][1][1]
+    for (first, shape), (last, gives) in ((some[0], some[-1]) for some in groups.values()):
+        if shape[1] != takes:
+            return f"{first} beside it takes {shape[1]} values, and it takes {takes}"
+        if not at and gives[0] == takes:
+            return f"{last} beside it gives the {takes} values that it takes"
+    return ""
+
+
+def ordered(names):
+    """Names in their order, or by the numbers in them, layers.10 behind layers.9, if sorted as safetensors are."""
+    names = [*names]
+    return sorted(names, key=by_number) if names == sorted(names) else names
+
+
+def by_number(name):
+    """What sorts names by the numbers in them."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def listed(names, most=6):
@@ -248,15 +316,21 @@ def normalised(state):
 
 
 def networks_in(state, path=""):
-    """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: names and tensors}."""
+    """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: {name: tensor}}."""
     if "param_groups" in state:
         return {}
-    sizes = [part.numel() for part in state.values() if torch.is_tensor(part) and part.dim() > 1]
-    inside = {path: state} if max(sizes, default=0) > 3 else {}
+    own = named(state)
+    sizes = [part.numel() for part in own.values() if part.dim() > 1]
+    inside = {path: own} if max(sizes, default=0) > 3 else {}
     for key, part in state.items():
         if isinstance(part, Mapping):
             inside |= networks_in(part, f"{path}.{key}" if path else str(key))
     return inside
+
+
+def named(state):
+    """The tensors of a dict by their names."""
+    return {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
 
 
 def whole(state, source):
@@ -279,21 +353,25 @@ def checked(part, name):
         raise InputError(f"{name} is {kind}: save it as dense real numbers, in float32.")
     if part.is_floating_point() and not part.isfinite().all():
         raise InputError(f"{name} holds values that are NaN or infinite: give a network that was trained to an end.")
-    if not part.is_floating_point() and part.dim() > 1:
+    if part.dtype in (torch.int8, torch.uint8) and part.dim() > 1:
         raise InputError(f"{name} holds whole numbers ({part.dtype}), as quantised weights are: save it in float32.")
     return part
 
 
 def layers_of(state, source, shape):
     """The Layers of named tensors, and "" or why only the first one could be read: weights are matrices, in order."""
-    many = {name: part.double() for name, part in state.items() if part.dim() > 1}
+    many = {name: part.double() for name, part in state.items() if part.dim() > 1 and part.is_floating_point()}
     if not many:
         raise InputError(f"{source} has no matrix of weights: save the state_dict() of a fully connected network.")
+    read = "these attacks read fully connected layers: name the function that builds the network (--model)"
     for name, part in many.items():
         if part.dim() > 2:
-            what = "a convolution" if name.endswith("weight") else "more than matrices"
-            read = "and these attacks read fully connected layers: name the function that builds the network (--model)"
-            raise InputError(f"{source} has {what}, {name} of {'×'.join(map(str, part.shape))}, {read}.")
+            what = f"{name} of {'×'.join(map(str, part.shape))}"
+            what = f"a convolution, {what}" if name.endswith("weight") and part.dim() < 6 else f"{what}, no matrix"
+            raise InputError(f"{source} has {what}, and {read}.")
+        for kind, words in KINDS.items():
+            if re.search(words, name.lower()):
+                raise InputError(f"{source} has {name}, which by its name belongs to {kind}, and {read}.")
     order, chain = in_order(many, source, shape)
     if not many[order[0]].any():
         raise InputError(f"{source}: {order[0]} is zero everywhere: give a trained network.")
@@ -328,32 +406,44 @@ def in_order(matrices, source, shape):
     that is sorted by its names, as safetensors are, says less than their numbers.
     """
 
-    def takes_pictures(name):
-        inputs = matrices[name].shape[1]
-        return inputs == math.prod(shape) if shape else square(inputs) is not None
-
     def follow(names):
         pairs = itertools.pairwise(matrices[name].shape for name in names)
-        return takes_pictures(names[0]) and all(after[1] == before[0] for before, after in pairs)
+        return takes(matrices[names[0]], shape) and all(after[1] == before[0] for before, after in pairs)
 
-    def numbers(name):
-        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-    names, by_number = [*matrices], sorted(matrices, key=numbers)  # layers.10 behind layers.9
+    names, order = [*matrices], ordered(matrices)
     others = [*filter(follow, itertools.permutations(names))] if len(names) <= SORTABLE else []
     alphabet = names == sorted(names) and not any(map(str.isdigit, "".join(names)))  # says nothing
-    orders = [*filter(follow, (by_number, names) if names == sorted(names) else (names, by_number))]
+    orders = [*filter(follow, (order, names, sorted(names, key=by_number)))]
     if orders and not (alphabet and len({order[0] for order in others}) > 1):
         return orders[0], True
     if len(others) == 1:
         return others[0], True
-    first = [*filter(takes_pictures, by_number)]
-    if not first:
-        sizes = ", ".join(f"{name} {tuple(part.shape)}" for name, part in [*matrices.items()][:4])
+    return [first_of(order, alphabet, matrices, source, shape)], False
+
+
+def takes(matrix, shape):
+    """Whether a matrix takes pictures of a shape (H, W, C), or square ones if that is None."""
+    return matrix.shape[1] == math.prod(shape) if shape else square(matrix.shape[1]) is not None
+
+
+def first_of(order, alphabet, matrices, source, shape):
+    """The name of the matrix that takes the pictures, of some in an order that may be that of the alphabet alone."""
+    sizes = {name: tuple(part.shape) for name, part in matrices.items()}
+    able = [name for name in order if takes(matrices[name], shape)]
+    if not able:
+        some = ", ".join(f"{name} {size}" for name, size in [*sizes.items()][:4])
         size = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
-        raise InputError(f"{source} has {sizes}: none of these takes {size}; check the network and the pictures.")
-    if len(first) > 1:
-        choices = f"{source} has {len(first)} matrices that take such pictures ({listed(first, 4)})"
-        mend = f"name one by what comes before a dot (--key {first[0].split('.')[0]}), or save its state_dict() alone"
-        raise InputError(f"{choices}, as two networks have: {mend}.")
-    return first, False
+        raise InputError(f"{source} has {some}: none of these takes {size}; check the network and the pictures.")
+    given, by_name = {size[0] for size in sizes.values()}, [*matrices] == sorted(matrices)
+    lead = next(name for name in order if name in able or not (by_name and sizes[name][1] in given))
+    if lead not in able:
+        first = f"{lead}, its first matrix, takes {sizes[lead][1]} values, and no such picture"
+        raise InputError(f"{source}: {first}: name the function that builds the network (--model).")
+    before = {name: set() if alphabet else {sizes[one][0] for one in order[:k]} for k, name in enumerate(order)}
+    heads = [name for name in able if sizes[name][1] not in before[name]] or [lead]
+    if not heads[1:]:
+        return heads[0]
+    word = heads[0].split(".")[0]
+    key = "" if beside(word, {"": matrices}) else f"name one by what comes before a dot (--key {word}), or "
+    said = f"{source} has {len(heads)} matrices that take such pictures ({listed(heads, 4)})"
+    raise InputError(f"{said}, as two networks have: {key}save the state_dict() of one alone.")
