@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from safetensors.torch import load_file
+from torch.nn import functional
 from torch.serialization import safe_globals
 
 from utils import networks
@@ -34,12 +35,18 @@ FORMATS = {
     rb"\x89HDF": "HDF5, as Keras writes", rb"....TFL3": "TensorFlow Lite", rb"\x08[\x03-\x20][\x12\x3a\x42]": "ONNX",
     rb"\x93NUMPY": "an array of numpy without names", rb"\x80[\x03-\x05]": "a pickle",
 }  # fmt: skip
+CODE = "which takes code to read, and none is run"
+UNREAD = {  # by what torch and numpy say
+    "TorchScript": "is TorchScript, which holds code: save the state_dict() of what torch.jit.load makes of it",
+    "operand 149": "was pickled by protocol 4 or later, which is not read: call torch.save without pickle_protocol",
+    "allow_pickle": f"holds an object, {CODE}: save arrays of numbers alone",
+    "": "is not a whole file of torch, of safetensors or of numpy (.npz): save the network's state_dict()",
+}
 SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
-ACTIVATIONS = {
-    "relu": torch.relu, "leaky_relu": torch.nn.functional.leaky_relu, "gelu": torch.nn.functional.gelu,
-    "silu": torch.nn.functional.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
-}  # fmt: skip
+ACTIVATIONS = {  # of its layers, by name
+    name: getattr(functional, name) for name in ("relu", "leaky_relu", "gelu", "silu", "tanh", "sigmoid")
+}
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
 
 
@@ -66,11 +73,8 @@ class Target(NamedTuple):
 
 def square(inputs):
     """The shape (H, W, C) of a square picture of so many values, grey or in colour; None if there is none."""
-    for channels in (1, 3):
-        side = math.isqrt(inputs // channels)
-        if side >= SMALLEST and side * side * channels == inputs:
-            return side, side, channels
-    return None
+    sides = {channels: math.isqrt(inputs // channels) for channels in (1, 3)}
+    return next(((n, n, k) for k, n in sides.items() if n >= SMALLEST and n * n * k == inputs), None)
 
 
 def outputs(layers, activation="relu"):
@@ -103,13 +107,11 @@ def read(network, shape=None, layout="CHW", key=None, activation="relu"):
         layers = networks.change(tuple(state), lambda part: part.cpu().double())
     else:
         name, layers, note, normalisation = of_state(state, name, shape, layout, key)
-    logits = outputs(layers, activation)
     if note:
         return Target(name, layers, None, [note], normalisation)
-    if activation == "relu":
-        return Target(name, layers, logits, [], normalisation, all_layers=layers)
-    note = f"As the activation is {activation}, the first layer and the outputs were used."
-    return Target(name, layers[:1], logits, [note], normalisation, all_layers=layers)
+    notes = [f"As the activation is {activation}, the first layer and the outputs were used."]
+    used, notes = (layers, []) if activation == "relu" else (layers[:1], notes)
+    return Target(name, used, outputs(layers, activation), notes, normalisation, all_layers=layers)
 
 
 def of_state(state, name, shape, layout, key):
@@ -117,13 +119,13 @@ def of_state(state, name, shape, layout, key):
     path, parts = chosen(state, name, key)
     if reason := beside(path, networks_in(state)) if key is not None else "":
         mend = "name the function that builds the whole (--model), or save its state_dict() alone if it is one"
-        raise InputError(f"{name}: {path or key} may be a part of a network, as {reason}: {mend}.")
+        raise InputError(f"{name}: {path.strip('.') or key} may be a part of a network, as {reason}: {mend}.")
     parts, normalisation = normalised({part: checked(one, f"{name}: {part}") for part, one in parts.items()})
     layers, note = layers_of(whole(parts, name), name, shape)
     shape = shape or square(layers[0].weight.shape[1])
     columns = flattened(batched(layers[0].weight, shape, choose("The layout", layout, ("CHW", "HWC"))), "HWC")
     layers = layers[0]._replace(weight=columns), *layers[1:]
-    return f"{path} of {name}" if path else name, layers, note, normalisation
+    return f"{path.strip('.')} of {name}" if path else name, layers, note, normalisation
 
 
 def of_function(function, takes):
@@ -212,16 +214,10 @@ def unread(path, reason):
     if kind := next((kind for first, kind in FORMATS.items() if re.match(first, start, re.DOTALL)), ""):
         mend = "give the network as a Python function, or its weights by name, outputs × inputs, in an .npz file"
         return f"is {kind}, which is not read here: {mend}"
-    if "TorchScript" in reason:
-        return "is TorchScript, which holds code: save the state_dict() of what torch.jit.load makes of it"
     if kind := re.search(r"GLOBAL ([\w.]+)", reason):
         what = re.sub("numpy.*_reconstruct", "numpy.ndarray", kind[1])
-        return f"holds an object ({what}), which takes code to read, and none is run: save the state_dict() alone"
-    if "Unsupported operand 149" in reason:
-        return "was pickled by protocol 4 or later, which is not read: call torch.save without pickle_protocol"
-    if "allow_pickle" in reason:
-        return "holds objects, which take code to read, and none is run: save arrays of numbers alone"
-    return "is not a whole file of torch, of safetensors or of numpy (.npz): save the network's state_dict()"
+        return f"holds an object ({what}), {CODE}: save the state_dict() alone"
+    return next(sentence for said, sentence in UNREAD.items() if said in reason)
 
 
 def chosen(state, source, key=None):
@@ -234,28 +230,27 @@ def chosen(state, source, key=None):
         raise InputError(f"{source} holds a {kind}, not named weights: save the network's state_dict().")
     inside = networks_in(state)
     parts = inside or {"": named(state)}
-    flat = {f"{path}.{name}".lstrip("."): part for path, of in parts.items() for name, part in of.items()}
+    flat = {f"{path}.{name}": part for path, of in parts.items() for name, part in of.items()}
     if not flat:
         raise InputError(f"{source} holds no tensor: save the network's state_dict().")
     if kernel := next((name for name, part in flat.items() if re.search(r"(^|[./])kernel$", name)), ""):
         mend = "give their transposes as weights, such as Dense_0.weight and Dense_0.bias, and the layout HWC"
-        raise InputError(f"{source} holds {kernel}, as Flax and Keras save networks: {mend}.")
+        raise InputError(f"{source} holds {kernel.lstrip('.')}, as Flax and Keras save networks: {mend}.")
     if key is None and len(inside) > 1:
         choices = ", ".join(path or "the file's own: ." for path in inside)
         mend = "name one by --key, or save the state_dict() of one alone"
         raise InputError(f"{source} holds {len(inside)} networks ({choices}): {mend}.")
     if key is None:
         return next(iter(parts.items()))
-    for place in (key.strip("."), f"{next(iter(parts))}.{key}".strip(".")):  # of names, or of those of one alone
+    (path, alone), *others = parts.items()
+    for place in (key.strip("."), f"{path}.{key.strip('.')}"):  # of names, or of those of one alone
         if place in parts:
             return place, parts[place]
-        found = {name[len(place) + 1 :]: part for name, part in flat.items() if name.startswith(f"{place}.")}
-        if found:
+        if found := {name[len(place) + 1 :]: part for name, part in flat.items() if name.startswith(f"{place}.")}:
             return place, found
-    (_, alone), *others = parts.items()
-    keys = inside if others else dict.fromkeys(name.split(".")[0] for name in alone if "." in name)
-    keys = [path or "." for path in keys if others or not beside(path, {"": alone})]
-    mend = f"give one of {listed(keys)} as the key" if keys else "leave the key away, as it holds a single one"
+    words = dict.fromkeys(name.split(".")[0] for name in alone if "." in name)
+    keys = [one or "." for one in (inside if others else words) if others or not beside(f"{path}.{one}", parts)]
+    mend = f"give one of {listed(keys)} as the key" if keys else "it holds one, so leave the key away"
     raise InputError(f"{source} holds no network {key}: {mend}.")
 
 
@@ -264,24 +259,19 @@ def beside(place, inside):
 
     That takes another number of values, or gives as many as the place takes, so that either may feed the other.
     """
-    at = {one for one in inside if f"{one}.".startswith(f"{place}.")}
-    path = max((one for one in inside if f"{place}.".startswith(f"{one}." * bool(one))), key=len, default="")
-    words, groups = place[len(path) :].strip(".").split("."), {}
-    for one, of in inside.items() if at else [(path, inside.get(path, {}))]:
-        for name in ordered(name for name, part in of.items() if part.dim() > 1):
-            parts = name.split(".")
-            within = parts[: len(os.path.commonprefix([words, parts])) + 1][: len(words)]
-            group = ".".join(within) if not at else place if one in at else one
-            groups.setdefault(group, []).append((f"{one}.{name}".strip("."), of[name].shape))
-    own = groups.pop(place if at else ".".join(words), None)
-    if own is None:
+    flat = {f"{path}.{name}": part.shape for path, of in inside.items() for name, part in of.items() if part.dim() > 1}
+    words, groups = place.split("."), {}
+    for name in ordered(flat):
+        common = len(os.path.commonprefix([words, name.split(".")]))
+        groups.setdefault(tuple(name.split(".")[: common + 1] if common < len(words) else ()), []).append(name)
+    if () not in groups:
         return "it holds no matrix"
-    takes = own[0][1][1]
-    for (first, shape), (last, gives) in ((some[0], some[-1]) for some in groups.values()):
-        if shape[1] != takes:
-            return f"{first} beside it takes {shape[1]} values, and it takes {takes}"
-        if not at and gives[0] == takes:
-            return f"{last} beside it gives the {takes} values that it takes"
+    takes, apart = flat[groups.pop(())[0]][1], any(f"{path}.".startswith(f"{place}.") for path in inside)
+    for first, last in ((some[0], some[-1]) for some in groups.values()):
+        if flat[first][1] != takes:
+            return f"{first.strip('.')} beside it takes {flat[first][1]} values, and it takes {takes}"
+        if not apart and flat[last][0] == takes:
+            return f"{last.strip('.')} beside it gives the {takes} values that it takes"
     return ""
 
 
@@ -443,7 +433,6 @@ def first_of(order, alphabet, matrices, source, shape):
     heads = [name for name in able if sizes[name][1] not in before[name]] or [lead]
     if not heads[1:]:
         return heads[0]
-    word = heads[0].split(".")[0]
-    key = "" if beside(word, {"": matrices}) else f"name one by what comes before a dot (--key {word}), or "
     said = f"{source} has {len(heads)} matrices that take such pictures ({listed(heads, 4)})"
-    raise InputError(f"{said}, as two networks have: {key}save the state_dict() of one alone.")
+    mend = "save the state_dict() of one alone, or name it by --key, if its names begin as no others do"
+    raise InputError(f"{said}, as two networks have: {mend}.")

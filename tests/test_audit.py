@@ -156,7 +156,7 @@ REFUSED = {
     "an object": ({"model": TWO[0], "a": argparse.Namespace(x=1)}, "holds an object [(]argparse.Namespace[)]"),
     "an array": ({"model": TWO[0], "history": np.zeros(3)}, "holds an object [(]numpy.ndarray[)]"),
     "protocol 4": (TWO[0], "was pickled by protocol 4 or later"),
-    "one alphabet": (SAME, "2 matrices that take such pictures .*: save the state_dict[(][)] of one alone[.]$"),
+    "one alphabet": (SAME, "2 matrices that take such pictures .*: save the state_dict[(][)] of one alone"),
     "an inner layer": (INNER, "head.weight, its first matrix, takes 7 values, and no such picture: name the function"),
     "no convolution": ({"alpha": drawn(1, 99, 1, 1), **GOOD}, "has alpha of 1×99×1×1, no matrix, and"),
     "LSTM": ({"lstm.weight_ih_l0": drawn(60, 300), **GOOD}, "lstm.weight_ih_l0, .* belongs to a recurrent network"),
@@ -202,7 +202,7 @@ def test_arrays_of_numpy_are_a_state_dict_and_code_of_other_files_is_named(tmp_p
     assert all(torch.equal(layer.weight, state[f"{2 * k}.weight"].double()) for k, layer in enumerate(found.layers))
     np.savez(tmp_path / "net.npz", history=np.array([{}]), **state)
     torch.jit.script(torch_network(300)).save(tmp_path / "net.pth")
-    for name, said in {"net.npz": "holds objects, which take code to read", "net.pth": "is TorchScript"}.items():
+    for name, said in {"net.npz": "holds an object, which takes code to read", "net.pth": "is TorchScript"}.items():
         with pytest.raises(InputError, match=f"{name} {said}"):
             weights.read(tmp_path / name)
 
@@ -627,7 +627,7 @@ OPTIONS = {
     "--deviation 0": "it must be positive",
     "--before SELF": "The first layer is that of its start",
     "--before BIASLESS": "A layer of the network has a bias that the start lacks",
-    "--key ema": "holds no network ema: leave the key away, as it holds a single one.",
+    "--key ema": "holds no network ema: it holds one, so leave the key away.",
     "--before none.pth": "There is no file",
     "--before none-00001-of-00002.safetensors": "There is no file",
 }
