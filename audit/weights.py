@@ -101,8 +101,7 @@ def read(network, shape=None, layout="CHW", key=None, activation="relu"):
     if callable(network):
         note = "The network is a function: only its outputs were looked at."
         return Target(getattr(network, "__name__", "a function"), (), of_function(network, taking(shape)), [note])
-    name = Path(network).name if isinstance(network, str | Path) else "a state dict"
-    state, note, normalisation = tensors(network) if isinstance(network, str | Path) else network, "", None
+    (name, state), note, normalisation = opened(network, "a state dict"), "", None
     if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
         layers = networks.change(tuple(state), lambda part: part.cpu().double())
     else:
@@ -155,24 +154,21 @@ def of_module(module, shape, layout):
     name, module = type(module).__name__, copy.deepcopy(module).cpu().float().eval()
     try:
         target = read(dict(module.state_dict()), shape, layout)
-        if target.normalisation:  # the module sees other pictures than its layers
-            raise InputError("It normalises pictures itself.")
+        layers = () if target.normalisation else target.layers  # then the module sees other pictures than its layers
     except InputError:
-        note = "No first layer of the module was read, so no picture was reconstructed: membership alone was asked."
-        target = Target(name, (), None, [note])
+        layers = ()
     flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
-    shape = shape or (square(target.layers[0].weight.shape[1]) if target.layers else None)
+    shape = shape or (square(layers[0].weight.shape[1]) if layers else None)
     takes = taking(shape, layout if flat else None)
     own = of_function(module, takes)
-    if target.logits:
+    if layers and target.logits:
         probe = torch.rand(8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         ours, theirs = target.logits(probe), own(probe)
-        if ours.shape != theirs.shape or (ours - theirs).norm() > LOOK * theirs.norm():
-            target = target._replace(logits=None)
-    if target.layers and not target.logits:
-        note = "The module is more than layers with ReLUs between them: only its first layer was read."
-        target = target._replace(layers=target.layers[:1], notes=[note])
-    return target._replace(name=name, logits=own, module=None if target.logits else Whole(module, takes), all_layers=())
+        if ours.shape == theirs.shape and (ours - theirs).norm() <= LOOK * theirs.norm():
+            return target._replace(name=name, logits=own, all_layers=())
+    note = "The module is more than layers with ReLUs between them: only its first layer was read."
+    none = "No first layer of the module was read, so no picture was reconstructed: membership alone was asked."
+    return Target(name, layers[:1], own, [note if layers else none], module=Whole(module, takes))
 
 
 def batched(rows, shape, layout):
@@ -184,6 +180,11 @@ def batched(rows, shape, layout):
 def flattened(batch, layout):
     """A batch (n, C, H, W) as rows in a layout."""
     return (batch if layout == "CHW" else batch.permute(0, 2, 3, 1)).flatten(1)
+
+
+def opened(source, name):
+    """What to call a source, a file or what a file holds, and what it holds; a `name` is for the latter."""
+    return (Path(source).name, tensors(source)) if isinstance(source, str | Path) else (name, source)
 
 
 def tensors(path):
