@@ -1,12 +1,12 @@
 """Networks of strangers: weights of a file, a state dict or a module, under whatever names; no code in them is run."""
 
 import copy
-import itertools
 import math
 import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -396,42 +396,36 @@ def in_order(matrices, source, shape):
     That is the order of the file, or of the numbers in the names, or else the only one in which shapes follow. A file
     that is sorted by its names, as safetensors are, says less than their numbers.
     """
+    sizes = {name: tuple(part.shape) for name, part in matrices.items()}
+    able = [name for name, (_, n) in sizes.items() if (n == math.prod(shape) if shape else square(n))]
+    if not able:
+        some = ", ".join(f"{name} {size}" for name, size in [*sizes.items()][:4])
+        size = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
+        raise InputError(f"{source} has {some}: none of these takes {size}; check the network and the pictures.")
 
     def follow(names):
-        pairs = itertools.pairwise(matrices[name].shape for name in names)
-        return takes(matrices[names[0]], shape) and all(after[1] == before[0] for before, after in pairs)
+        return names[0] in able and all(sizes[after][1] == sizes[before][0] for before, after in pairwise(names))
 
     names, order = [*matrices], ordered(matrices)
-    others = [*filter(follow, itertools.permutations(names))] if len(names) <= SORTABLE else []
+    others = [*filter(follow, permutations(names))] if len(names) <= SORTABLE else []
     alphabet = names == sorted(names) and not any(map(str.isdigit, "".join(names)))  # says nothing
     orders = [*filter(follow, (order, names, sorted(names, key=by_number)))]
     if orders and not (alphabet and len({order[0] for order in others}) > 1):
         return orders[0], True
     if len(others) == 1:
         return others[0], True
-    return [first_of(order, alphabet, matrices, source, shape)], False
+    return [first_of(order, alphabet, sizes, able, source)], False
 
 
-def takes(matrix, shape):
-    """Whether a matrix takes pictures of a shape (H, W, C), or square ones if that is None."""
-    return matrix.shape[1] == math.prod(shape) if shape else square(matrix.shape[1]) is not None
-
-
-def first_of(order, alphabet, matrices, source, shape):
-    """The name of the matrix that takes the pictures, of some in an order that may be that of the alphabet alone."""
-    sizes = {name: tuple(part.shape) for name, part in matrices.items()}
-    able = [name for name in order if takes(matrices[name], shape)]
-    if not able:
-        some = ", ".join(f"{name} {size}" for name, size in [*sizes.items()][:4])
-        size = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
-        raise InputError(f"{source} has {some}: none of these takes {size}; check the network and the pictures.")
-    given, by_name = {size[0] for size in sizes.values()}, [*matrices] == sorted(matrices)
+def first_of(order, alphabet, sizes, able, source):
+    """Which of the matrices `able` to take the pictures does, in an order that may be that of the alphabet alone."""
+    given, by_name = {size[0] for size in sizes.values()}, [*sizes] == sorted(sizes)
     lead = next(name for name in order if name in able or not (by_name and sizes[name][1] in given))
     if lead not in able:
         first = f"{lead}, its first matrix, takes {sizes[lead][1]} values, and no such picture"
         raise InputError(f"{source}: {first}: name the function that builds the network (--model).")
     before = {name: set() if alphabet else {sizes[one][0] for one in order[:k]} for k, name in enumerate(order)}
-    heads = [name for name in able if sizes[name][1] not in before[name]] or [lead]
+    heads = [name for name in order if name in able and sizes[name][1] not in before[name]] or [lead]
     if not heads[1:]:
         return heads[0]
     said = f"{source} has {len(heads)} matrices that take such pictures ({listed(heads, 4)})"

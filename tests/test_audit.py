@@ -290,6 +290,7 @@ LEFT = {
     "a scale": lambda state: state | {"scale": torch.tensor(3.0)},
     "a permutation": lambda state: state | {"order": torch.arange(3 * SIDE**2)},
     "a branch": lambda state: state | {"head.weight": drawn(5, WIDTH)},
+    "layers behind it of a square": lambda state: state | {"mu.weight": drawn(64, 60), "out.weight": drawn(9, 64)},
     "a residual": lambda state: state | {"2.weight": drawn(2, 7)},
 }
 
