@@ -11,6 +11,7 @@ FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, wh
 try:
     from audit.report import FILES, NO_ANSWER, room
     from audit.run import audit
+    from audit.weights import ACTIVATIONS
     from utils.errors import InputError
 except Exception:
     traceback.print_exc()
@@ -69,7 +70,7 @@ def numbers(text):
 def parser():
     """The command line."""
     line = Line("python -m audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter)
-    line.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
+    line.add_argument("network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run")
     line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
     line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
@@ -77,6 +78,7 @@ def parser():
     line.add_argument("--model", metavar="MODULE:FUNCTION", help="a function of yours that builds the network, of any "
                       "kind, such as package.nets:resnet; its code is run, and the weights are loaded")  # fmt: skip
     line.add_argument("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
+    line.add_argument("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
     line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
                       "state in the network's file is read in any case")  # fmt: skip
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")

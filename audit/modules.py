@@ -4,7 +4,6 @@ import copy
 import importlib
 import os
 import sys
-from pathlib import Path
 
 import torch
 
@@ -33,9 +32,7 @@ def twin(module, network, key=None):
 
     Prefixes of wrappers fall where that makes the names fit.
     """
-    module, name = copy.deepcopy(module).cpu().eval(), "The start"
-    if isinstance(network, str | Path):
-        name, network = Path(network).name, weights.tensors(network)
+    module, (name, network) = copy.deepcopy(module).cpu().eval(), weights.opened(network, "The start")
     is_module = isinstance(network, torch.nn.Module)
     state, wanted = network.state_dict() if is_module else weights.chosen(network, name, key)[1], module.state_dict()
     while state.keys() != wanted.keys() and (prefix := [p for p in PREFIXES if all(n.startswith(p) for n in state)]):

@@ -37,25 +37,25 @@ SQUASH = "--resize squash"
 def audit(
     network, members, held_out, before=None, *, mean=None, deviation=None, centred=False, layout="CHW", loss="auto",
     shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, key=None,
-    model=None, classes=(), resize="auto", turn=True,
+    model=None, classes=(), resize="auto", turn=True, activation="relu",
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
-    `network`, and the network `before` training where it is known, are what `weights.read` takes: files (.pth,
-    .safetensors), state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
+    `network`, and the network `before` training where it is known, are what `weights.read` takes: files of weights,
+    state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
     `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
     [0, 1], one number or one for each channel, flattened in `layout`, and if `centred` less their mean; what is not
-    given is read from the network's file, or else 0 and 1. `key` names one of several networks in a file, and `model`,
-    "MODULE:FUNCTION", builds the module whose weights they are. `optimizer` is a file or a dict of an optimiser's state
-    beside a network's file that does not hold it. `loss` is square, logistic or cross_entropy, or follows from the
-    outputs, whose `classes` can be named in their order. `shape` is (H, W, C), if files are of another size than the
-    network takes; they are cut or squashed to it (`resize`: crop, squash, or auto, by a test), and turned as their
-    cameras say, if `turn`. A stage that needs more than `limit` seconds is left out, and `level` is the chance of a
-    false alarm. InputError, in one sentence, for what cannot be audited.
+    given is read from the network's file, or else 0 and 1. `key` names one of several networks in a file, whose layers
+    have an `activation` of `weights.ACTIVATIONS` between them, and `model`, "MODULE:FUNCTION", builds the module whose
+    weights they are. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold
+    it. `loss` is square, logistic or cross_entropy, or follows from the outputs, whose `classes` can be named in their
+    order. `shape` is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it
+    (`resize`: crop, squash, or auto, by a test), and turned as their cameras say, if `turn`. A stage that needs more
+    than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError for what is no such input.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed, resize)
-    target, shape = network_for(network, (members, held_out), shape, layout, key, model)
+    target, shape = network_for(network, (members, held_out), shape, layout, key, model, activation)
     mean, deviation, held = normalisation_for(target, mean, deviation)
     start, twin, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
@@ -69,8 +69,8 @@ def audit(
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
     doubt, warnings = doubt_of(outcomes, better, case, sides, classes), [*held, *warnings, *frozen, *state.notes]
     settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
-    settings |= {"centred": centred, "layout": layout, "loss": case.recipe.loss, "before": before is not None}
-    settings |= {"steps": steps, "seed": seed, "limit": limit, "resize": resize, "turn": turn, "classes": [*classes]}
+    settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn)
+    settings |= dict(steps=steps, seed=seed, limit=limit, resize=resize, classes=[*classes], before=before is not None)
     settings |= {name: value for name, value in {"state": state.entry, "key": key, "model": model}.items() if value}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
@@ -98,7 +98,7 @@ def start_for(target, before, shape, layout, key):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
     if twin and all(map(torch.equal, module.state_dict().values(), twin.state_dict().values())):
         raise InputError(known_start.UNCHANGED.replace("first layer", "network"))
-    same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.layers, start))
+    same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, start))
     if start and known_start.unchanged(target.layers, start) and (twin or not (same and target.logits)):
         return (), twin, [FROZEN]
     if start:
@@ -113,7 +113,7 @@ def holds(network, key):
     return False
 
 
-def network_for(network, sources, shape, layout, key=None, model=None):
+def network_for(network, sources, shape, layout, key=None, model=None, activation="relu"):
     """The weights.Target and the shape (H, W, C) of its pictures.
 
     That is `shape`, (H, W) or with C, or that of arrays; or that of most files, if all of the network can be read with
@@ -121,7 +121,7 @@ def network_for(network, sources, shape, layout, key=None, model=None):
     """
     if model:
         built = modules.built(model, network, key)
-        target, shape = network_for(built, sources, shape, layout)
+        target, shape = network_for(built, sources, shape, layout, activation=activation)
         return target._replace(notes=[*target.notes, f"The code of {model} was run to build the network."]), shape
     if shape and not (len(shape) in (2, 3) and all(one >= 1 and one % 1 == 0 for one in shape)):
         raise InputError(f"The shape is {shape}: give the height, the width, and 1 or 3 channels.")
@@ -131,21 +131,24 @@ def network_for(network, sources, shape, layout, key=None, model=None):
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")
     for one in sizes:
-        return weights.read(network, one, layout, key), one
+        return weights.read(network, one, layout, key, activation), one
     readings, tried = [], [(*shape, k) for k in (1, 3)] if shape else [*pictures.own_shapes(sources), None]
     for one in tried:
         with contextlib.suppress(InputError):
-            target = weights.read(network, one, layout, key)
+            target = weights.read(network, one, layout, key, activation)
             if not target.layers:  # is it for such pictures?
                 outputs_of(target.logits, torch.zeros(1, math.prod(one)))
             readings.append((target, one))
-    readings = readings or [(weights.read(network, tried[-1], layout, key), tried[-1])]
+    readings = readings or [(weights.read(network, tried[-1], layout, key, activation), tried[-1])]
     readings = [one for one in readings if one[0].logits] or readings
     shapes = [one or weights.square(target.layers[0].weight.shape[1]) for target, one in readings]
     if readings[0][0].layers and len({*map(math.prod, shapes)}) > 1:
         choices = " or ".join("×".join(map(str, one)) for one in shapes)
         raise InputError(f"The network may take pictures of {choices}: say which by the shape (--shape H W C).")
-    return readings[0][0], shapes[0]
+    (target, one), *_ = readings
+    size = "×".join(map(str, shapes[0]))
+    guess = f"No file is of {size}, and that was guessed from the network: give the shape of its pictures (--shape)."
+    return target if one else target._replace(guess=guess), shapes[0]
 
 
 def loaded(both, shape, skip, resize, turn):

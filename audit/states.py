@@ -5,7 +5,6 @@ A state numbers parameters as the network or its groups order them, without name
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -41,8 +40,8 @@ def read(sources, layers, shape, layout):
     """
     found, refusals = [], []
     for source in sources:
-        name, is_file = (Path(source).name, True) if isinstance(source, str | Path) else ("The dict", False)
-        for where, state in states_in(weights.tensors(source) if is_file else source, name):
+        name, content = weights.opened(source, "The dict")
+        for where, state in states_in(content, name):
             try:
                 if not layers:
                     raise InputError(f"It is a state of other layers, {LIKELY}.")

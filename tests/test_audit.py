@@ -107,6 +107,20 @@ def test_of_a_module_with_other_layers_the_first_is_read_and_the_outputs_are_its
     assert target.logits(torch.rand(3, 300).double()).shape == (3, 2) and len(weights.read(torch_network()).layers) == 2
 
 
+@pytest.mark.parametrize("activation", weights.ACTIVATIONS)
+def test_the_outputs_of_a_file_are_those_behind_its_activation(activation):
+    module, x = torch_network(300), torch.rand(5, 300, generator=torch.Generator().manual_seed(1))
+    expected = module[2](weights.ACTIVATIONS[activation](module[0](x))).double()
+    target = weights.read(module.state_dict(), layout="HWC", activation=activation)
+    torch.testing.assert_close(target.logits(x.double()), expected, rtol=0, atol=1e-5)
+    assert (len(target.layers), len(target.notes)) == ((2, 0) if activation == "relu" else (1, 1))
+    assert len(target.all_layers) == 2 and report.not_asked(target, [stages.Outcome("", "ran", "")]) == []
+    with pytest.raises(InputError, match="An activation is that of a file's layers"):
+        weights.read(module, activation="tanh")
+    with pytest.raises(InputError, match="The activation is 'swish'"):
+        weights.read(module.state_dict(), activation="swish")
+
+
 GOOD = torch_network(300).state_dict()
 LORA = {"0.base_layer.weight": drawn(60, 300), "0.lora_A.weight": drawn(8, 300), "0.lora_B.weight": drawn(60, 8)}
 TWO = [torch_network(300, seed=k).state_dict() for k in (1, 2)]
@@ -114,6 +128,7 @@ PREFIXED = {f"{of}.{name}": part for of, net in zip(("init", "model"), TWO) for 
 CHECKPOINT = {"epoch": 3, "model": TWO[0], "model_ema": TWO[1], "optimizer": {"state": {}, "param_groups": []}}
 NORMED = {"0.weight_g": drawn(60, 1), "0.weight_v": drawn(60, 300)}
 SAME = {f"{name}.weight": drawn(300, 300) for name in ("body", "encoder")}
+INNER = {"head.weight": drawn(60, 7), "blocks.0.weight": drawn(60, 300), "blocks.1.weight": drawn(60, 300)}
 REFUSED = {
     "NaN": (GOOD | {"0.weight": GOOD["0.weight"] * torch.nan}, "0.weight holds values that are NaN or infinite"),
     "complex": (GOOD | {"0.weight": GOOD["0.weight"] + 0j}, "0.weight is complex"),
@@ -135,13 +150,19 @@ REFUSED = {
     "two in a checkpoint": (CHECKPOINT, "2 networks [(]model, model_ema[)]"),
     "two, deeper": ({"state": {"net": TWO[0]}, "teacher": {"module": TWO[1]}}, "2 networks [(].*, .*[)]"),
     "one inside": (TWO[0] | {"ema": TWO[1]}, "2 networks [(]the file's own: ., ema[)]: name one by --key"),
-    "a token": ({"cls_token": drawn(1, 1, 64), **GOOD}, "more than matrices, cls_token of 1×1×64.*--model"),
+    "a token": ({"cls_token": drawn(1, 1, 64), **GOOD}, "has cls_token of 1×1×64, no matrix, and .*--model"),
     "Flax": ({"params": {"Dense_0": {"kernel": drawn(300, 60)}}}, "holds params.Dense_0.kernel, as Flax and Keras"),
     "a mask": (TWO[0] | {"0.mask": drawn(60, 300)}, "2 matrices that take such pictures"),
-    "an object": ({"model": TWO[0], "a": argparse.Namespace(x=1)}, "it holds an object [(]argparse.Namespace[)]"),
-    "an array": ({"model": TWO[0], "history": np.zeros(3)}, "it holds an object [(]numpy.ndarray[)]"),
+    "an object": ({"model": TWO[0], "a": argparse.Namespace(x=1)}, "holds an object [(]argparse.Namespace[)]"),
+    "an array": ({"model": TWO[0], "history": np.zeros(3)}, "holds an object [(]numpy.ndarray[)]"),
     "protocol 4": (TWO[0], "was pickled by protocol 4 or later"),
-    "one alphabet": (SAME, "2 matrices that take such pictures"),
+    "one alphabet": (SAME, "2 matrices that take such pictures .*: save the state_dict[(][)] of one alone"),
+    "an inner layer": (INNER, "head.weight, its first matrix, takes 7 values, and no such picture: name the function"),
+    "no convolution": ({"alpha": drawn(1, 99, 1, 1), **GOOD}, "has alpha of 1×99×1×1, no matrix, and"),
+    "LSTM": ({"lstm.weight_ih_l0": drawn(60, 300), **GOOD}, "lstm.weight_ih_l0, .* belongs to a recurrent network"),
+    "GRU": ({"enc_w_hh": drawn(60, 300), **GOOD}, "enc_w_hh, .* belongs to a recurrent network"),
+    "a transformer": ({"h.0.attn.q.weight": drawn(300, 300), **GOOD}, "0.attn.q.weight, .* belongs to attention"),
+    "words": ({"word_embeddings.weight": drawn(60, 300), **GOOD}, "embeddings.weight, .* belongs to an embedding"),
 }
 
 
@@ -155,6 +176,71 @@ def test_other_weights_are_refused_in_one_sentence(kind, tmp_path):
 
 DEEP = {"state": {"net": TWO[0]}, "teacher": {"module": TWO[1]}}
 OWN = TWO[0] | {"ema": TWO[1]}
+
+
+FORMATS = {
+    "HDF5, as Keras writes, which is not read here: give the network as a Python function, or": b"\x89HDF\r\n\x1a\n",
+    "TensorFlow Lite": b"\x1c\0\0\0TFL3",
+    "ONNX": b"\x08\x08\x12\x07pytorch",
+    "an array of numpy without names": b"\x93NUMPY\x01\0",
+    "a pickle": b"\x80\x04\x95",
+    "not a whole file of torch, of safetensors or of numpy .[.]npz.: save": b"\0\0\0",
+}
+
+
+@pytest.mark.parametrize("said", FORMATS)
+def test_the_first_bytes_name_the_format_of_what_is_not_read(said, tmp_path):
+    (tmp_path / "net.pth").write_bytes(FORMATS[said])
+    with pytest.raises(InputError, match=f"net.pth is {said}"):
+        weights.read(tmp_path / "net.pth")
+
+
+def test_arrays_of_numpy_are_a_state_dict_and_code_of_other_files_is_named(tmp_path):
+    state = torch_network(300).state_dict()
+    np.savez(tmp_path / "net.npz", epoch=3, note="best", **state)
+    found = weights.read(tmp_path / "net.npz", layout="HWC")
+    assert all(torch.equal(layer.weight, state[f"{2 * k}.weight"].double()) for k, layer in enumerate(found.layers))
+    np.savez(tmp_path / "net.npz", history=np.array([{}]), **state)
+    torch.jit.script(torch_network(300)).save(tmp_path / "net.pth")
+    for name, said in {"net.npz": "holds an object, which takes code to read", "net.pth": "is TorchScript"}.items():
+        with pytest.raises(InputError, match=f"{name} {said}"):
+            weights.read(tmp_path / name)
+
+
+def test_indices_are_not_quantised_weights():
+    found = weights.read(GOOD | {"position_ids": torch.arange(9)[None]})
+    assert len(found.layers) == 1 and "as position_ids is no part of a fully connected layer" in found.notes[0]
+
+
+@pytest.mark.parametrize("key, said", [
+    ("blocks", "head.weight beside it takes 7 values, and it takes 300"),
+    ("blocks.1", "blocks.0.weight beside it takes 20 values, and it takes 300"),
+    ("0", "2.weight beside it takes 60 values, and it takes 300"), ("2", "0.weight beside it takes 300 values"),
+    ("body", "encoder.weight beside it gives the 300 values that it takes"),
+    ("norm", "it holds no matrix"),
+    ("fc1", "fc2.weight beside it takes 60 values"), ("x.0", "x.2.weight beside it takes 60"),
+])  # fmt: skip
+def test_a_key_names_no_part_of_a_network(key, said, sides):
+    states = {
+        "blocks": INNER,
+        "blocks.1": {"blocks.0.weight": drawn(300, 20), "blocks.1.weight": drawn(60, 300)},
+        "body": SAME,
+        "norm": GOOD | {"norm.weight": drawn(60)},
+        "fc1": {name: {"weight": GOOD[f"{k}.weight"]} for name, k in (("fc1", 0), ("fc2", 2))},
+        "x.0": {"x": GOOD},
+    }
+    with pytest.raises(InputError, match=f"{key} may be a part of a network, as .*{said}.*name the function"):
+        weights.read(states.get(key, GOOD), key=key)
+
+
+@pytest.mark.parametrize("shape", [None, (28, 28)])
+def test_nothing_found_in_pictures_of_a_size_that_was_guessed_is_no_all_clear(shape, sides, tmp_path):
+    grey = [(part[..., :1].repeat(3, -1), labels) for part, labels in sides]
+    folders = [saved(tmp_path / name, part) for name, part in zip(("in", "held"), grey)]
+    found = audit(torch_network(28**2).state_dict(), *folders, steps=1, shape=shape)
+    said = "No file is of 28×28×1, and that was guessed from the network: give the shape of its pictures (--shape)."
+    assert found.status == (report.FOUND_NOTHING if shape else report.NO_ANSWER)
+    assert checked(found)["finding"]["not_asked"] == ([] if shape else [said])
 
 
 @pytest.mark.parametrize("state, key, second", [
@@ -180,10 +266,11 @@ def test_the_normalisation_of_a_file_is_used_unless_another_is_given(sides, mixi
     assert checked(audit(mixing, *sides, steps=1))["settings"]["deviation"] == 1.0
 
 
-def test_a_frozen_first_layer_is_said_and_all_else_is_asked(sides):
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+def test_a_frozen_first_layer_is_said_and_all_else_is_asked(activation, sides):
     before = torch_network().state_dict()
     after = before | {"2.weight": before["2.weight"] + 1}
-    found = audit(after, *sides, before, steps=1)
+    found = audit(after, *sides, before, steps=1, activation=activation)
     assert FROZEN in checked(found)["warnings"] and found.status == report.FOUND_NOTHING
     assert {"membership by loss", "structure of W₁"} <= {one["name"] for one in found.content["stages"]}
 
@@ -203,6 +290,7 @@ LEFT = {
     "a scale": lambda state: state | {"scale": torch.tensor(3.0)},
     "a permutation": lambda state: state | {"order": torch.arange(3 * SIDE**2)},
     "a branch": lambda state: state | {"head.weight": drawn(5, WIDTH)},
+    "layers behind it of a square": lambda state: state | {"mu.weight": drawn(64, 60), "out.weight": drawn(9, 64)},
     "a residual": lambda state: state | {"2.weight": drawn(2, 7)},
 }
 
@@ -228,7 +316,7 @@ def test_no_code_in_a_file_is_run(tmp_path):
     torch.save({"0.weight": GOOD["0.weight"], "x": Bomb(tmp_path / "ran")}, tmp_path / "net.pth")
     for name in ("net.pth", "net.safetensors", "net-00001-of-00002.pth", "none.pth"):
         (tmp_path / name).write_bytes((tmp_path / "net.pth").read_bytes()) if name != "none.pth" else None
-        with pytest.raises(InputError, match="is not a file of|is a part of a sharded|There is no file"):
+        with pytest.raises(InputError, match="holds an object|is not a file|is a part of a sharded|There is no file"):
             weights.read(tmp_path / name)
     assert not (tmp_path / "ran").exists()
 
@@ -540,7 +628,7 @@ OPTIONS = {
     "--deviation 0": "it must be positive",
     "--before SELF": "The first layer is that of its start",
     "--before BIASLESS": "A layer of the network has a bias that the start lacks",
-    "--key ema": "holds no network ema: give one of 0, 2 as the key.",
+    "--key ema": "holds no network ema: it holds one, so leave the key away.",
     "--before none.pth": "There is no file",
     "--before none-00001-of-00002.safetensors": "There is no file",
 }
