@@ -79,6 +79,10 @@ def parser():
     line.add_argument("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
     line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
                       "state in the network's file is read in any case")  # fmt: skip
+    line.add_argument("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as "
+                      "16, on random halves of all pictures, for the strongest tests of membership")  # fmt: skip
+    line.add_argument("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains "
+                      "such a network as yours was, and returns it; its code is run")  # fmt: skip
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
     line.add_argument("--mean", type=numbers, metavar="X", help="what was subtracted from pixels in [0, 1], a number "
                       "or one for each channel; else what the network's file holds as its normalize.mean and .std, "

@@ -15,7 +15,7 @@ import torch
 
 import audit.judge as judge
 from audit.page import bytes_of, page
-from audit.stages import BY_LOSS, UNREAD
+from audit.stages import BY_LOSS, BY_SHADOWS, UNREAD
 from utils.errors import check_writable, write_all, written
 from utils.kernels.similarity import ncc, stretch
 from utils.trial import number
@@ -91,7 +91,7 @@ def not_asked(target, outcomes):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
         if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
             sentences.append("Membership by loss does not know the classes: give the pictures in folders of classes.")
-    attacked = any(one.state == "ran" and one.name != BY_LOSS for one in outcomes)
+    attacked = any(one.state == "ran" and one.name not in (BY_LOSS, BY_SHADOWS) for one in outcomes)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
 
@@ -240,7 +240,8 @@ def staged(outcome):
 def rates(outcomes):
     """Of every score of membership the share of training pictures above all but few of the held-out ones."""
     rows = []
-    for name, score in ((one.name, one.score) for one in outcomes if one.score):
+    scores = [scored for one in outcomes for scored in ((one.name, one.score), *one.others)]
+    for name, score in (scored for scored in scores if scored[1]):
         area = dict(zip(("auc", "low", "high"), score.area))
         for rate in judge.RATES:
             allowed = int(rate * len(score.held_out))
