@@ -67,10 +67,14 @@ def numbers(text):
     return [float(part) for part in text.replace(",", " ").split()]
 
 
+def program():
+    """How this is called: audit, where it was installed."""
+    return "audit" if Path(sys.argv[0]).stem == "audit" else "python -m audit"
+
+
 def parser():
     """The command line."""
-    name = "audit" if Path(sys.argv[0]).stem == "audit" else "python -m audit"  # where it was installed
-    line = Line(name, description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line = Line(program(), description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter)
     line.add_argument("network", help="its weights, a state dict in a .pth or .safetensors file; no code in it is run")
     line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip

@@ -68,7 +68,9 @@ def asked(case, train, mask, k):
         try:
             function = modules.function(train) if isinstance(train, str) else train
             network = function(weights.taking(case.shape)(x[rows]), labels[rows], seed)
-            logits = weights.read(network, case.shape).logits if callable(network) else None
+            if not callable(network):
+                raise TypeError(f"it returned a {type(network).__name__}")
+            logits = weights.read(network, case.shape).logits
             found, expected = (of(x[:2]) for of in (logits, case.logits))
         except (Exception, SystemExit) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -121,8 +123,8 @@ def by_shadows(case, masks, ask, first, how):
     found = {name: judge.scored(values.split(sizes), case.labels) for name, values in scores.items()}
     comparisons = tuple(judge.of_area(f"likelihood ratio, {name}", score) for name, score in found.items())
     sentence = f"{len(masks)} networks were trained, each on a random half of both sides' pictures, by {how}."
-    scores = tuple((f"{stages.BY_SHADOWS}, {name}", score) for name, score in found.items())
-    return stages.Outcome(stages.BY_SHADOWS, "ran", sentence, comparisons=comparisons, others=scores)
+    others = tuple((f"{stages.BY_SHADOWS}, {name}", score) for name, score in found.items())
+    return stages.Outcome(stages.BY_SHADOWS, "ran", sentence, comparisons=comparisons, others=others)
 
 
 def lira(target, known, masks):
