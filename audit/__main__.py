@@ -86,7 +86,7 @@ def parser():
     line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
                       "state in the network's file is read in any case")  # fmt: skip
     line.add_argument("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as "
-                      "16, on random halves of all pictures, for the strongest tests of membership")  # fmt: skip
+                      "16, on random halves of all pictures, for two more tests of membership")  # fmt: skip
     line.add_argument("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains "
                       "such a network as yours was, and returns it; its code is run")  # fmt: skip
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")

@@ -136,7 +136,11 @@ def advice(status, outcomes, case):
     asked = any(one.name == BY_SHADOWS and one.state == "ran" for one in outcomes)
     return [
         *(state or ["Publish the weights alone, without an optimiser's state."]),
-        *([] if asked else ["Ask reference networks, too (--shadows 16): of membership they often tell the most."]),
+        *(
+            []
+            if asked
+            else ["Ask reference networks, too (--shadows 16): of membership they can tell more than the loss."]
+        ),
         f"No false alarms rarer than one in {len(case.sides[1])} were looked at: more held-out pictures show these.",
     ]
 
