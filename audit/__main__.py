@@ -1,15 +1,16 @@
-"""python -m audit NETWORK MEMBERS HELD_OUT: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
+"""python -m audit, or the command audit: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
 
 import argparse
 import re
 import sys
 import traceback
+from pathlib import Path
 
 NUMBERS = re.compile("--(mean|deviation|shape)(=|$)")  # options of several numbers
 FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
 
 try:
-    from audit.report import FILES, NO_ANSWER, room
+    from audit.report import DATA, FILES, NO_ANSWER, room
     from audit.run import audit
     from audit.weights import ACTIVATIONS
     from utils.errors import InputError
@@ -37,7 +38,7 @@ exit status:
   70  the program failed, which says nothing about the network
 
 example, a network that was fine-tuned from a public one:
-  python -m audit tuned.safetensors training-pictures held-out-pictures \\
+  %(prog)s tuned.safetensors training-pictures held-out-pictures \\
       --before public.safetensors --mean 0.49 0.48 0.45 --out report
 """
 
@@ -67,9 +68,14 @@ def numbers(text):
     return [float(part) for part in text.replace(",", " ").split()]
 
 
+def program():
+    """How this is called: audit, where it was installed."""
+    return "audit" if Path(sys.argv[0]).stem == "audit" else "python -m audit"
+
+
 def parser():
     """The command line."""
-    line = Line("python -m audit", description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line = Line(program(), description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter)
     line.add_argument("network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run")
     line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
@@ -81,6 +87,10 @@ def parser():
     line.add_argument("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
     line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
                       "state in the network's file is read in any case")  # fmt: skip
+    line.add_argument("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as "
+                      "16, on random halves of all pictures, for two more tests of membership")  # fmt: skip
+    line.add_argument("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains "
+                      "such a network as yours was, and returns it; its code is run")  # fmt: skip
     line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
     line.add_argument("--mean", type=numbers, metavar="X", help="what was subtracted from pixels in [0, 1], a number "
                       "or one for each channel; else what the network's file holds as its normalize.mean and .std, "
@@ -114,6 +124,8 @@ def main(arguments=None):
     try:
         settings = vars(parser().parse_args(joined(sys.argv[1:] if arguments is None else arguments)))
         folder = settings.pop("out")
+        if not DATA.is_dir():
+            raise InputError("The audit reads files of its repository: install it from a clone, by pip install -e .")
         with room(folder):
             report = audit(**settings)
             path = report.save(folder)
@@ -135,8 +147,13 @@ def main(arguments=None):
         return FAULT
 
 
-if __name__ == "__main__":
+def command():
+    """The exit status of `main`, and that of a fault where nothing can be printed."""
     try:
-        sys.exit(main())
-    except Exception:  # a second one: nothing can be printed
-        sys.exit(FAULT)
+        return main()
+    except Exception:
+        return FAULT
+
+
+if __name__ == "__main__":
+    sys.exit(command())

@@ -13,12 +13,17 @@ from utils.errors import InputError
 PREFIXES = "module.", "_orig_mod.", "model."  # of wrappers
 
 
-def built(spec, network, key=None):
-    """The module that a function MODULE:FUNCTION returns, with the weights that `twin` takes; InputError if not."""
+def function(spec):
+    """The user's function MODULE:FUNCTION, as found from the folder in which Python runs."""
     name, _, function = spec.partition(":")
     sys.path[:] = dict.fromkeys([os.getcwd(), *sys.path])
+    return getattr(importlib.import_module(name), function)
+
+
+def built(spec, network, key=None):
+    """The module that a function MODULE:FUNCTION returns, with the weights that `twin` takes; InputError if not."""
     try:
-        module = getattr(importlib.import_module(name), function)()
+        module = function(spec)()
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{spec} built no network ({reason}): give MODULE:FUNCTION, as found from here.") from error

@@ -15,7 +15,7 @@ import torch
 
 import audit.judge as judge
 from audit.page import bytes_of, page
-from audit.stages import BY_LOSS, UNREAD
+from audit.stages import BY_LOSS, BY_SHADOWS, UNREAD
 from utils.errors import check_writable, write_all, written
 from utils.kernels.similarity import ncc, stretch
 from utils.trial import number
@@ -34,7 +34,7 @@ PACKAGES = "torch", "numpy", "scipy"  # on which the numbers depend beside the i
 LIMITS = [
     "There are many other attacks: where these find nothing, another may find something.",
     "Pictures come back from a fully connected first layer alone; of other layers only membership is asked.",
-    "Membership is tested by the loss, of modules by gradients and layers, too: reference networks tell more.",
+    "Membership is tested by the loss, of modules by gradients and layers, too; by reference networks only if asked.",
     "The held-out pictures must be of the same source as the training pictures, and drawn at random from it.",
     "Pictures that were augmented, cut or resized otherwise in training are compared as they were given here.",
 ]
@@ -92,7 +92,7 @@ def not_asked(target, outcomes):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
         if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
             sentences.append("Membership by loss does not know the classes: give the pictures in folders of classes.")
-    attacked = any(one.state == "ran" and one.name != BY_LOSS for one in outcomes)
+    attacked = any(one.state == "ran" and one.name not in (BY_LOSS, BY_SHADOWS) for one in outcomes)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
 
@@ -123,6 +123,27 @@ def finding(near, comparisons, differences, level, missed=(), doubt="", wrong=Fa
     if wrong:
         return NO_ANSWER, f"There is no answer. {doubt}"
     return FOUND_NOTHING, " ".join(["These attacks found nothing.", *sentences, doubt]).strip()
+
+
+def advice(status, outcomes, case):
+    """What to do now, in a few sentences that follow from an exit status and the Outcomes of a stages.Case."""
+    state = ["Publish the weights without the optimiser's state."] if case.state.entry else []
+    if status == NO_ANSWER:
+        return ["Mend what the finding names, and audit again: no answer clears nothing.", *state]
+    if status == LEAKS:
+        secret = "Where it is a secret who was in the training, give nobody this network, nor its outputs."
+        cure = "Train with differential privacy, which bounds what any attack can tell, or on more pictures"
+        return [*state, secret, f"{cure} for fewer epochs, and audit what comes out."]
+    asked = any(one.name == BY_SHADOWS and one.state == "ran" for one in outcomes)
+    return [
+        *(state or ["Publish the weights alone, without an optimiser's state."]),
+        *(
+            []
+            if asked
+            else ["Ask reference networks, too (--shadows 16): of membership they can tell more than the loss."]
+        ),
+        f"No false alarms rarer than one in {len(case.sides[1])} were looked at: more held-out pictures show these.",
+    ]
 
 
 def comparison_sentence(comparisons, unlike, leaks):
@@ -206,9 +227,9 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
         notes.append(f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}.")
     if doubt[0] and doubt[0] not in sentence:
         notes.append(doubt[0])
-    sizes = [layer.weight.shape for layer in case.layers]
+    sizes, do = [layer.weight.shape for layer in case.layers], advice(status, outcomes, case)
     content = {
-        "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
+        "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed, "advice": do},
         "warnings": notes,
         "network": {"name": target.name, "widths": [*sizes[0][::-1], *(n for n, _ in sizes[1:])] if sizes else []},
         "pictures": {"shape": list(case.shape), **{of: len(side.images) for of, side in zip(SIDES, sides)}},
@@ -241,7 +262,8 @@ def staged(outcome):
 def rates(outcomes):
     """Of every score of membership the share of training pictures above all but few of the held-out ones."""
     rows = []
-    for name, score in ((one.name, one.score) for one in outcomes if one.score):
+    scores = [scored for one in outcomes for scored in ((one.name, one.score), *one.others)]
+    for name, score in (scored for scored in scores if scored[1]):
         area = dict(zip(("auc", "low", "high"), score.area))
         for rate in judge.RATES:
             allowed = int(rate * len(score.held_out))

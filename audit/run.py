@@ -18,6 +18,7 @@ import audit.judge as judge
 import audit.modules as modules
 import audit.pictures as pictures
 import audit.report as report
+import audit.shadows as reference
 import audit.stages as stages
 import audit.states as states
 import audit.weights as weights
@@ -37,7 +38,7 @@ SQUASH = "--resize squash"
 def audit(
     network, members, held_out, before=None, *, mean=None, deviation=None, centred=False, layout="CHW", loss="auto",
     shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, key=None,
-    model=None, classes=(), resize="auto", turn=True, activation="relu",
+    model=None, classes=(), resize="auto", turn=True, activation="relu", shadows=0, train=None,
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
@@ -50,8 +51,9 @@ def audit(
     weights they are. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold
     it. `loss` is square, logistic or cross_entropy, or follows from the outputs, whose `classes` can be named in their
     order. `shape` is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it
-    (`resize`: crop, squash, or auto, by a test), and turned as their cameras say, if `turn`. A stage that needs more
-    than `limit` seconds is left out, and `level` is the chance of a false alarm. InputError for what is no such input.
+    (`resize`: crop, squash, or auto, by a test), and turned as their cameras say, if `turn`. `train` trains `shadows`
+    networks for reference. A stage that needs more than `limit` seconds is left out, and `level` is the chance of a
+    false alarm. InputError, in one sentence, if there is no answer.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed, resize)
@@ -65,13 +67,13 @@ def audit(
     sides, case, better, resize, warnings = seen(load, asked, resize, turn, normalisation, layout)
     case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
-    planned = [*stages.planned(case), *whole.planned(case)]
+    planned = [*reference.planned(case, shadows, train), *stages.planned(case), *whole.planned(case)]
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
     doubt, warnings = doubt_of(outcomes, better, case, sides, classes), [*held, *warnings, *frozen, *state.notes]
     settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
     settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn)
     settings |= dict(steps=steps, seed=seed, limit=limit, resize=resize, classes=[*classes], before=before is not None)
-    settings |= {name: value for name, value in {"state": state.entry, "key": key, "model": model}.items() if value}
+    settings |= {k: v for k, v in {"state": state.entry, "key": key, "model": model, "shadows": shadows}.items() if v}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 

@@ -21,7 +21,7 @@ from utils.kernels.similarity import match, ncc
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
 EVALUATIONS = 100, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
-BY_LOSS = "membership by loss"
+BY_LOSS, BY_SHADOWS = "membership by loss", "membership by reference networks"
 UNREAD = "unmixing of the optimiser's state"
 STARTS = 2  # that an unmixing usually makes
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
@@ -63,6 +63,7 @@ class Outcome(NamedTuple):
     ncc: tuple = ()  # the best |NCC| with them of training (m,) and held-out (n,) pictures
     sure: tuple = ()  # whether these best matches rest on zeros, masks (m,) and (n,), of known starts and states
     score: judge.Scored | None = None  # of membership
+    others: tuple = ()  # other such scores: (name, judge.Scored)
     facts: dict = {}  # what else there is to say, for JSON
 
 

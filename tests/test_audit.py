@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from torch.nn.utils.parametrizations import orthogonal
 import conftest
 from audit import audit as audited
 from audit import judge, pictures, report, stages, weights
-from audit.__main__ import FAULT, main
+from audit.__main__ import FAULT, command, main, parser
 from audit.run import FROZEN, network_for
 from conftest import SHAPE, SIDE, Bomb, M
 from utils import images
@@ -309,7 +310,7 @@ def test_an_autoencoder_and_a_function_are_not_asked_all(sides):
         found = audit(given, *sides, steps=1)
         (said,) = checked(found)["finding"]["not_asked"]
         assert found.status == report.NO_ANSWER and said in found.sentence and said not in found.content["warnings"]
-        assert "What was not asked" in found.html()
+        assert "What was asked, and what not" in found.html()
 
 
 def test_no_code_in_a_file_is_run(tmp_path):
@@ -574,6 +575,18 @@ def test_no_fault_is_taken_for_a_leak(kind, tmp_path):
     command, env = f'"$0" -c "$1" none.pth in held {words}', os.environ | {"PYTHONPATH": os.getcwd()}
     run = subprocess.run(["sh", "-c", command, sys.executable, code], env=env, cwd=tmp_path, capture_output=True)
     assert run.returncode == status or (kind == "a full disk behind stderr" and run.returncode == 120)
+
+
+def test_the_installed_command_has_its_own_name_and_no_fault_of_it_is_taken_for_a_leak(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bin/audit", "none.pth", "in", "held"])
+    assert tomllib.loads(Path("pyproject.toml").read_text())["project"]["scripts"] == {
+        "audit": "audit.__main__:command"
+    }
+    assert parser().prog == "audit" and "audit tuned.safetensors" in parser().format_help()
+    monkeypatch.setattr("audit.__main__.DATA", tmp_path / "none")
+    assert command() == report.NO_ANSWER and "install it from a clone" in capsys.readouterr().err
+    monkeypatch.setattr("audit.__main__.main", lambda: 1 / 0)
+    assert command() == FAULT
 
 
 def test_all_is_said_in_any_encoding(sides, mixing, tmp_path, monkeypatch):

@@ -1,0 +1,152 @@
+"""Reference networks: trained as the network was, each on a random half of both sides' pictures, and compared with it.
+
+A picture is in exactly half of them, whichever side it is on, and no training hears of sides: if the network knows
+neither, both can still be exchanged. The scores are the likelihood ratio of Carlini et al. (2022), LiRA, and the
+relative one of Zarifzadeh et al. (2024), RMIA.
+"""
+
+import time
+from functools import partial
+
+import torch
+
+from audit import judge, modules, stages, weights
+from utils import networks
+from utils.errors import InputError
+
+STEPS, RATE = 500, 1e-3  # of Adam, where no function trains them
+SMALLEST = 1e-15  # loss, below which double precision tells no two apart
+GUESS = "Adam on its own widths, a guess: where its training was another one, this test sees less, and errs no more"
+MEND = "let it take pictures (n, C, H, W), labels (n,) and a seed, and return a torch module or a function of pictures"
+
+
+def planned(case, count, train=None):
+    """The Stages of so many reference networks for a stages.Case: none, or one, whose first network is trained here.
+
+    `train` is a function (pictures (n, C, H, W) as the network sees them, labels (n,), seed) -> a torch module or a
+    function of a batch; or "MODULE:FUNCTION", whose code is run. InputError if there is nothing to train or to compare.
+    """
+    if count == 0 and train is None:
+        return []
+    if count < 4 or count % 2:
+        raise InputError(f"There are {count} reference networks: give an even number of 4 or more (--shadows 16).")
+    if case.logits is None or case.labels[0] is None:
+        missing = "outputs of the network" if case.logits is None else "classes of the pictures"
+        raise InputError(f"Reference networks need the {missing}, which are not known: leave --shadows away here.")
+    if train is None and (case.module or not case.layers):
+        raise InputError("Reference networks of this kind need a function that trains them: give --train.")
+    masks, started = halves(torch.cat(case.labels), count, case.seed), time.monotonic()
+    how = GUESS if train is None else f"the code of {named(train)}, which was run"
+    ask = partial(asked, case, train or own(case))
+    first = ask(masks[0], 0)
+    run = partial(by_shadows, case, masks, ask, first, how)
+    return [stages.Stage(stages.BY_SHADOWS, count * (time.monotonic() - started), run)]
+
+
+def named(train):
+    """What to call a function that trains, or its MODULE:FUNCTION."""
+    return train if isinstance(train, str) else getattr(train, "__name__", "a function")
+
+
+def halves(labels, count, seed):
+    """Masks (count, n) of what the networks are trained on: a random half of every class (n,), then all others."""
+    generator, masks = torch.Generator().manual_seed(seed), []
+    for _ in range(count // 2):
+        order = torch.randperm(len(labels), generator=generator)
+        order = order[labels[order].argsort(stable=True)]
+        masks.append(torch.zeros(len(labels), dtype=torch.bool).index_fill(0, order[::2], True))
+        masks.append(~masks[-1])
+    return torch.stack(masks)
+
+
+def asked(case, train, mask, k):
+    """The losses (n,) of all pictures in the k-th reference network, which is trained on a mask (n,) of them."""
+    x, labels, seed = torch.cat(case.exchanged), torch.cat(case.labels), case.seed + k
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        rows = mask.nonzero()[torch.randperm(mask.sum()), 0]  # an order that tells no side
+        try:
+            function = modules.function(train) if isinstance(train, str) else train
+            network = function(weights.taking(case.shape)(x[rows]), labels[rows], seed)
+            if not callable(network):
+                raise TypeError(f"it returned a {type(network).__name__}")
+            logits = weights.read(network, case.shape).logits
+            found, expected = (of(x[:2]) for of in (logits, case.logits))
+        except (Exception, SystemExit) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise InputError(f"{named(train)} trained no network ({reason}): {MEND}.") from error
+    if found.shape != expected.shape or not found.isfinite().all():
+        raise InputError(f"{named(train)} trained a network whose outputs are NaN or of another number: {MEND}.")
+    return losses(case, logits, case.exchanged)
+
+
+def losses(case, logits, sides):
+    """The losses (n,) of both sides' pictures, training ones first, in a network of these logits."""
+    outputs, labels, *_ = stages.classified(case._replace(logits=logits, sides=sides))
+    return torch.cat([stages.losses(case, *one) for one in zip(outputs, labels)]).clamp_min(SMALLEST)
+
+
+def own(case):
+    """What trains a network of the same widths, from its start where that is known, until it fits half of all as well.
+
+    A function as `planned` takes it.
+    """
+    values = losses(case, case.logits, case.sides).sort().values
+    enough, outputs = values[: len(values) // 2].mean(), len(case.layers[-1].weight)  # whichever side that half is
+
+    def logits(layers, batch):
+        return networks.forward(layers, weights.flattened(batch, "HWC"))[1][-1]
+
+    def adam(batch, labels, seed):
+        known = len(case.start) == len(case.layers)
+        start = case.start if known else networks.initial(case.recipe, batch[0].numel(), seed, outputs)
+        layers = networks.change(start, lambda part: part.float().requires_grad_())
+        step = torch.optim.Adam([part for layer in layers for part in layer if part is not None], RATE)
+        for _ in range(STEPS):
+            loss = stages.losses(case, logits(layers, batch), labels).mean()
+            if loss <= enough:
+                break
+            step.zero_grad()
+            loss.backward()
+            step.step()
+        return partial(logits, layers)
+
+    return adam
+
+
+def by_shadows(case, masks, ask, first, how):
+    """Whether the network knows training pictures better than its reference networks do, more than held-out ones."""
+    target = losses(case, case.logits, case.sides)
+    known = torch.stack([first, *(ask(mask, k + 1) for k, mask in enumerate(masks[1:]))])
+    scores = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
+    sizes = [*map(len, case.sides)]
+    found = {name: judge.scored(values.split(sizes), case.labels) for name, values in scores.items()}
+    comparisons = tuple(judge.of_area(f"likelihood ratio, {name}", score) for name, score in found.items())
+    sentence = f"{len(masks)} networks were trained, each on a random half of both sides' pictures, by {how}."
+    others = tuple((f"{stages.BY_SHADOWS}, {name}", score) for name, score in found.items())
+    return stages.Outcome(stages.BY_SHADOWS, "ran", sentence, comparisons=comparisons, others=others)
+
+
+def lira(target, known, masks):
+    """The likelihood ratio of losses `target` (n,), after those in networks (N, n) that were trained on masks (N, n).
+
+    φ is the logit of the confidence exp(−loss), normal with one deviation for all pictures, about a mean in networks
+    that a picture was in and one in the others. How far these are apart is shrunk to what it is for all pictures by as
+    much as chance spreads it (empirical Bayes): a few networks tell little of one picture.
+    """
+    phi, phis = (-loss - (-torch.expm1(-loss)).log() for loss in (target, known))
+    inside, outside = ((phis * mask).sum(0) / mask.sum(0) for mask in (masks, ~masks))
+    variance = (phis - torch.where(masks, inside, outside)).square().sum() / (masks.numel() - 2 * len(target))
+    gap = inside - outside
+    chance = 4 * variance / len(masks)  # variance of a gap, as a picture is in half of the networks
+    kept = (1 - chance / gap.var().clamp_min(1e-30)).clamp_min(0)
+    gap = (gap.mean() + kept * (gap - gap.mean())).clamp_min(0)
+    return gap * (phi - (inside + outside) / 2) / variance.clamp_min(1e-30)
+
+
+def rmia(target, known):
+    """log p(x | network)/p(x) of losses (n,), where p(x) is the mean confidence of all networks' losses (N, n).
+
+    The share of other pictures that a picture exceeds in this ratio is RMIA's score at γ = 1, of the same order.
+    """
+    return -target - (-known).logsumexp(0)
