@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import math
 import os
 import shlex
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from scipy.stats import binomtest
 
 import audit.fit as fit
 import audit.judge as judge
@@ -28,6 +28,7 @@ from utils.errors import InputError, choose
 from utils.kernels.similarity import match
 
 LOW = 0.9  # accuracy on training pictures, below which their normalisation is doubted
+CHANCE, BY_CHANCE = 0.05, ", no more than chance does"  # level of an accuracy above chance
 STRANGERS = 100  # photographs that are nobody's
 FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
 OWN = 0.95  # correlation above which one of them is somebody's, after all
@@ -62,7 +63,8 @@ def audit(
     normalisation, both = (mean, deviation, centred), ((members, "training pictures"), (held_out, "held-out pictures"))
     load = functools.partial(loaded, both, shape, skip)
     asked = functools.partial(case_of, target, start, shape, normalisation, loss, steps, seed, classes)
-    sides, case, better, resize, warnings = seen(load, asked, resize, turn, normalisation, layout)
+    fitted = functools.partial(better_of, networks_of(target, activation), normalisation, layout, limit)
+    sides, case, better, resize, warnings = seen(load, asked, fitted, resize, turn)
     case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = [*stages.planned(case), *whole.planned(case)]
@@ -238,54 +240,58 @@ def ran(stage, limit, progress):
     return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-def seen(load, asked, resize, turn, normalisation, layout):
+def networks_of(target, activation):
+    """The logits of a weights.Target, and of its layers with others than the `activation` between them, by option."""
+    others = [name for name in weights.ACTIVATIONS if name != activation and len(target.all_layers) > 1]
+    named = {(f"the activation {name}", f"--activation {name}"): name for name in others}
+    return {(): target.logits} | {change: weights.outputs(target.all_layers, name) for change, name in named.items()}
+
+
+def seen(load, asked, fitted, resize, turn):
     """How the trainer saw pictures: the sides, their stages.Case, the fit.Better or None, crop or squash, and notes.
 
-    `load` and `asked` give the sides by how they are resized and turned, and the Case of sides. With `resize` auto they
-    are cut, unless squashed ones fit the network better.
+    `load` gives the sides by how they are resized and turned, `asked` their Case, and `fitted` the Better. With
+    `resize` auto they are cut, unless squashed ones fit the network better.
     """
     notes = []
     for manner in ("crop", "squash") if resize == "auto" else [resize]:
         sides = load(manner, turn)
-        done, case = pictures.notes_on(*sides), asked(sides)
-        better = better_of(case, readings(load, sides, manner, turn), normalisation, layout)
-        if resize != "auto" or manner == "squash" or not better or SQUASH not in better.way.option:
+        done, (sides, left_out) = pictures.notes_on(*sides), pictures.distinct(sides)
+        better, some = fitted(case := asked(sides), readings(load, sides, manner, turn))
+        if resize != "auto" or manner == "squash" or not better or SQUASH not in better.changes.values():
             break
         notes = [f"Pictures were squashed, as that fits the network better than cutting them ({said(better)})."]
-    return sides, case, better, manner, notes + done
+    return sides, case, better, manner, [*notes, *done, *left_out, *some]
 
 
 def readings(load, sides, manner, turn):
-    """The ways in which `load` can read files, for fit.ways: the given one, and those that give other pictures.
+    """The pictures of `sides`, which were read in the `manner` crop or squash and turned by EXIF or not, for fit.ways.
 
-    `sides` were read in the `manner` crop or squash, and turned by EXIF or not.
+    After the given ones come those that are read in another manner, or turned otherwise.
     """
-    found, names = [("", "", torch.cat([side.images for side in sides]))], [side.names for side in sides]
-    if not any(side.notes for side in sides):  # nothing was done to them
-        return found
-    manners = {manner: "", "crop": "pictures cut to their middle square", "squash": "pictures squashed"} | {manner: ""}
-    turns = {turn: ("", ""), (not turn): ("pictures turned by EXIF", "no --unturned")}
-    if turn:
-        turns[False] = "pictures not turned by EXIF", "--unturned"
-    for (size, name), (way, words) in [*itertools.product(manners.items(), turns.items())][1:]:
-        with contextlib.suppress(InputError):
-            other = load(size, way)
-            pixels = torch.cat([side.images for side in other])
-            if [side.names for side in other] == names and not any(torch.equal(pixels, one) for *_, one in found):
-                option = " ".join(filter(None, (f"--resize {size}" if name else "", words[1])))
-                found.append((" and ".join(filter(None, (name, words[0]))), option, pixels))
+    found, other = {(): torch.cat([side.images for side in sides])}, "crop" if manner == "squash" else "squash"
+    done = {"crop": "pictures cut to their middle square", "squash": "pictures squashed"}[other]
+    turned = ("pictures not turned by EXIF", "--unturned") if turn else ("pictures turned by EXIF", "no --unturned")
+    for change, how in {(done, f"--resize {other}"): (other, turn), turned: (manner, not turn)}.items():
+        with contextlib.suppress(InputError, KeyError):  # some cannot be read thus
+            pixels = torch.cat([pictures.kept(*one).images for one in zip(load(*how), [part.names for part in sides])])
+            if not torch.equal(pixels, found[()]):
+                found[change] = pixels
     return found
 
 
-def better_of(case, given, normalisation, layout):
-    """The fit.Better of a case, or None where nothing fits its pictures better, or classes or outputs are not known."""
-    if case.logits is None or case.labels[0] is None:
-        return None
-    outputs = outputs_of(case.logits, case.sides[0][:1])
-    if outputs == case.sides[0].shape[1]:  # an autoencoder
-        return None
+def better_of(networks, normalisation, layout, limit, case, pixels):
+    """The fit.Better of a case, or None where nothing fits better, or classes or outputs are not known; and notes."""
+    outputs = outputs_of(case.logits, case.sides[0][:1]) if case.logits and case.labels[0] is not None else 0
+    if outputs in (0, case.sides[0].shape[1]):  # an autoencoder's
+        return None, []
     layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
-    return fit.better(case.logits, fit.ways(given, case.shape, normalisation, layouts), case.labels, outputs > 1)
+    ways = fit.ways(pixels, networks, case.shape, normalisation, layouts)
+    begun = time.monotonic()
+    case.logits(torch.cat(case.sides)[: 2 * fit.MOST])
+    few = ways[: 1 + int(limit / (time.monotonic() - begun))]
+    left_out = f"Of {len(ways)} ways to show pictures, {len(few)} were tried, as the limit is {limit:g} s."
+    return fit.better(few, case.labels, outputs), [left_out] * (len(few) < len(ways))
 
 
 def said(better):
@@ -294,25 +300,28 @@ def said(better):
 
 
 def doubt_of(outcomes, better, case, sides, classes):
-    """Why a finding of nothing may be worth nothing: what fits better, by its option; and if anything does.
+    """Why a finding of nothing may be worth nothing, and whether it is worth nothing for certain.
 
-    The sentence is empty where the network classifies enough of the training pictures.
+    It is, where something fits better, named by its option, or where no more training pictures than by chance are
+    classified correctly. The sentence is empty where enough are.
     """
     if better:
-        name, option = better.way.name, better.way.option
+        name, option = (" and ".join(part) for part in zip(*better.changes.items()))
         if better.order:
             listed = ["-"] * (max(better.order.values()) + 1)
             names = pictures.order_of(sides, outputs_of(case.logits, case.sides[0][:1]), classes)
             for kind, output in better.order.items():
                 listed[output] = str(names[kind])
-            name, option = "another order of the classes", f"--classes {shlex.join(listed)}"
+            option = f"--classes {shlex.join(listed)}"
         before, after = better.shares
         gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
         return f"The pictures fit the network better with {name} ({said(better)}){gain}: give {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
         return "", False
+    count, kinds = len(case.labels[0]), max(2, len(case.labels[0].unique()))
+    chance = bool(binomtest(round(accuracy * count), count, 1 / kinds, alternative="greater").pvalue >= CHANCE)
     return (
-        f"The network classifies only {accuracy:.0%} of the training pictures correctly: it was not trained to the end,"
-        " or its normalisation is another one."
-    ), False
+        f"The network classifies only {accuracy:.0%} of the training pictures correctly{BY_CHANCE * chance}: it was not"
+        " trained to the end, or its normalisation, its activation or the order of its classes is another one."
+    ), chance

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_audit import audit, one_sentence, saved, torch_network
+from test_audit import audit, fitted, one_sentence, saved, torch_network
 
 from audit import fit, pictures, report, weights
 from audit.__main__ import joined, parser
@@ -111,21 +111,6 @@ def test_a_network_that_takes_two_shapes_is_refused(tmp_path):
         network_for(state, [tmp_path], None, "CHW")
 
 
-def fitted(sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layout="CHW", steps=60):
-    """A network that was trained on the pictures of both sides, as its trainer showed them."""
-    pixels, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*sides))
-    rows = (
-        ((pixels / 255.0 - mean) / deviation).permute(*((0, 3, 1, 2) if layout == "CHW" else (0, 1, 2, 3))).flatten(1)
-    )
-    module, labels = torch_network(rows.shape[1], outputs, seed=seed), torch.tensor(order)[labels]
-    optimizer = torch.optim.Adam(module.parameters(), 0.003)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(module(rows.float()), labels).backward()
-        optimizer.step()
-    return module.state_dict()
-
-
 SEEN = {
     "as given": ({}, {}, ""),
     "a normalisation": ({"mean": 0.5, "deviation": 0.5}, {}, "--mean"),
@@ -166,7 +151,8 @@ def test_files_are_squashed_or_turned_where_that_fits_better(turned, sides, tmp_
 
 def test_untrained_networks_get_no_hint(sides):
     both = torch.from_numpy(np.concatenate([part[0] for part in sides]) / 255.0).flatten(1)
-    ways = fit.ways([("", "", both)], SHAPE, (0.0, 1.0, False), ["CHW", "HWC"])[:4]
+    ways = fit.ways({(): both}, {(): None}, SHAPE, (0.0, 1.0, False), ["CHW", "HWC"])[:4]
     labels = [torch.from_numpy(part[1]) for part in sides]
-    hints = [fit.better(weights.read(torch_network(seed=k).state_dict()).logits, ways, labels) for k in range(40)]
+    networks = [weights.read(torch_network(seed=k).state_dict()).logits for k in range(40)]
+    hints = [fit.better([way._replace(logits=one) for way in ways], labels, 2) for one in networks]
     assert sum(one is not None for one in hints) <= 2

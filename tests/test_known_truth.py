@@ -10,15 +10,7 @@ from audit.report import FOUND_NOTHING, LEAKS, NO_ANSWER
 from utils import images
 
 VIEWS = functools.cache(images.views)
-CLEARED = {
-    "three classes of ten": "folders that are named by numbers are counted from 0",
-    "squashed": "pictures that a trainer squashed are cut",
-    "EXIF, not turned": "pictures are turned as their cameras say, as this trainer did not",
-}  # kinds that leak, and that the audit calls clean
-LEAKING = [
-    pytest.param(kind, marks=[pytest.mark.xfail(reason=CLEARED[kind], strict=True)] if kind in CLEARED else [])
-    for kind in KINDS if KINDS[kind].leaks
-]  # fmt: skip
+LEAKING = [kind for kind in KINDS if KINDS[kind].leaks]
 
 
 def ended(kind, world, monkeypatch):
