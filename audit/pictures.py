@@ -245,17 +245,21 @@ def kept(side, names):
 
 
 def distinct(sides):
-    """Both sides without near-copies of a side's earlier pictures, of which at least FEWEST are kept; and notes."""
+    """Both sides without near-copies of a side's earlier pictures, and notes; InputError if fewer than FEWEST are left.
+
+    Frames of one scene are not independent: with them, chance alone tells two sides apart.
+    """
     found, notes = [], []
     for side, what in zip(sides, ("training", "held-out")):
-        parts = enumerate(side.images.split(BLOCK))
-        copy = torch.cat([
-            (ncc(part, side.images[: BLOCK * k + len(part)]) > COPIES).tril(BLOCK * k - 1).any(1) for k, part in parts
-        ])  # fmt: skip
-        copy[copy.nonzero()[: max(0, FEWEST - int((~copy).sum()))]] = False
-        found.append(kept(side, [name for name, out in zip(side.names, copy.tolist()) if not out]))
-        if count := int(copy.sum()):
-            notes.append(f"{count} {what} pictures are nearly copies of others and were left out of comparisons.")
+        places = range(0, len(side.images), BLOCK)
+        alike = [ncc(side.images[k : k + BLOCK], side.images[: k + BLOCK]).tril(k - 1) > COPIES for k in places]
+        copy = torch.cat([part.any(1) for part in alike]).tolist()
+        found.append(kept(side, [name for name, out in zip(side.names, copy) if not out]))
+        if any(copy):
+            notes.append(f"{sum(copy)} {what} pictures are nearly copies of others and were left out of comparisons.")
+        if len(found[-1].images) < FEWEST:
+            count = f"There are {len(found[-1].images)} {what} pictures that are no near-copies of others"
+            raise InputError(f"{count}: give {FEWEST} or more.")
     return found, notes
 
 

@@ -227,7 +227,7 @@ KINDS = {
     "EXIF, turned": Kind(stored(show=lying)),
     "EXIF, not turned": Kind(stored(see=lambda pixels: rows(np.rot90(pixels, 1, (1, 2)).copy()), show=lying)),
     "near-copies, 200 and 10": Kind(near_copies, {"counts": (80, 20)}, {}, False),
-    "frames of scenes": Kind(frames),
+    "frames of scenes": Kind(frames, {"counts": (60, 24)}),
     "convolution, file": Kind(stored(build=convolutional, see=batch)),
     "convolution, module": Kind(stored(build=convolutional, see=batch, give=lambda path, network: network)),
     "convolution, function": Kind(stored(build=convolutional, see=batch, give=as_function)),

@@ -37,18 +37,18 @@ drawn = partial(conftest.drawn, dtype=torch.float32)
 audit = partial(audited, progress=False)
 
 
-def torch_network(inputs=3 * SIDE**2, outputs=2, width=WIDTH, seed=0):
+def torch_network(inputs=3 * SIDE**2, outputs=2, width=WIDTH, seed=0, act=torch.nn.ReLU):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(inputs, width), torch.nn.ReLU(), torch.nn.Linear(width, outputs))
+    return torch.nn.Sequential(torch.nn.Linear(inputs, width), act(), torch.nn.Linear(width, outputs))
 
 
-def fitted(sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layout="CHW", steps=60):
+def fitted(sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layout="CHW", steps=60, **of):
     """A network that was trained on the pictures of both sides, as its trainer showed them."""
     pixels, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*sides))
     rows = (
         ((pixels / 255.0 - mean) / deviation).permute(*((0, 3, 1, 2) if layout == "CHW" else (0, 1, 2, 3))).flatten(1)
     )
-    module, labels = torch_network(rows.shape[1], outputs, seed=seed), torch.tensor(order)[labels]
+    module, labels = torch_network(rows.shape[1], outputs, seed=seed, **of), torch.tensor(order)[labels]
     optimizer = torch.optim.Adam(module.parameters(), 0.003)
     for _ in range(steps):
         optimizer.zero_grad()
