@@ -41,17 +41,18 @@ def ways(pixels, logits, shape, normalisation, layouts):
     """
     mean, deviation, centred = normalisation
     taken, no = ("left in", "no --centred") if centred else ("taken off", "--centred")
-    norms, flat = {(): normalisation}, {(f"the layout {one}", f"--layout {one}"): one for one in layouts[1:]}
+    norms: dict = {(): normalisation}
+    flat = {(): layouts[0]} | {(f"the layout {one}", f"--layout {one}"): one for one in layouts[1:]}
     for name, parts in NORMALISATIONS.items():
         if len(parts[0].split()) in (1, shape[2]):
             option = "--mean {} --deviation {}".format(*parts) + f" and {no}" * centred
             norms[name, option] = *([*map(float, part.split())] for part in parts), False
     norms[f"the mean of the training pictures {taken}", no] = mean, deviation, not centred
-    tried = [(norm, layout, (), ()) for norm in norms for layout in ((), *flat)]
+    tried: list = [(norm, layout, (), ()) for norm in norms for layout in flat]
     tried += [*(((), (), of, ()) for of in pixels if of), *(((), (), (), of) for of in logits if of)]
     found = []
     for of in tried:
-        seen = pixels[of[2]], norms[of[0]], shape, layouts[0], flat.get(of[1], layouts[0])
+        seen = pixels[of[2]], norms[of[0]], shape, layouts[0], flat[of[1]]
         found.append(Way(dict(filter(None, of)), partial(shown, *seen), logits[of[3]]))
     return found
 
@@ -117,7 +118,7 @@ def better(candidates, sides, outputs):
         return None
     own = order[labels] if outputs == 1 else labels
     right = [(guess == columns[own]).mean() for guess in guesses]
-    tried = [(way.changes, None, share, one[at, own]) for way, share, one in zip(candidates, right, shares)]
+    tried: list = [(way.changes, None, share, one[at, own]) for way, share, one in zip(candidates, right, shares)]
     if 1 < outputs <= KINDS:
         half[np.argsort(labels, kind="stable")] = at % 2  # so that no picture chooses the order for itself
         orders = [fitting(shares[0][half == part], labels[half == part])[labels] for part in (1, 0)]
@@ -133,12 +134,12 @@ def simplest(given, *others):
     Of those that a test does not tell from the best, it is the first with the fewest changes.
     """
     tests = judge.holm([judge.Comparison("", 0, 0, improvement(given[-1], one[-1])) for one in others])
-    fits = [(*one, test.adjusted) for one, test in zip(others, tests) if test.adjusted < judge.DIFFERENT]
-    fits = [one for one in fits if one[2] > given[2]]
+    fits = [(*one, test.adjusted) for one, test in zip(others, tests) if one[2] > given[2]]
+    fits = [one for one in fits if one[-1] < judge.DIFFERENT]
     best = max((one[3] for one in fits), key=np.mean, default=None)
     alike = [one for one in fits if improvement(one[3], best) >= KNOWN]
     found = min(alike, key=lambda one: (len(one[0]), -round(one[3].mean(), 2)), default=None)
-    return found and Better(*found[:2], found[-1], (given[2], found[2]))
+    return found and Better(found[0], found[1], found[-1], (given[2], found[2]))
 
 
 def improvement(before, after):

@@ -28,7 +28,7 @@ from utils.errors import InputError, choose
 from utils.kernels.similarity import match
 
 LOW = 0.9  # accuracy on training pictures, below which their normalisation is doubted
-CHANCE, BY_CHANCE = 0.05, ", no more than chance does"  # level of an accuracy above chance
+CHANCE = 0.05  # level at which an accuracy is above chance
 STRANGERS = 100  # photographs that are nobody's
 FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
 OWN = 0.95  # correlation above which one of them is somebody's, after all
@@ -57,36 +57,35 @@ def audit(
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed, resize)
     target, shape = network_for(network, (members, held_out), shape, layout, key, model, activation)
-    mean, deviation, held = normalisation_for(target, mean, deviation)
+    normalisation, held = normalisation_for(target, mean, deviation, centred)
     start, twin, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    normalisation, both = (mean, deviation, centred), ((members, "training pictures"), (held_out, "held-out pictures"))
-    load = functools.partial(loaded, both, shape, skip)
+    load = functools.partial(loaded, (members, held_out), shape, skip)
     asked = functools.partial(case_of, target, start, shape, normalisation, loss, steps, seed, classes)
-    fitted = functools.partial(better_of, networks_of(target, activation), normalisation, layout, limit)
+    fitted = functools.partial(better_of, target, activation, normalisation, layout, limit)
     sides, case, better, resize, warnings = seen(load, asked, fitted, resize, turn)
     case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
-    planned = [*stages.planned(case), *whole.planned(case)]
-    outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
+    outcomes = [ran(stage, limit, progress) for stage in (*stages.planned(case), *whole.planned(case))]
+    outcomes = stages.agreement(outcomes, shape)
     doubt, warnings = doubt_of(outcomes, better, case, sides, classes), [*held, *warnings, *frozen, *state.notes]
     settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
-    settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn)
-    settings |= dict(steps=steps, seed=seed, limit=limit, resize=resize, classes=[*classes], before=before is not None)
-    settings |= {name: value for name, value in {"state": state.entry, "key": key, "model": model}.items() if value}
+    settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
+    settings |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
+    settings |= {name: value for name, value in dict(state=state.entry, key=key, model=model).items() if value}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
 
-def normalisation_for(target, mean, deviation):
-    """The mean and the deviation that are given, or else held by the weights.Target, or else 0 and 1; and notes."""
+def normalisation_for(target, mean, deviation, centred):
+    """The mean and the deviation given, or held by the weights.Target, or 0 and 1, and whether `centred`; and notes."""
     given, notes = [mean, deviation], []
     for k, (name, usual) in enumerate({"mean": 0.0, "deviation": 1.0}.items()):
         if given[k] is None and target.normalisation:
             given[k] = target.normalisation[k].tolist()
             notes.append(f"The {name} is that in the network's file: {', '.join(f'{x:g}' for x in given[k])}.")
         given[k] = usual if given[k] is None else given[k]
-    return *given, notes
+    return (*given, centred), notes
 
 
 def start_for(target, before, shape, layout, key):
@@ -150,9 +149,10 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
     return readings[0][0], shapes[0]
 
 
-def loaded(both, shape, skip, resize, turn):
-    """The Pictures of both sides, sources with what to call them, read in a way."""
-    return [pictures.load(source, shape, what, skip, resize, turn) for source, what in both]
+def loaded(sources, shape, skip, resize, turn):
+    """The Pictures of both sides, read in a way."""
+    named = zip(sources, ("training pictures", "held-out pictures"))
+    return [pictures.load(source, shape, what, skip, resize, turn) for source, what in named]
 
 
 def state_for(network, optimizer, layers, shape, layout):
@@ -240,13 +240,6 @@ def ran(stage, limit, progress):
     return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-def networks_of(target, activation):
-    """The logits of a weights.Target, and of its layers with others than the `activation` between them, by option."""
-    others = [name for name in weights.ACTIVATIONS if name != activation and len(target.all_layers) > 1]
-    named = {(f"the activation {name}", f"--activation {name}"): name for name in others}
-    return {(): target.logits} | {change: weights.outputs(target.all_layers, name) for change, name in named.items()}
-
-
 def seen(load, asked, fitted, resize, turn):
     """How the trainer saw pictures: the sides, their stages.Case, the fit.Better or None, crop or squash, and notes.
 
@@ -260,7 +253,8 @@ def seen(load, asked, fitted, resize, turn):
         better, some = fitted(case := asked(sides), readings(load, sides, manner, turn))
         if resize != "auto" or manner == "squash" or not better or SQUASH not in better.changes.values():
             break
-        notes = [f"Pictures were squashed, as that fits the network better than cutting them ({said(better)})."]
+        tested = f"{report.stated(better.p)} after Holm's correction"
+        notes = [f"Pictures were squashed, as that fits the network better than cutting them ({tested})."]
     return sides, case, better, manner, [*notes, *done, *left_out, *some]
 
 
@@ -269,10 +263,12 @@ def readings(load, sides, manner, turn):
 
     After the given ones come those that are read in another manner, or turned otherwise.
     """
-    found, other = {(): torch.cat([side.images for side in sides])}, "crop" if manner == "squash" else "squash"
+    found: dict = {(): torch.cat([side.images for side in sides])}
+    other = "crop" if manner == "squash" else "squash"
     done = {"crop": "pictures cut to their middle square", "squash": "pictures squashed"}[other]
     turned = ("pictures not turned by EXIF", "--unturned") if turn else ("pictures turned by EXIF", "no --unturned")
-    for change, how in {(done, f"--resize {other}"): (other, turn), turned: (manner, not turn)}.items():
+    ways = {(done, f"--resize {other}"): (other, turn), turned: (manner, not turn)}
+    for change, how in ways.items() if any(part.notes for part in sides) else ():  # else nothing was done to them
         with contextlib.suppress(InputError, KeyError):  # some cannot be read thus
             pixels = torch.cat([pictures.kept(*one).images for one in zip(load(*how), [part.names for part in sides])])
             if not torch.equal(pixels, found[()]):
@@ -280,23 +276,21 @@ def readings(load, sides, manner, turn):
     return found
 
 
-def better_of(networks, normalisation, layout, limit, case, pixels):
+def better_of(target, activation, normalisation, layout, limit, case, pixels):
     """The fit.Better of a case, or None where nothing fits better, or classes or outputs are not known; and notes."""
     outputs = outputs_of(case.logits, case.sides[0][:1]) if case.logits and case.labels[0] is not None else 0
     if outputs in (0, case.sides[0].shape[1]):  # an autoencoder's
         return None, []
     layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
-    ways = fit.ways(pixels, networks, case.shape, normalisation, layouts)
+    others = [name for name in weights.ACTIVATIONS if name != activation and len(target.all_layers) > 1]
+    named = {(f"the activation {name}", f"--activation {name}"): name for name in others}
+    logits: dict = {(): case.logits} | {of: weights.outputs(target.all_layers, name) for of, name in named.items()}
+    ways = fit.ways(pixels, logits, case.shape, normalisation, layouts)
     begun = time.monotonic()
     case.logits(torch.cat(case.sides)[: 2 * fit.MOST])
-    few = ways[: 1 + int(limit / (time.monotonic() - begun))]
+    few = ways[: 1 + int(min(len(ways), limit / max(1e-9, time.monotonic() - begun)))]
     left_out = f"Of {len(ways)} ways to show pictures, {len(few)} were tried, as the limit is {limit:g} s."
     return fit.better(few, case.labels, outputs), [left_out] * (len(few) < len(ways))
-
-
-def said(better):
-    """The p-value of a fit.Better in words."""
-    return f"{report.stated(better.p)} after Holm's correction"
 
 
 def doubt_of(outcomes, better, case, sides, classes):
@@ -315,13 +309,15 @@ def doubt_of(outcomes, better, case, sides, classes):
             option = f"--classes {shlex.join(listed)}"
         before, after = better.shares
         gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
-        return f"The pictures fit the network better with {name} ({said(better)}){gain}: give {option}.", True
+        tested = f"{report.stated(better.p)} after Holm's correction"
+        return f"The pictures fit the network better with {name} ({tested}){gain}: give {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
         return "", False
     count, kinds = len(case.labels[0]), max(2, len(case.labels[0].unique()))
     chance = bool(binomtest(round(accuracy * count), count, 1 / kinds, alternative="greater").pvalue >= CHANCE)
+    of_chance = ", no more than chance does" * chance
     return (
-        f"The network classifies only {accuracy:.0%} of the training pictures correctly{BY_CHANCE * chance}: it was not"
+        f"The network classifies only {accuracy:.0%} of the training pictures correctly{of_chance}: it was not"
         " trained to the end, or its normalisation, its activation or the order of its classes is another one."
     ), chance
