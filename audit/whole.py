@@ -26,7 +26,7 @@ def planned(case):
     found = [stages.Stage(BY_GRADIENT, 1 + 10 * forward, partial(by_gradient, case))]
     if before is not None:
         layers = roomy(case)
-        sizes = [sorted(layer.weight.flatten(1).shape) for layer, _ in layers.values()]
+        sizes = [sorted(layer.weight.flatten(1).shape) for layer, *_ in layers.values()]
         algebra = sum(100 * a**3 + 30 * a * a * b for a, b in sizes) / stages.rate()
         found.append(stages.Stage(BY_SPAN, 1 + algebra + LAYERS * forward, partial(by_span, case, layers)))
     return found
@@ -45,7 +45,10 @@ def by_gradient(case):
         return sum(part.square().sum() for part in parts if part is not None).sqrt()
 
     known = zip(case.sides, stages.classified(case).labels)
-    values = [torch.stack([length(*one) for one in zip(*side)]) for side in known]
+    try:
+        values = [torch.stack([length(*one) for one in zip(*side)]) for side in known]
+    except RuntimeError as error:  # of a stranger's code
+        raise InputError(f"The gradient cannot be taken ({str(error).splitlines()[0]}).") from error
     score = judge.scored([-part for part in values], case.labels)
     ours, theirs = (f"{part.mean():.2g}" for part in values)
     sentence = f"The gradient of the loss has a mean length of {ours} for training and {theirs} for held-out pictures."
@@ -53,9 +56,9 @@ def by_gradient(case):
 
 
 def roomy(case):
-    """The layers that training changed and that may have room: {name: (layer, its weight before)}.
+    """The layers with the most room of those that training changed: {name: (layer, its weight before, directions)}.
 
-    One that sees places, as a convolution does, must have more inputs and outputs than all pictures have places.
+    Its pictures can have taken as many directions of the inputs as they have places there, or as there are outputs.
     """
     module, takes, before = case.module
     found = {}
@@ -63,42 +66,38 @@ def roomy(case):
         if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
             weight = before.get_submodule(name).weight
             try:
-                places = span.inputs(module, layer, takes(case.sides[0][:1])).shape[1]
+                _, places, size = span.inputs(module, layer, takes(case.sides[0][:1])).shape
             except (InputError, TypeError, ValueError):  # a kind that is not read, or used twice or never
                 continue
-            least = min(weight.flatten(1).shape)
-            room = least > 2 and (places == 1 or len(case.sides[0]) * places < ROOM * least)
-            if room and not torch.equal(layer.weight, weight):
-                found[name] = layer, weight
-    return found
+            taken = min(len(weight), len(case.sides[0]) * places)
+            if 2 < taken < ROOM * size and not torch.equal(layer.weight, weight):
+                found[places * taken / size, name] = layer, weight, taken
+    return {key[1]: found[key] for key in sorted(found)[:LAYERS]}
 
 
 def by_span(case, layers):
     """Whether what training pictures are to layers lies in the span of what training added to these."""
-    bases = {}
-    for name, (layer, weight) in layers.items():
-        try:
-            bases[name] = span.basis(layer.weight, weight)
-        except InputError:  # no gap
-            continue
-    shares = {name: basis.shape[1] / len(basis) for name, basis in bases.items()}
-    best = sorted((name for name in shares if shares[name] < ROOM), key=shares.__getitem__)[:LAYERS]
-    if not best:
+    if not layers:
         raise InputError("What training added leaves no room in any layer for what it did not see: none was tested.")
-    comparisons, scores, said = [], [], []
-    for name in best:
-        energy = [1 - outside(case.module, layers[name][0], bases[name], x).square() for x in case.sides]
-        inside = [part > 1 - stages.INSIDE for part in energy]
+    comparisons, scores, said, facts = [], [], [], {}
+    for name, (layer, weight, taken) in layers.items():
+        of = f"in the span of the change of {name}.weight"
+        try:
+            basis, told = span.basis(layer.weight, weight), True
+        except InputError:  # no gap
+            full = len(weight) < ROOM * weight[0].numel()
+            basis, told = span.basis(layer.weight, weight, rank=len(weight) if full else taken), False
+        facts[name] = basis.shape[1]
+        energy = [1 - outside(case.module, layer, basis, x).square() for x in case.sides]
         scores.append(judge.scored(energy, case.labels))
-        comparisons.append(judge.of_area(f"energy in the span of the change of layer {name}", scores[-1]))
-        comparisons.append(judge.of_count(f"pictures in the span of the change of layer {name}", *inside))
-        ours, theirs = (f"{part.sum()} of {len(part)}" for part in inside)
-        said.append(
-            f"in that of layer {name}, {bases[name].shape[1]} of {len(bases[name])} directions, {ours} and {theirs}"
-        )
-    sentence = f"Of training and held-out pictures lie in the span of the change: {'; '.join(said)}."
-    facts = {"ranks": {name: bases[name].shape[1] for name in best}}
-    return stages.Outcome(BY_SPAN, "ran", sentence, comparisons=tuple(comparisons), score=scores[0], facts=facts)
+        comparisons.append(judge.of_area(f"energy {of}", scores[-1]))
+        said.append(f"{name}.weight, {basis.shape[1]} of {len(basis)} directions")
+        if told:
+            comparisons.append(judge.of_count(f"pictures {of}", *(part > 1 - stages.INSIDE for part in energy)))
+            said[-1] += f" ({comparisons[-1].training} training and {comparisons[-1].held_out} held-out pictures)"
+    sentence = f"The span of what training added was tested in {'; '.join(said)}."
+    found = {"comparisons": tuple(comparisons), "score": scores[0], "facts": {"ranks": facts}}
+    return stages.Outcome(BY_SPAN, "ran", sentence, **found)
 
 
 def outside(whole, layer, basis, x):

@@ -194,8 +194,7 @@ def test_a_key_chooses_one_of_several_networks(state, key, second, tmp_path):
     torch.save(state, tmp_path / "net.pth")
     found = weights.read(tmp_path / "net.pth", layout="HWC", key=key)
     assert torch.equal(found.layers[0].weight, TWO[second]["0.weight"].double()) and not found.notes
-    names = "model, model_ema" if state is CHECKPOINT else ".*"
-    with pytest.raises(InputError, match=f"^net.pth holds no network other: give one of {names} as the key[.]$"):
+    with pytest.raises(InputError, match="^net.pth holds no network other: give one of .*, .* as the key[.]$"):
         weights.read(tmp_path / "net.pth", key="other")
     with pytest.raises(InputError, match="A key names one of several networks in a file"):
         weights.read([torch_network(), abs][second], key=key)
