@@ -16,6 +16,10 @@ from utils.kernels.similarity import ncc
 
 FEWEST = 10  # pictures of each side, with which a test can say anything
 TWINS = 0.999  # normalised cross-correlation above which two pictures are one
+COPIES, BLOCK = (
+    0.99,
+    1000,
+)  # above which one of a side is nearly a copy of another; and pictures that are compared at once
 ALPHA = "RGBA", "LA", "PA", "RGBa", "La"
 DEEP = "I;16", "I;16B", "I;16L", "I"  # sixteen bits a pixel
 ORIENTATION = 0x112  # where EXIF says how a camera was held
@@ -231,6 +235,32 @@ def notes_on(members, held_out):
         pair = f"{members.names[near[0][1]]} and the held-out {held_out.names[near[0][0]]}"
         notes.append(f"{len(near)} pairs of training and held-out pictures are nearly equal, such as {pair}.")
     return notes
+
+
+def kept(side, names):
+    """The Pictures that have these names; KeyError if there is none of one."""
+    places = {name: k for k, name in enumerate(side.names)}
+    rows = [places[name] for name in names]
+    return side._replace(images=side.images[rows], labels=side.labels and [side.labels[k] for k in rows], names=names)
+
+
+def distinct(sides):
+    """Both sides without near-copies of a side's earlier pictures, and notes; InputError if fewer than FEWEST are left.
+
+    Frames of one scene are not independent: with them, chance alone tells two sides apart.
+    """
+    found, notes = [], []
+    for side, what in zip(sides, ("training", "held-out")):
+        places = range(0, len(side.images), BLOCK)
+        alike = [ncc(side.images[k : k + BLOCK], side.images[: k + BLOCK]).tril(k - 1) > COPIES for k in places]
+        copy = torch.cat([part.any(1) for part in alike]).tolist()
+        found.append(kept(side, [name for name, out in zip(side.names, copy) if not out]))
+        if any(copy):
+            notes.append(f"{sum(copy)} {what} pictures are nearly copies of others and were left out of comparisons.")
+        if len(found[-1].images) < FEWEST:
+            count = f"There are {len(found[-1].images)} {what} pictures that are no near-copies of others"
+            raise InputError(f"{count}: give {FEWEST} or more.")
+    return found, notes
 
 
 def order_of(sides, outputs, classes=()):

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import math
 import os
 import shlex
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from scipy.stats import binomtest
 
 import audit.fit as fit
 import audit.judge as judge
@@ -29,6 +29,7 @@ from utils.errors import InputError, choose
 from utils.kernels.similarity import match
 
 LOW = 0.9  # accuracy on training pictures, below which their normalisation is doubted
+CHANCE = 0.05  # level at which an accuracy is above chance
 STRANGERS = 100  # photographs that are nobody's
 FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
 OWN = 0.95  # correlation above which one of them is somebody's, after all
@@ -51,42 +52,41 @@ def audit(
     weights they are. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold
     it. `loss` is square, logistic or cross_entropy, or follows from the outputs, whose `classes` can be named in their
     order. `shape` is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it
-    (`resize`: crop, squash, or auto, by a test), and turned as their cameras say, if `turn`. `train` trains `shadows`
-    networks for reference. A stage that needs more than `limit` seconds is left out, and `level` is the chance of a
-    false alarm. InputError, in one sentence, if there is no answer.
+    (`resize`: crop, squash, or auto, by a test), and turned as their cameras say, if `turn`. `train` trains `shadows` for
+    reference. A stage beyond `limit` seconds is left out, and `level` is the chance of a false alarm. Or InputError.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed, resize)
     target, shape = network_for(network, (members, held_out), shape, layout, key, model, activation)
-    mean, deviation, held = normalisation_for(target, mean, deviation)
+    normalisation, held = normalisation_for(target, mean, deviation, centred)
     start, twin, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    normalisation, both = (mean, deviation, centred), ((members, "training pictures"), (held_out, "held-out pictures"))
-    load = functools.partial(loaded, both, shape, skip)
+    load = functools.partial(loaded, (members, held_out), shape, skip)
     asked = functools.partial(case_of, target, start, shape, normalisation, loss, steps, seed, classes)
-    sides, case, better, resize, warnings = seen(load, asked, resize, turn, normalisation, layout)
+    fitted = functools.partial(better_of, target, activation, normalisation, layout, limit)
+    sides, case, better, resize, warnings = seen(load, asked, fitted, resize, turn)
     case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = [*reference.planned(case, shadows, train), *stages.planned(case), *whole.planned(case)]
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
     doubt, warnings = doubt_of(outcomes, better, case, sides, classes), [*held, *warnings, *frozen, *state.notes]
     settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
-    settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn)
-    settings |= dict(steps=steps, seed=seed, limit=limit, resize=resize, classes=[*classes], before=before is not None)
-    settings |= {k: v for k, v in {"state": state.entry, "key": key, "model": model, "shadows": shadows}.items() if v}
+    settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
+    settings |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
+    settings |= {k: v for k, v in dict(state=state.entry, key=key, model=model, shadows=shadows).items() if v}
     seconds = time.monotonic() - started
     return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
 
 
-def normalisation_for(target, mean, deviation):
-    """The mean and the deviation that are given, or else held by the weights.Target, or else 0 and 1; and notes."""
+def normalisation_for(target, mean, deviation, centred):
+    """The mean and the deviation given, or held by the weights.Target, or 0 and 1, and whether `centred`; and notes."""
     given, notes = [mean, deviation], []
     for k, (name, usual) in enumerate({"mean": 0.0, "deviation": 1.0}.items()):
         if given[k] is None and target.normalisation:
             given[k] = target.normalisation[k].tolist()
             notes.append(f"The {name} is that in the network's file: {', '.join(f'{x:g}' for x in given[k])}.")
         given[k] = usual if given[k] is None else given[k]
-    return *given, notes
+    return (*given, centred), notes
 
 
 def start_for(target, before, shape, layout, key):
@@ -153,9 +153,10 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
     return target if one else target._replace(guess=guess), shapes[0]
 
 
-def loaded(both, shape, skip, resize, turn):
-    """The Pictures of both sides, sources with what to call them, read in a way."""
-    return [pictures.load(source, shape, what, skip, resize, turn) for source, what in both]
+def loaded(sources, shape, skip, resize, turn):
+    """The Pictures of both sides, read in a way."""
+    named = zip(sources, ("training pictures", "held-out pictures"))
+    return [pictures.load(source, shape, what, skip, resize, turn) for source, what in named]
 
 
 def state_for(network, optimizer, layers, shape, layout):
@@ -243,81 +244,84 @@ def ran(stage, limit, progress):
     return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-def seen(load, asked, resize, turn, normalisation, layout):
+def seen(load, asked, fitted, resize, turn):
     """How the trainer saw pictures: the sides, their stages.Case, the fit.Better or None, crop or squash, and notes.
 
-    `load` and `asked` give the sides by how they are resized and turned, and the Case of sides. With `resize` auto they
-    are cut, unless squashed ones fit the network better.
+    `load` gives the sides by how they are resized and turned, `asked` their Case, and `fitted` the Better. With
+    `resize` auto they are cut, unless squashed ones fit the network better.
     """
     notes = []
     for manner in ("crop", "squash") if resize == "auto" else [resize]:
         sides = load(manner, turn)
-        done, case = pictures.notes_on(*sides), asked(sides)
-        better = better_of(case, readings(load, sides, manner, turn), normalisation, layout)
-        if resize != "auto" or manner == "squash" or not better or SQUASH not in better.way.option:
+        done, (sides, left_out) = pictures.notes_on(*sides), pictures.distinct(sides)
+        better, some = fitted(case := asked(sides), readings(load, sides, manner, turn))
+        if resize != "auto" or manner == "squash" or not better or SQUASH not in better.changes.values():
             break
-        notes = [f"Pictures were squashed, as that fits the network better than cutting them ({said(better)})."]
-    return sides, case, better, manner, notes + done
+        tested = f"{report.stated(better.p)} after Holm's correction"
+        notes = [f"Pictures were squashed, as that fits the network better than cutting them ({tested})."]
+    return sides, case, better, manner, [*notes, *done, *left_out, *some]
 
 
 def readings(load, sides, manner, turn):
-    """The ways in which `load` can read files, for fit.ways: the given one, and those that give other pictures.
+    """The pictures of `sides`, which were read in the `manner` crop or squash and turned by EXIF or not, for fit.ways.
 
-    `sides` were read in the `manner` crop or squash, and turned by EXIF or not.
+    After the given ones come those that are read in another manner, or turned otherwise.
     """
-    found, names = [("", "", torch.cat([side.images for side in sides]))], [side.names for side in sides]
-    if not any(side.notes for side in sides):  # nothing was done to them
-        return found
-    manners = {manner: "", "crop": "pictures cut to their middle square", "squash": "pictures squashed"} | {manner: ""}
-    turns = {turn: ("", ""), (not turn): ("pictures turned by EXIF", "no --unturned")}
-    if turn:
-        turns[False] = "pictures not turned by EXIF", "--unturned"
-    for (size, name), (way, words) in [*itertools.product(manners.items(), turns.items())][1:]:
-        with contextlib.suppress(InputError):
-            other = load(size, way)
-            pixels = torch.cat([side.images for side in other])
-            if [side.names for side in other] == names and not any(torch.equal(pixels, one) for *_, one in found):
-                option = " ".join(filter(None, (f"--resize {size}" if name else "", words[1])))
-                found.append((" and ".join(filter(None, (name, words[0]))), option, pixels))
+    found: dict = {(): torch.cat([side.images for side in sides])}
+    other = "crop" if manner == "squash" else "squash"
+    done = {"crop": "pictures cut to their middle square", "squash": "pictures squashed"}[other]
+    turned = ("pictures not turned by EXIF", "--unturned") if turn else ("pictures turned by EXIF", "no --unturned")
+    ways = {(done, f"--resize {other}"): (other, turn), turned: (manner, not turn)}
+    for change, how in ways.items() if any(part.notes for part in sides) else ():  # else nothing was done to them
+        with contextlib.suppress(InputError, KeyError):  # some cannot be read thus
+            pixels = torch.cat([pictures.kept(*one).images for one in zip(load(*how), [part.names for part in sides])])
+            if not torch.equal(pixels, found[()]):
+                found[change] = pixels
     return found
 
 
-def better_of(case, given, normalisation, layout):
-    """The fit.Better of a case, or None where nothing fits its pictures better, or classes or outputs are not known."""
-    if case.logits is None or case.labels[0] is None:
-        return None
-    outputs = outputs_of(case.logits, case.sides[0][:1])
-    if outputs == case.sides[0].shape[1]:  # an autoencoder
-        return None
+def better_of(target, activation, normalisation, layout, limit, case, pixels):
+    """The fit.Better of a case, or None where nothing fits better, or classes or outputs are not known; and notes."""
+    outputs = outputs_of(case.logits, case.sides[0][:1]) if case.logits and case.labels[0] is not None else 0
+    if outputs in (0, case.sides[0].shape[1]):  # an autoencoder's
+        return None, []
     layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
-    return fit.better(case.logits, fit.ways(given, case.shape, normalisation, layouts), case.labels, outputs > 1)
-
-
-def said(better):
-    """The p-value of a fit.Better in words."""
-    return f"{report.stated(better.p)} after Holm's correction"
+    others = [name for name in weights.ACTIVATIONS if name != activation and len(target.all_layers) > 1]
+    named = {(f"the activation {name}", f"--activation {name}"): name for name in others}
+    logits: dict = {(): case.logits} | {of: weights.outputs(target.all_layers, name) for of, name in named.items()}
+    ways = fit.ways(pixels, logits, case.shape, normalisation, layouts)
+    begun = time.monotonic()
+    case.logits(torch.cat(case.sides)[: 2 * fit.MOST])
+    few = ways[: 1 + int(min(len(ways), limit / max(1e-9, time.monotonic() - begun)))]
+    left_out = f"Of {len(ways)} ways to show pictures, {len(few)} were tried, as the limit is {limit:g} s."
+    return fit.better(few, case.labels, outputs), [left_out] * (len(few) < len(ways))
 
 
 def doubt_of(outcomes, better, case, sides, classes):
-    """Why a finding of nothing may be worth nothing: what fits better, by its option; and if anything does.
+    """Why a finding of nothing may be worth nothing, and whether it is worth nothing for certain.
 
-    The sentence is empty where the network classifies enough of the training pictures.
+    It is, where something fits better, named by its option, or where no more training pictures than by chance are
+    classified correctly. The sentence is empty where enough are.
     """
     if better:
-        name, option = better.way.name, better.way.option
+        name, option = (" and ".join(part) for part in zip(*better.changes.items()))
         if better.order:
             listed = ["-"] * (max(better.order.values()) + 1)
             names = pictures.order_of(sides, outputs_of(case.logits, case.sides[0][:1]), classes)
             for kind, output in better.order.items():
                 listed[output] = str(names[kind])
-            name, option = "another order of the classes", f"--classes {shlex.join(listed)}"
+            option = f"--classes {shlex.join(listed)}"
         before, after = better.shares
         gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
-        return f"The pictures fit the network better with {name} ({said(better)}){gain}: give {option}.", True
+        tested = f"{report.stated(better.p)} after Holm's correction"
+        return f"The pictures fit the network better with {name} ({tested}){gain}: give {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
         return "", False
+    count, kinds = len(case.labels[0]), max(2, len(case.labels[0].unique()))
+    chance = bool(binomtest(round(accuracy * count), count, 1 / kinds, alternative="greater").pvalue >= CHANCE)
+    of_chance = ", no more than chance does" * chance
     return (
-        f"The network classifies only {accuracy:.0%} of the training pictures correctly: it was not trained to the end,"
-        " or its normalisation is another one."
-    ), False
+        f"The network classifies only {accuracy:.0%} of the training pictures correctly{of_chance}: it was not"
+        " trained to the end, or its normalisation, its activation or the order of its classes is another one."
+    ), chance

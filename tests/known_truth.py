@@ -1,5 +1,7 @@
 """How often the audit is wrong on networks of which it is known whether they leak: `python tests/known_truth.py 200`.
 
+A second number is that of the first run, and so gives other networks.
+
 Every kind of file comes from four worlds. In the first the network was trained on the members, and leaks. In the others
 it saw neither side, a random half of both, or nothing: members and held-out pictures can be exchanged, so it does not.
 """
@@ -44,9 +46,9 @@ def run(kind, world, seed, **settings):
     return Run(kind, world, leaks, status, sentence, time.monotonic() - started, wrong)
 
 
-def runs(count):
+def runs(count, first=0):
     """So many Runs: each kind in one world after the other, the next kind one world further."""
-    for k in range(count):
+    for k in range(first, first + count):
         turn, place = divmod(k, len(KINDS))
         yield run([*KINDS][place], WORLDS[(turn + place) % len(WORLDS)], seed=k)
 
@@ -73,10 +75,10 @@ def table(found):
     return "\n".join("| " + " | ".join(f"{cell!s:{width}}" for cell, width in zip(one, widths)) + " |" for one in rows)
 
 
-def main(count):
+def main(count, first=0):
     """Audit so many networks, and print the table, what is wrong, and why leaks ended without an answer."""
     found = []
-    for one in runs(count):
+    for one in runs(count, first):
         found.append(one)
         print(
             f"{'WRONG ' * one.wrong}{one.kind}, {one.world}: {one.status} {one.sentence}", file=sys.stderr, flush=True
@@ -93,4 +95,4 @@ def main(count):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

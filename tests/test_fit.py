@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_audit import audit, one_sentence, saved, torch_network
+from test_audit import audit, fitted, one_sentence, saved, torch_network
 
 from audit import fit, pictures, report, weights
 from audit.__main__ import joined, parser
 from audit.run import network_for
-from conftest import SHAPE, M
+from conftest import SHAPE, SIDE, M, drawn
 from utils.errors import InputError
 
 LABELS = {
@@ -111,27 +111,13 @@ def test_a_size_that_no_file_has_is_said_to_be_a_guess(tmp_path):
     assert shape == (32, 32, 3) and "No file is of 32×32×3, and that was guessed" in target.guess
 
 
-def fitted(sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layout="CHW", steps=60):
-    """A network that was trained on the pictures of both sides, as its trainer showed them."""
-    pixels, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*sides))
-    rows = (
-        ((pixels / 255.0 - mean) / deviation).permute(*((0, 3, 1, 2) if layout == "CHW" else (0, 1, 2, 3))).flatten(1)
-    )
-    module, labels = torch_network(rows.shape[1], outputs, seed=seed), torch.tensor(order)[labels]
-    optimizer = torch.optim.Adam(module.parameters(), 0.003)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(module(rows.float()), labels).backward()
-        optimizer.step()
-    return module.state_dict()
-
-
 SEEN = {
     "as given": ({}, {}, ""),
     "a normalisation": ({"mean": 0.5, "deviation": 0.5}, {}, "--mean"),
     "a layout": ({"layout": "HWC"}, {}, "--layout HWC."),
     "another order": ({"order": (1, 0)}, {}, "--classes 1 0."),
     "two of three": ({"order": (2, 0), "outputs": 3}, {}, "--classes 1 - 0."),
+    "an activation that is given": ({"act": torch.nn.Tanh}, {"activation": "tanh"}, ""),
     "an order that is given": ({"order": (1, 0)}, {"classes": "10"}, ""),
     "a layout that is given": ({"layout": "HWC"}, {"layout": "HWC"}, ""),
 }
@@ -143,6 +129,18 @@ def test_what_fits_better_is_said_with_its_option(kind, sides):
     found = audit(fitted(sides, **trained), *sides, steps=1, **given)
     assert (found.status == report.NO_ANSWER) == bool(option) and option in found.sentence
     assert ("fit the network better" in found.sentence) == bool(option)
+
+
+def test_another_activation_is_named(sides):
+    state = torch_network().state_dict()
+    state["0.bias"] -= 8  # ReLUs would be dead
+    logits = weights.read(state, SHAPE, activation="sigmoid").logits
+    gaps = [logits(torch.from_numpy(part[0] / 255.0).flatten(1)).diff(dim=1)[:, 0] for part in sides]
+    middle = torch.cat(gaps).median()
+    state["2.bias"][0] += middle
+    labelled = [(part[0], (gap > middle).long().numpy()) for part, gap in zip(sides, gaps)]
+    found = audit(state, *labelled, steps=1)
+    assert found.status == report.NO_ANSWER and "give --activation sigmoid." in found.sentence
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -166,7 +164,33 @@ def test_files_are_squashed_or_turned_where_that_fits_better(turned, sides, tmp_
 
 def test_untrained_networks_get_no_hint(sides):
     both = torch.from_numpy(np.concatenate([part[0] for part in sides]) / 255.0).flatten(1)
-    ways = fit.ways([("", "", both)], SHAPE, (0.0, 1.0, False), ["CHW", "HWC"])[:4]
+    ways = fit.ways({(): both}, {(): None}, SHAPE, (0.0, 1.0, False), ["CHW", "HWC"])[:4]
     labels = [torch.from_numpy(part[1]) for part in sides]
-    hints = [fit.better(weights.read(torch_network(seed=k).state_dict()).logits, ways, labels) for k in range(40)]
+    networks = [weights.read(torch_network(seed=k).state_dict()).logits for k in range(40)]
+    hints = [fit.better([way._replace(logits=one) for way in ways], labels, 2) for one in networks]
     assert sum(one is not None for one in hints) <= 2
+
+
+def test_of_a_thousand_classes_few_enter_and_the_ways_are_few(sides):
+    x = torch.rand(400, 3 * SIDE**2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels, network = torch.arange(400) // 4 * 10, torch_network(outputs=1000, seed=1)
+    networks = {(): weights.read(network.state_dict()).logits} | {(str(k), "-"): None for k in range(5)}
+    ways = fit.ways({(): x, ("a", "b"): x, ("c", "d"): x}, networks, SHAPE, (0.0, 1.0, False), ["CHW", "HWC"])
+    assert len(ways) <= 25
+    seen = []
+    few = [way._replace(logits=lambda rows: seen.append(len(rows)) or networks[()](rows)) for way in ways[:2]]
+    assert fit.better(few, (labels[::2], labels[1::2]), 1000) is None
+    assert seen == [4 * fit.KINDS] * 2
+
+
+def test_near_copies_of_a_side_are_left_out_and_the_first_is_kept(sides):
+    pixels, labels = sides[0]
+    noisy = np.clip(pixels[:4] + drawn(4, *SHAPE).numpy(), 0, 255).astype(np.uint8)
+    members = np.concatenate([pixels, noisy]), np.concatenate([labels, labels[:4]])
+    found = audit(torch_network().state_dict(), members, sides[1], steps=1)
+    assert (
+        "4 training pictures are nearly copies of others and were left out of comparisons." in found.content["warnings"]
+    )
+    assert found.content["pictures"]["training"] == M
+    with pytest.raises(InputError, match="There are 3 training pictures that are no near-copies of others"):
+        audit(torch_network().state_dict(), [part[np.arange(12) % 3] for part in sides[0]], sides[1])

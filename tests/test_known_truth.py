@@ -10,11 +10,7 @@ from audit.report import FOUND_NOTHING, LEAKS, NO_ANSWER
 from utils import images
 
 VIEWS = functools.cache(images.views)
-CLEARED = {"order of classes": "an accuracy of 0 % is a note alone"}  # kinds that leak, and that the audit calls clean
-LEAKING = [
-    pytest.param(kind, marks=[pytest.mark.xfail(reason=CLEARED[kind], strict=True)] if kind in CLEARED else [])
-    for kind in KINDS if KINDS[kind].leaks
-]  # fmt: skip
+LEAKING = [kind for kind in KINDS if KINDS[kind].leaks]
 
 
 def ended(kind, world, monkeypatch):
