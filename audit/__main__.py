@@ -80,40 +80,55 @@ def parser():
     line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
                       "classes, or an .npz file with `images` and `labels`")  # fmt: skip
     line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
-    line.add_argument("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
-    line.add_argument("--model", metavar="MODULE:FUNCTION", help="a function of yours that builds the network, of any "
-                      "kind, such as package.nets:resnet; its code is run, and the weights are loaded")  # fmt: skip
-    line.add_argument("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
-    line.add_argument("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
-    line.add_argument("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
-                      "state in the network's file is read in any case")  # fmt: skip
-    line.add_argument("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as "
-                      "16, on random halves of all pictures, for two more tests of membership")  # fmt: skip
-    line.add_argument("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains "
-                      "such a network as yours was, and returns it; its code is run")  # fmt: skip
-    line.add_argument("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
-    line.add_argument("--mean", type=numbers, metavar="X", help="what was subtracted from pixels in [0, 1], a number "
-                      "or one for each channel; else what the network's file holds as its normalize.mean and .std, "
-                      "else 0 and 1")  # fmt: skip
-    line.add_argument("--deviation", type=numbers, metavar="X", help="then divided by, in the same form")
-    line.add_argument("--centred", action="store_true", help="the mean of the training pictures was subtracted, too")
-    line.add_argument("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
-    line.add_argument("--shape", type=numbers, metavar="H W C", help="of the pictures that the network takes; C is 1 "
-                      "or 3 channels")  # fmt: skip
-    line.add_argument("--resize", choices=["auto", "crop", "squash"], default="auto", help="files of another size: cut "
-                      "to the middle square, or squashed; auto cuts, unless a test says that squashed ones fit the "
-                      "network better")  # fmt: skip
-    line.add_argument("--unturned", action="store_false", dest="turn", help="take pictures as files hold them, and not "
-                      "turned as their cameras say (EXIF)")  # fmt: skip
-    line.add_argument("--classes", nargs="+", default=(), metavar="NAME", help="names of the classes in the order of "
-                      "the outputs, - for one without pictures (the alphabet's; numbers are outputs)")  # fmt: skip
-    line.add_argument("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
-    line.add_argument("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
-    line.add_argument("--seed", type=int, default=0)
-    line.add_argument("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
-    line.add_argument("--limit", type=float, default=600.0, help="seconds of a stage, beyond which it is left out")
-    line.add_argument("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
+    of_network(line.add_argument_group("the network").add_argument)
+    of_pictures(line.add_argument_group("how it saw the pictures").add_argument)
+    of_audit(line.add_argument_group("the audit").add_argument)
     return line
+
+
+def of_network(add):
+    """Options that tell more of the network."""
+    add("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
+    add("--model", metavar="MODULE:FUNCTION", help="a function of yours that builds the network, of any "
+        "kind, such as package.nets:resnet; its code is run, and the weights are loaded")  # fmt: skip
+    add("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
+    add("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
+    add("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
+        "state in the network's file is read in any case")  # fmt: skip
+
+
+def of_pictures(add):
+    """Options on how its trainer showed the pictures."""
+    add("--mean", type=numbers, metavar="X", help="what was subtracted from pixels in [0, 1], a number "
+        "or one for each channel; else what the network's file holds as its normalize.mean and .std, "
+        "else 0 and 1")  # fmt: skip
+    add("--deviation", type=numbers, metavar="X", help="then divided by, in the same form")
+    add("--centred", action="store_true", help="the mean of the training pictures was subtracted, too")
+    add("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
+    add("--shape", type=numbers, metavar="H W C", help="of the pictures that the network takes; C is 1 "
+        "or 3 channels")  # fmt: skip
+    add("--resize", choices=["auto", "crop", "squash"], default="auto", help="files of another size: cut "
+        "to the middle square, or squashed; auto cuts, unless a test says that squashed ones fit the "
+        "network better")  # fmt: skip
+    add("--unturned", action="store_false", dest="turn", help="take pictures as files hold them, and not "
+        "turned as their cameras say (EXIF)")  # fmt: skip
+    add("--classes", nargs="+", default=(), metavar="NAME", help="names of the classes in the order of "
+        "the outputs, - for one without pictures (the alphabet's; numbers are outputs)")  # fmt: skip
+    add("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
+
+
+def of_audit(add):
+    """Options on what is asked, and where the report goes."""
+    add("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
+    add("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as "
+        "16, on random halves of all pictures, for two more tests of membership")  # fmt: skip
+    add("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains "
+        "such a network as yours was, and returns it; its code is run")  # fmt: skip
+    add("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
+    add("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
+    add("--seed", type=int, default=0)
+    add("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
+    add("--limit", type=float, default=600.0, help="seconds of a stage, beyond which it is left out")
 
 
 def main(arguments=None):

@@ -44,16 +44,16 @@ def audit(
     """Ask what a network gives away of its training pictures `members`: a Report.
 
     `network`, and the network `before` training where it is known, are what `weights.read` takes: files of weights,
-    state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what
-    `pictures.load` takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in
-    [0, 1], one number or one for each channel, flattened in `layout`, and if `centred` less their mean; what is not
-    given is read from the network's file, or else 0 and 1. `key` names one of several networks in a file, whose layers
-    have an `activation` of `weights.ACTIVATIONS` between them, and `model`, "MODULE:FUNCTION", builds the module whose
-    weights they are. `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold
-    it. `loss` is square, logistic or cross_entropy, or follows from the outputs, whose `classes` can be named in their
-    order. `shape` is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it
-    (`resize`: crop, squash, or auto, by a test), and turned as their cameras say, if `turn`. `train` trains `shadows` for
-    reference. A stage beyond `limit` seconds is left out, and `level` is the chance of a false alarm. Or InputError.
+    state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what `pictures.load`
+    takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in [0, 1], one number or
+    one for each channel, flattened in `layout`, and if `centred` less their mean; what is not given is read from the
+    network's file, or else 0 and 1. `key` names one of several networks in a file, whose layers have an `activation` of
+    `weights.ACTIVATIONS` between them, and `model`, "MODULE:FUNCTION", builds the module whose weights they are.
+    `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it. `loss` is
+    square, logistic or cross_entropy, or follows from the outputs, whose `classes` can be named in their order. `shape`
+    is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it (`resize`: crop,
+    squash, or auto, by a test), and turned as their cameras say, if `turn`. `train` trains `shadows` for reference. A
+    stage beyond `limit` seconds is left out, and `level` is the chance of a false alarm. Or InputError.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed, resize)
@@ -74,8 +74,8 @@ def audit(
     settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
     settings |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
     settings |= {k: v for k, v in dict(state=state.entry, key=key, model=model, shadows=shadows).items() if v}
-    seconds = time.monotonic() - started
-    return report.reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds)
+    told = case, target, sides, outcomes, control, warnings, doubt, settings, level
+    return report.reported(*told, time.monotonic() - started)
 
 
 def normalisation_for(target, mean, deviation, centred):
