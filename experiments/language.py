@@ -116,24 +116,36 @@ def agreement(found, rows):
     return (found[None] == rows[:, None]).double().mean(2).amax(1)
 
 
+def shuffled(rows, times=20):
+    """The words of texts (n, T) in other orders: (times · n, T)."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.cat([row[torch.rand(times, len(row), generator=draw).argsort(1)] for row in rows])
+
+
 def numbers(known, bag, secret, others, known_twin, tied=False):
     """{quantity: (number, baseline)}: texts (n, T + 1) trained on, against others (k, T + 1) of the same book.
 
-    The baseline counts as many others as texts; that of the area is of a twin, which was trained on others still. A
-    tied embedding moves for the last token, too, which is only said.
+    The baseline counts as many others as texts; that of areas is of a twin, which was trained on others still, and the
+    twin's evidence is searched with the same words. A tied embedding moves for the last token, too, which is only said.
     """
     m, rest = len(secret), others[:, :-1]
     found = searched(known, bag, m)
     pairs = [
         (in_bag(bag, rows if tied else rows[:, :-1]), agreement(found, rows[:, :-1])) for rows in (secret, others[:m])
     ]
-    sides = [[-text.membership(one, rows) for rows in (secret[:, :-1], rest)] for one in (known, known_twin)]
-    tested = [area(*side) for side in sides]
+    by_twin = agreement(searched(known_twin, bag, m), secret[:, :-1])
+    tested = {
+        name: tuple(
+            area(*(-text.membership(one, rows) for rows in (secret[:, :-1], unlike))) for one in (known, known_twin)
+        )
+        for name, unlike in {"area": rest, "area_of_order": shuffled(secret[:, :-1])}.items()
+    }
     bags = {
         f"bag_{name}": tuple(pair[0][k] for pair in pairs) for k, name in enumerate(("precision", "recall", "area"))
     }
     return bags | {
         "exact": tuple((pair[1] == 1).sum().item() for pair in pairs),
         "in_place": tuple(pair[1].mean().item() for pair in pairs),
-        "area": tuple(tested),
+        "in_place_by_twin": (by_twin.mean().item(), None),
+        **tested,
     }

@@ -46,6 +46,14 @@ def test_a_text_comes_back_whole_and_a_held_out_one_does_not(base, kind, entry):
     assert found["exact"] == (M, 0) and found["area"][0] == 1 and found["in_place"][1] < 0.2
 
 
+def test_the_change_is_asked_in_the_middle_of_training_and_the_moment_at_its_end(base):
+    tuned = language.tune(base, drawn(M, 2), "sgd", "trained", 3, 0)
+    found = language.entries(tuned, "trained", M)
+    for name, one in found["change"][0].model.state_dict().items():
+        torch.testing.assert_close(one, (tuned.before[name] + tuned.after[name]) / 2)
+        assert torch.equal(found["moment"][0].model.state_dict()[name], tuned.after[name])
+
+
 def test_inputs_have_no_share_in_the_unseen_directions_of_a_gradient(base):
     rows = drawn(M, 4)
     tuned = language.tune(base, rows, "plain", "frozen", 1, 0)

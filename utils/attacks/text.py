@@ -7,6 +7,7 @@ extending such prefixes, as DAGER does from a gradient (Petrov et al., 2024). An
 the change.
 """
 
+import copy
 from typing import NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ class Bag(NamedTuple):
 
 def table(state, names):
     """The first matrix of a state dict whose name ends in one of `names`, or None."""
-    keys = {key.split(".")[-2]: key for key in state if key.endswith(".weight") and state[key].dim() == 2}
+    keys = {key.split(".")[-2]: key for key in reversed([*state]) if key.endswith(".weight") and state[key].dim() == 2}
     return next((state[keys[name]] for name in names if name in keys), None)
 
 
@@ -114,12 +115,19 @@ def unseen(change, inputs):
     return torch.linalg.svd(square)[2][-left:].mT
 
 
+def at(model, weights):
+    """A copy of a model with these weights, a state dict."""
+    model = copy.deepcopy(model)
+    model.load_state_dict(weights)
+    return model
+
+
 def evidence(model, weights, change, inputs):
     """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
 
-    `weights` are a state dict in the middle of training, or, of a moment, at its end.
+    `weights` are a state dict in the middle of training, or, of a moment, at its end; a copy of the model takes them.
     """
-    model.load_state_dict(weights)
+    model = at(model, weights)
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}.{end}" for layer in layers for end in ("weight", "A")]
@@ -131,7 +139,7 @@ def evidence(model, weights, change, inputs):
 
 def evidence_of_adapters(model, weights, inputs):
     """Evidence of adapters whose start is not known: what A makes of the inputs is the row space of B."""
-    model.load_state_dict(weights)
+    model = at(model, weights)
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}" for layer in layers if f"blocks.0.{layer}.B" in weights]
