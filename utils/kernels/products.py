@@ -1,8 +1,8 @@
 """Which library multiplies matrices of single precision on a processor, and with how many digits.
 
-Torch asks MKL, which uses half of what an AMD processor with AVX-512 can do; oneDNN, which torch holds as well, uses
-all of it. The processor's flags say which one multiplies, never a timing: load must not change digits. The environment
-variable PRODUCTS, `mkl` or `onednn`, takes the place of the flags.
+Torch asks MKL, which uses half of the vector width of an AMD processor with AVX-512; oneDNN, which torch holds as well,
+uses all of it. The processor's flags say which one multiplies, never a timing: load must not change digits. The
+environment variable PRODUCTS, `mkl` or `onednn`, takes the place of the flags.
 """
 
 import os
@@ -18,7 +18,7 @@ from utils.errors import InputError, choose
 torch.set_flush_denormal(True)  # a CPU is up to six times slower with numbers below 1e-38; later threads inherit this
 
 LIBRARIES = "mkl", "onednn"
-PRECISIONS = "exact", "bfloat16", "TF32"  # of the factors; sums have all digits
+PRECISIONS = "exact", "bfloat16", "TF32"  # of factors, and of results in bfloat16; sums have all digits
 
 
 def flags(path=Path("/proc/cpuinfo")):
@@ -70,7 +70,7 @@ def by_mkl():
 
 
 class Bfloat16(TorchDispatchMode):
-    """While it lasts, the factors of products of single-precision matrices have eight digits; the sums have all."""
+    """While it lasts, products of single-precision matrices have factors and results of eight bits, and exact sums."""
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         product = {"mm": torch.mm, "bmm": torch.bmm, "addmm": torch.mm, "baddbmm": torch.bmm}.get(
