@@ -122,6 +122,8 @@ def finding(near, comparisons, differences, level, missed=(), doubt="", wrong=Fa
         return NO_ANSWER, " ".join(["There is no answer.", *sentences])
     if wrong:
         return NO_ANSWER, f"There is no answer. {doubt}"
+    if not near:
+        sentences.append("No attack that returns pictures was run, as those are for a fully connected first layer.")
     return FOUND_NOTHING, " ".join(["These attacks found nothing.", *sentences, doubt]).strip()
 
 
@@ -131,17 +133,23 @@ def advice(status, outcomes, case):
     if status == NO_ANSWER:
         return ["Mend what the finding names, and audit again: no answer clears nothing.", *state]
     if status == LEAKS:
+        back = any((side > judge.NEAR).any() for one in outcomes for side in one.ncc[:1])
         secret = "Where it is a secret who was in the training, give nobody this network, nor its outputs."
+        if back:
+            files = (
+                "what was given here of its start and its optimiser"
+                if case.start or case.state.entry
+                else "its weights"
+            )
+            secret = f"The pictures themselves can be rebuilt: give nobody this network with {files}."
         cure = "Train with differential privacy, which bounds what any attack can tell, or on more pictures"
         return [*state, secret, f"{cure} for fewer epochs, and audit what comes out."]
     asked = any(one.name == BY_SHADOWS and one.state == "ran" for one in outcomes)
+    option = "--shadows 16" if case.layers else "--shadows 16 --train MODULE:FUNCTION"
+    more = f"Ask reference networks, too ({option}): of membership they can tell more than the loss."
     return [
         *(state or ["Publish the weights alone, without an optimiser's state."]),
-        *(
-            []
-            if asked
-            else ["Ask reference networks, too (--shadows 16): of membership they can tell more than the loss."]
-        ),
+        *([] if asked else [more]),
         f"No false alarms rarer than one in {len(case.sides[1])} were looked at: more held-out pictures show these.",
     ]
 

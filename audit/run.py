@@ -187,6 +187,8 @@ def channels(value, shape, name):
     numbers = torch.as_tensor(value, dtype=torch.float64).flatten()
     if len(numbers) not in (1, shape[-1]) or not numbers.isfinite().all():
         raise InputError(f"The {name} is {value}: give one number, or one for each of the {shape[-1]} channels.")
+    if name == "mean" and numbers.abs().max() > 1:
+        raise InputError(f"The mean is {value}, and pixels are in [0, 1] here: divide mean and deviation by 255.")
     return numbers.expand(shape).flatten()
 
 
@@ -314,7 +316,7 @@ def doubt_of(outcomes, better, case, sides, classes):
         before, after = better.shares
         gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
         tested = f"{report.stated(better.p)} after Holm's correction"
-        return f"The pictures fit the network better with {name} ({tested}){gain}: give {option}.", True
+        return f"The pictures fit the network better with {name} ({tested}){gain}: try {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
         return "", False

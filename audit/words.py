@@ -35,10 +35,18 @@ class Words(NamedTuple):
         return f"Something leaks. {moved}, the others by one factor, {self.alpha:.6g}: the words that training used."
 
 
-def words(network, before, vocabulary=None, key=None):
-    """The Words that two networks, files or state dicts, tell. InputError if they tell none."""
-    after, start = (state_of(one, key) for one in (network, before))
-    bag = text.bag(start, after)
+def words(network, before, vocabulary=None, key=None, embedding=None):
+    """The Words that two networks, files or state dicts, tell. InputError if they tell none.
+
+    A `key` names one of several networks in a file, and is used for `before` if that holds it; `embedding` is the name
+    of a matrix that `attacks.text` does not know.
+    """
+    after = state_of(network, key)
+    try:
+        start = state_of(before, key)
+    except InputError:
+        start = state_of(before, None)
+    bag = text.bag(*(matrix_of(one, embedding) for one in (start, after)))
     tokens = bag.tokens.nonzero()[:, 0]
     if not len(tokens):
         raise InputError(
@@ -47,6 +55,15 @@ def words(network, before, vocabulary=None, key=None):
     names = names_of(vocabulary, len(bag.tokens)) if vocabulary else [*range(len(bag.tokens))]
     tokens = tokens[bag.score[tokens].argsort(descending=True)].tolist()
     return Words(tokens, [names[token] for token in tokens], len(bag.tokens), bag.alpha)
+
+
+def matrix_of(state, name):
+    """The embedding of a state dict: a matrix of this name, or else as `attacks.text` finds it."""
+    if name is None and text.table(state, text.EMBEDDINGS) is None or name is not None and name not in state:
+        matrices = [part for part, one in state.items() if one.dim() == 2]
+        known = "has one of the usual names" if name is None else f"is called {name}"
+        raise InputError(f"No matrix {known}: name the embedding (--embedding), of {weights.listed(matrices)}.")
+    return text.embedding(state) if name is None else state[name]
 
 
 def state_of(source, key):
@@ -79,10 +96,11 @@ def main(arguments=None):
     line.add_argument("--before", required=True, metavar="NETWORK", help="the same before fine-tuning")
     line.add_argument("--vocabulary", metavar="FILE", help="vocab.json or tokenizer.json, or one word in a line")
     line.add_argument("--key", help="which of several networks in a file")
+    line.add_argument("--embedding", metavar="NAME", help="of the matrix with a row for each word, if it is not found")
     line.add_argument("--out", metavar="FILE", help="for all words, as JSON; they are training data")
     given = line.parse_args(arguments)
     try:
-        found = words(given.network, given.before, given.vocabulary, given.key)
+        found = words(given.network, given.before, given.vocabulary, given.key, given.embedding)
         if given.out:
             check_writable("--out", given.out)
             write(Path(given.out), json.dumps(found._asdict(), ensure_ascii=False, indent=1).encode())

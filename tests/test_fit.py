@@ -140,7 +140,7 @@ def test_another_activation_is_named(sides):
     state["2.bias"][0] += middle
     labelled = [(part[0], (gap > middle).long().numpy()) for part, gap in zip(sides, gaps)]
     found = audit(state, *labelled, steps=1)
-    assert found.status == report.NO_ANSWER and "give --activation sigmoid." in found.sentence
+    assert found.status == report.NO_ANSWER and "try --activation sigmoid." in found.sentence
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -35,9 +35,15 @@ def test_the_words_that_training_used_are_named(form, tmp_path, capsys):
     assert sorted(found["tokens"]) == USED and {*found["names"]} == {f"word {k}" for k in USED}
 
 
+def test_an_embedding_of_another_name_can_be_named_and_a_key_is_for_the_files_that_hold_it(tmp_path):
+    after, before = ({"emb.weight": state["tokens.weight"]} for state in (AFTER, BEFORE))
+    assert ended(tmp_path, after, before, "--embedding", "emb.weight", "--key", "model") == LEAKS
+
+
 REFUSED = {
     "frozen": ((AFTER | {"tokens.weight": BEFORE["tokens.weight"]},), "No row of the embedding moved: it was frozen"),
-    "none": (({"body.weight": torch.ones(9, 9)},), "There is no embedding"),
+    "none": (({"body.weight": torch.ones(9, 9)},), "No matrix has one of the usual names: name the embedding"),
+    "misnamed": ((AFTER, BEFORE, "--embedding", "none"), "No matrix is called none"),
     "another": ((AFTER, {"tokens.weight": torch.ones(60, 8)}), "is another tokenizer"),
     "tied": ((AFTER | {"head.weight": AFTER["tokens.weight"]},), "tied to the head"),
     "words": ((AFTER, BEFORE, "--vocabulary", "none.json"), "none.json is no vocabulary"),

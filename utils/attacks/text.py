@@ -46,7 +46,7 @@ def embedding(one):
     if found is None:
         raise InputError(f"There is no embedding, a matrix called {', '.join(EMBEDDINGS)}: give it as a tensor.")
     if head is not None and head.shape == found.shape and torch.equal(head, found):
-        raise InputError("The embedding is tied to the head, so that all of its rows move: `tied` is for these.")
+        raise InputError("The embedding is tied to the head, so that all of its rows move.")
     return found
 
 
