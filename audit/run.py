@@ -124,7 +124,9 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
     if model:
         built = modules.built(model, network, key)
         target, shape = network_for(built, sources, shape, layout, activation=activation)
-        return target._replace(notes=[*target.notes, f"The code of {model} was run to build the network."]), shape
+        name = Path(network).name if isinstance(network, str | Path) else target.name
+        notes = [*target.notes, f"The code of {model} was run to build the network."]
+        return target._replace(name=name, notes=notes), shape
     if shape and not (len(shape) in (2, 3) and all(one >= 1 and one % 1 == 0 for one in shape)):
         raise InputError(f"The shape is {shape}: give the height, the width, and 1 or 3 channels.")
     shape = tuple(map(int, shape or ()))

@@ -29,7 +29,7 @@ def planned(case, count, train=None):
     if count == 0 and train is None:
         return []
     if count < 4 or count % 2:
-        raise InputError(f"There are {count} reference networks: give an even number of 4 or more (--shadows 16).")
+        raise InputError(f"The number of reference networks is {count}: give an even one of 4 or more (--shadows 16).")
     if case.logits is None or case.labels[0] is None:
         missing = "outputs of the network" if case.logits is None else "classes of the pictures"
         raise InputError(f"Reference networks need the {missing}, which are not known: leave --shadows away here.")

@@ -28,8 +28,8 @@ def diverges(pictures, labels, seed): return lambda batch: batch.flatten(1)[:, :
 def forgets(pictures, labels, seed): net()
 """
 FAULTS = {
-    "--train nets:train": "There are 0 reference networks",
-    "--shadows 5": "There are 5 reference networks: give an even number",
+    "--train nets:train": "The number of reference networks is 0",
+    "--shadows 5": "The number of reference networks is 5: give an even one",
     "--shadows 4": "need a function that trains them: give --train",
     "--shadows 4 --train nets:none": "nets:none trained no network (AttributeError",
     "--shadows 4 --train nets:raises": "nets:raises trained no network (RuntimeError: no such GPU): let it take",
