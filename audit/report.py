@@ -123,25 +123,19 @@ def finding(near, comparisons, differences, level, missed=(), doubt="", wrong=Fa
     if wrong:
         return NO_ANSWER, f"There is no answer. {doubt}"
     if not near:
-        sentences.append("No attack that returns pictures was run, as those are for a fully connected first layer.")
+        sentences.append("No attack returned pictures: these are for a fully connected first layer.")
     return FOUND_NOTHING, " ".join(["These attacks found nothing.", *sentences, doubt]).strip()
 
 
-def advice(status, outcomes, case):
-    """What to do now, in a few sentences that follow from an exit status and the Outcomes of a stages.Case."""
+def advice(status, outcomes, case, rebuilt):
+    """What to do now: sentences from an exit status, the Outcomes of a stages.Case, and whether pictures came back."""
     state = ["Publish the weights without the optimiser's state."] if case.state.entry else []
     if status == NO_ANSWER:
         return ["Mend what the finding names, and audit again: no answer clears nothing.", *state]
     if status == LEAKS:
-        back = any((side > judge.NEAR).any() for one in outcomes for side in one.ncc[:1])
         secret = "Where it is a secret who was in the training, give nobody this network, nor its outputs."
-        if back:
-            files = (
-                "what was given here of its start and its optimiser"
-                if case.start or case.state.entry
-                else "its weights"
-            )
-            secret = f"The pictures themselves can be rebuilt: give nobody this network with {files}."
+        if rebuilt:
+            secret = "The pictures themselves can be rebuilt: give nobody the files that were given here."
         cure = "Train with differential privacy, which bounds what any attack can tell, or on more pictures"
         return [*state, secret, f"{cure} for fewer epochs, and audit what comes out."]
     asked = any(one.name == BY_SHADOWS and one.state == "ran" for one in outcomes)
@@ -235,7 +229,8 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
         notes.append(f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}.")
     if doubt[0] and doubt[0] not in sentence:
         notes.append(doubt[0])
-    sizes, do = [layer.weight.shape for layer in case.layers], advice(status, outcomes, case)
+    rebuilt = any(one.adjusted < level and one.name.startswith(judge.BACK) for one in comparisons)
+    sizes, do = [layer.weight.shape for layer in case.layers], advice(status, outcomes, case, rebuilt)
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed, "advice": do},
         "warnings": notes,
