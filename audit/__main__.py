@@ -107,9 +107,8 @@ def of_pictures(add):
     add("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
     add("--shape", type=numbers, metavar="H W C", help="of the pictures that the network takes; C is 1 "
         "or 3 channels")  # fmt: skip
-    add("--resize", choices=["auto", "crop", "squash"], default="auto", help="files of another size: cut "
-        "to the middle square, or squashed; auto cuts, unless a test says that squashed ones fit the "
-        "network better")  # fmt: skip
+    add("--resize", choices=["crop", "squash"], default="crop", help="files of another size: cut to the "
+        "middle square, or squashed (%(default)s)")  # fmt: skip
     add("--unturned", action="store_false", dest="turn", help="take pictures as files hold them, and not "
         "turned as their cameras say (EXIF)")  # fmt: skip
     add("--classes", nargs="+", default=(), metavar="NAME", help="names of the classes in the order of "

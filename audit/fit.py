@@ -1,36 +1,55 @@
 """How a trainer saw pictures: what fits a network better, another way to show them or another order of its classes.
 
-This is the judge's check, of both sides' pictures together and alike; no attack is told what it finds.
+Training ends where the loss has no slope. So over the training pictures, shown as they were then, the errors of the
+outputs, softmax(z) − y, average to nothing: their mean is the slope in the biases of the outputs. Shown otherwise, the
+errors lean to some classes. This is the judge's check; no attack is told what it finds.
 """
 
 from collections import namedtuple
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import rankdata, wilcoxon
+from scipy.stats import binomtest
 
 from audit import judge, weights
 
 NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
-    "pixels from 0 to 1": ("0", "1"),
     "a mean and a deviation of 0.5": ("0.5", "0.5"),
-    "pixels from 0 to 255": ("0", "0.00392157"),
     "ImageNet's mean and deviation": ("0.485 0.456 0.406", "0.229 0.224 0.225"),
     "CIFAR-10's mean and deviation": ("0.4914 0.4822 0.4465", "0.247 0.2435 0.2616"),
     "MNIST's mean and deviation": ("0.1307", "0.3081"),
+    "pixels from 0 to 1": ("0", "1"),
+    "pixels from 0 to 255": ("0", "0.00392157"),
 }
-MARGIN = 0.05  # of the errors, that must go: a half-trained network errs a little less on pictures of more contrast
-KNOWN = 0.05  # level at which a network knows the classes; that of what fits better is judge.DIFFERENT
-UNTRAINED, WIDTH = 99, 100  # random networks that a network is compared with, and their neurons
-MOST, KINDS = 100, 20  # pictures of a side and classes that are looked at
+AT_REST = 0.1  # p-value of a lean, above which errors are taken to have none; below judge.DIFFERENT they have one
+TRAINED = 0.9  # share of the training pictures that a network classifies correctly if it was trained to the end
+KNOWN = 0.75  # share of the pictures that a network must classify correctly in some way, so that any way is believed
+ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
+FLIPS = 1999
+MOST, KINDS = 100, 20  # pictures that are looked at, and classes up to which their order is doubted
 
 # One way to show pictures: its changes of the given one, {name: option}; a function () -> rows (n, d) as the network
-# sees them; its logits. What fits better: its changes, an `order` {class: output} or None, p after Holm's correction,
-# and the shares of pictures classified correctly as given, and thus.
+# sees them; its logits. What fits better: its changes, an `order` {class: output} or None, the p-value of its test, the
+# shares of pictures classified correctly as given and thus, and the changes of others that fit as well.
 Way = namedtuple("Way", "changes rows logits")
-Better = namedtuple("Better", "changes order p shares")
+Better = namedtuple("Better", "changes order p shares others")
+
+
+class Seen(NamedTuple):
+    """How a network takes pictures that are shown in a way."""
+
+    changes: dict  # of the given way
+    right: torch.Tensor  # which of them it classifies correctly (n,)
+    lean: float  # p-value of the lean of its errors
+    order: dict | None = None  # {class: output}, if it is another
+
+    @property
+    def share(self):
+        """The share of pictures that are classified correctly."""
+        return self.right.double().mean().item()
 
 
 def ways(pixels, logits, shape, normalisation, layouts):
@@ -65,85 +84,70 @@ def shown(pictures, normalisation, shape, given, layout):
     return rows if given == layout else weights.flattened(weights.batched(rows, shape, given), layout)
 
 
-def standing(z, labels):
-    """The share of pictures of other classes whose outputs are lower than a picture's own: (n, …, K) for (n, …, K).
+def lean(errors):
+    """The p-value of a mean of errors (n, K) this long if each had its sign by lot."""
+    signs = torch.randint(0, 2, (FLIPS, len(errors)), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+    lengths = (signs.to(errors.dtype) @ errors).square().sum(1)
+    return (1 + (lengths >= errors.sum(0).square().sum()).sum().item()) / (1 + FLIPS)
 
-    In the column of its class that is an area under a curve, which no scale of outputs and no bias of a class changes.
+
+def gain(before, after):
+    """The p-value of McNemar's exact test: of two masks (n,) of correct ones, whether the second holds more."""
+    up, down = (after & ~before).sum().item(), (before & ~after).sum().item()
+    return float(binomtest(up, up + down, alternative="greater").pvalue) if up + down else 1.0
+
+
+def fitting(guesses, labels, outputs):
+    """{class: output} by which most guesses (n,) of outputs are the classes (n,)."""
+    kinds, counts = labels.unique(), torch.zeros(outputs, outputs)
+    counts.index_put_((labels, guesses), torch.ones(len(labels)), accumulate=True)
+    return dict(zip(kinds.tolist(), linear_sum_assignment(counts[kinds], maximize=True)[1].tolist()))
+
+
+def reordered(guesses, labels, outputs):
+    """The Seen of the order of classes that fits best; half of the pictures are judged by the order of the others."""
+    half, right = torch.empty(len(labels)), torch.zeros(len(labels), dtype=torch.bool)
+    half[labels.argsort()] = torch.arange(len(labels)) % 2.0
+    for part in (half == 0, half == 1):
+        order = fitting(guesses[~part], labels[~part], outputs)
+        right[part] = torch.tensor([order.get(kind, -1) for kind in labels[part].tolist()]) == guesses[part]
+    return Seen({"another order of the classes": ""}, right, 0.0, fitting(guesses, labels, outputs))
+
+
+def better(candidates, labels, outputs):
+    """What fits a network better than the first of the candidate Ways, by a test of a level: Better, or None.
+
+    The training pictures have labels (n,), numbers of `outputs`, which are exchanged where one output has them so.
     """
-    z = np.asarray(z - z.mean(-1, keepdims=True))
-    ranks, found = rankdata(z, axis=0), np.empty(z.shape)
-    for own in (labels == kind for kind in np.unique(labels)):
-        found[own] = (ranks[own] - rankdata(z[own], axis=0)) / (~own).sum()
-    return found
-
-
-def fitting(shares, labels):
-    """The outputs (K,), one for each class, in which classes (n,) stand highest by `shares` (n, K)."""
-    order, kinds = np.arange(shares.shape[1]), np.unique(labels)
-    order[kinds] = linear_sum_assignment([shares[labels == kind].mean(0) for kind in kinds], maximize=True)[1]
-    return order
-
-
-def looked(way, index, labels, columns):
-    """How pictures stand in a Way, (n, K), and by random networks (n, UNTRAINED, K); the likeliest outputs (n,)."""
-    rows, draw = way.rows()[index], torch.Generator().manual_seed(0)
-    z = way.logits(rows).nan_to_num()
-    z = z if z.shape[1] > 1 else torch.cat([-z, z], 1)
-    sizes = (rows.shape[1], WIDTH), (WIDTH, UNTRAINED * len(columns))
-    first, last = (torch.randn(size, generator=draw, dtype=rows.dtype) for size in sizes)
-    random = ((rows @ first).clamp_min(0) @ last).view(len(rows), UNTRAINED, -1)
-    return standing(z[:, columns], labels), standing(random, labels), z.argmax(1).numpy()
-
-
-def better(candidates, sides, outputs):
-    """What fits a network better than the first of the candidate Ways, by tests of a level: Better, or None.
-
-    `sides` are the labels of both sides' pictures, (m,) and (n,), as numbers of `outputs`; two classes of one output
-    are exchanged where they fit better thus. The network must know the classes, in some way or order, better than
-    random networks do, as these tell some classes apart, too. Then a paired test of Wilcoxon's asks if its errors fall.
-    """
-    every, m = torch.cat(sides).numpy(), len(sides[0])
-    columns = np.unique(every)[:KINDS] if outputs > KINDS else np.arange(max(outputs, 2))
-    drawn = np.random.default_rng(0).permutation(np.flatnonzero(np.isin(every, columns)))
-    index = np.concatenate([drawn[drawn < m][:MOST], drawn[drawn >= m][:MOST]])
-    labels, at = np.searchsorted(columns, every[index]), np.arange(len(index))
-    if len(np.unique(labels)) < 2:
-        return None
-    shares, random, guesses = zip(*(looked(way, index, labels, columns) for way in candidates))
-    order, half = fitting(shares[0], labels), np.empty(len(at), int)
-    null = [one[at, :, labels].mean(0) for one in random]
-    null += [[one[at, fitting(one, labels)[labels]].mean() for one in random[0].swapaxes(0, 1)]]
-    most = max(shares[0][at, order[labels]].mean(), *(one[at, labels].mean() for one in shares))
-    if (1 + (np.max(null, 0) >= most).sum()) / (1 + UNTRAINED) >= KNOWN:
-        return None
-    own = order[labels] if outputs == 1 else labels
-    right = [(guess == columns[own]).mean() for guess in guesses]
-    tried: list = [(way.changes, None, share, one[at, own]) for way, share, one in zip(candidates, right, shares)]
-    if 1 < outputs <= KINDS:
-        half[np.argsort(labels, kind="stable")] = at % 2  # so that no picture chooses the order for itself
-        orders = [fitting(shares[0][half == part], labels[half == part])[labels] for part in (1, 0)]
-        changes, fit = {"another order of the classes": ""}, dict(zip(labels.tolist(), order[labels].tolist()))
-        share = (guesses[0] == order[labels]).mean()
-        tried.append((changes, fit, share, shares[0][at, np.where(half, orders[1], orders[0])]))
-    return simplest(*tried)
+    index = np.random.default_rng(0).permutation(len(labels))[:MOST]
+    every, labels = [way.logits(way.rows()[index]).nan_to_num() for way in candidates], labels[index]
+    every = [z if outputs > 1 else torch.cat([0 * z, z], 1) for z in every]
+    guesses = [z.argmax(1) for z in every]
+    if outputs == 1 and (guesses[0] == labels).double().mean() < 0.5:
+        labels = 1 - labels
+    errors = [z.softmax(1) - torch.nn.functional.one_hot(labels, z.shape[1]) for z in every]
+    found = [Seen(way.changes, guess == labels, lean(e)) for way, guess, e in zip(candidates, guesses, errors)]
+    return simplest(*found, *([reordered(guesses[0], labels, outputs)] if 1 < outputs <= KINDS else []))
 
 
 def simplest(given, *others):
-    """The Better that fits best of others, (changes, order, share correct, standing (n,)), or None if none does.
+    """The Better that fits best of the Seen `others`, or None if none fits better than the given one.
 
-    Of those that a test does not tell from the best, it is the first with the fewest changes.
+    It classifies more pictures correctly; or as many, and with errors at rest, where those of the given way lean. Of
+    those that no test tells from the best, it is the first with the fewest changes.
     """
-    tests = judge.holm([judge.Comparison("", 0, 0, improvement(given[-1], one[-1])) for one in others])
-    fits = [(*one, test.adjusted) for one, test in zip(others, tests) if one[2] > given[2]]
-    fits = [one for one in fits if one[-1] < judge.DIFFERENT]
-    best = max((one[3] for one in fits), key=np.mean, default=None)
-    alike = [one for one in fits if improvement(one[3], best) >= KNOWN]
-    found = min(alike, key=lambda one: (len(one[0]), -round(one[3].mean(), 2)), default=None)
-    return found and Better(found[0], found[1], found[-1], (given[2], found[2]))
-
-
-def improvement(before, after):
-    """The p-value of errors 1 − `before` (n,), of shares of n pictures, that fall by more than MARGIN."""
-    fall = np.log((1 - before + 0.5 / len(before)) / (1 - after + 0.5 / len(before)))
-    fall = fall[before != after] - MARGIN
-    return float(wilcoxon(fall, alternative="greater").pvalue) if len(fall) else 1.0
+    fits = []
+    for one in others:
+        p, at_rest = len(others) * gain(given.right, one.right), one.lean >= AT_REST
+        if at_rest and one.share >= max(given.share, TRAINED):
+            p = min(p, given.lean)
+        if p < judge.DIFFERENT and one.share >= KNOWN:
+            fits.append((one, p))
+    best = max((one for one, _ in fits), key=lambda one: one.share, default=None)
+    fits = [(one, p) for one, p in fits if gain(one.right, best.right) >= ALIKE]
+    ranked = sorted(fits, key=lambda fit: (len(fit[0].changes), fit[0].lean < AT_REST, -fit[0].share))
+    if not ranked:
+        return None
+    (one, p), *rest = ranked
+    alike = [other.changes for other, _ in rest if len(other.changes) == 1 and not other.order]
+    return Better(one.changes, one.order, p, (given.share, one.share), alike)

@@ -28,18 +28,16 @@ from utils.attacks import known_start
 from utils.errors import InputError, choose
 from utils.kernels.similarity import match
 
-LOW = 0.9  # accuracy on training pictures, below which their normalisation is doubted
 CHANCE = 0.05  # level at which an accuracy is above chance
 STRANGERS = 100  # photographs that are nobody's
 FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
 OWN = 0.95  # correlation above which one of them is somebody's, after all
-SQUASH = "--resize squash"
 
 
 def audit(
     network, members, held_out, before=None, *, mean=None, deviation=None, centred=False, layout="CHW", loss="auto",
     shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, key=None,
-    model=None, classes=(), resize="auto", turn=True, activation="relu", shadows=0, train=None,
+    model=None, classes=(), resize="crop", turn=True, activation="relu", shadows=0, train=None,
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
@@ -51,8 +49,8 @@ def audit(
     `weights.ACTIVATIONS` between them, and `model`, "MODULE:FUNCTION", builds the module whose weights they are.
     `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it. `loss` is
     square, logistic or cross_entropy, or follows from the outputs, whose `classes` can be named in their order. `shape`
-    is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it (`resize`: crop,
-    squash, or auto, by a test), and turned as their cameras say, if `turn`. `train` trains `shadows` for reference. A
+    is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it (`resize`: crop
+    or squash), and turned as their cameras say, if `turn`. `train` trains `shadows` for reference. A
     stage beyond `limit` seconds is left out, and `level` is the chance of a false alarm. Or InputError.
     """
     started = time.monotonic()
@@ -61,15 +59,20 @@ def audit(
     normalisation, held = normalisation_for(target, mean, deviation, centred)
     start, twin, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    load = functools.partial(loaded, (members, held_out), shape, skip)
-    asked = functools.partial(case_of, target, start, shape, normalisation, loss, steps, seed, classes)
-    fitted = functools.partial(better_of, target, activation, normalisation, layout, limit)
-    sides, case, better, resize, warnings = seen(load, asked, fitted, resize, turn)
-    case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
+    named = (members, "training pictures"), (held_out, "held-out pictures")
+    sides = [pictures.load(source, shape, what, skip, resize, turn) for source, what in named]
+    done, (sides, left_out) = pictures.notes_on(*sides), pictures.distinct(sides)
+    case = case_of(target, start, sides, shape, normalisation, classes)
+    case = case._replace(recipe=recipe_of(target, case.outputs, loss, centred), steps=steps, seed=seed, state=state)
+    case = case._replace(module=target.module and target.module._replace(before=twin))
+    read = functools.partial(pictures.load, members, shape, "training pictures", skip)
+    ways = ways_of(target, readings(read, sides[0], resize, turn), case, normalisation, layout, activation)
+    better, few = better_of(ways, case, limit)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = [*reference.planned(case, shadows, train), *stages.planned(case), *whole.planned(case)]
     outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
-    doubt, warnings = doubt_of(outcomes, better, case, sides, classes), [*held, *warnings, *frozen, *state.notes]
+    doubt = doubt_of(outcomes, better, case, pictures.order_of(sides, case.outputs, classes))
+    warnings = [*held, *done, *left_out, *few, *frozen, *state.notes]
     settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
     settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
     settings |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
@@ -155,12 +158,6 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
     return target if one else target._replace(guess=guess), shapes[0]
 
 
-def loaded(sources, shape, skip, resize, turn):
-    """The Pictures of both sides, read in a way."""
-    named = zip(sources, ("training pictures", "held-out pictures"))
-    return [pictures.load(source, shape, what, skip, resize, turn) for source, what in named]
-
-
 def state_for(network, optimizer, layers, shape, layout):
     """The states.State in what a network is read from, or in an optimizer's own file or dict."""
     sources = [network] if isinstance(network, str | Path | Mapping) else []
@@ -175,7 +172,7 @@ def state_for(network, optimizer, layers, shape, layout):
 def check_settings(loss, level, limit, steps, seed, resize):
     """Raise InputError unless these settings of `audit` are such that it can use."""
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
-    choose("The way to resize", resize, ("auto", "crop", "squash"))
+    choose("The way to resize", resize, ("crop", "squash"))
     if not 0 < level < 1:
         raise InputError(f"The level is {level}: give a chance of a false alarm between 0 and 1.")
     if not limit >= 0:
@@ -194,24 +191,27 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def case_of(target, start, shape, normalisation, loss, steps, seed, classes, sides):
+def case_of(target, start, sides, shape, normalisation, classes):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
-    centred = normalisation[2]
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
     if not (deviation > 0).all():
         raise InputError(f"The deviation is {normalisation[1]}: it must be positive.")
     seen = [(side.images - mean) / deviation for side in sides]
-    own, both = (part.mean(0) * bool(centred) for part in (seen[0], torch.cat(seen)))
-    outputs = outputs_of(target.logits, seen[0][:1]) if target.logits else 1
-    loss = loss if loss != "auto" else "cross_entropy" if outputs > 1 else "logistic"
-    recipe = networks.Recipe(tuple(len(layer.weight) for layer in target.layers[:-1]), loss, 0.0, centred=centred)
+    own, both = (part.mean(0) * bool(normalisation[2]) for part in (seen[0], torch.cat(seen)))
     alone, together = (tuple(part - mean for part in seen) for mean in (own, both))
+    outputs = outputs_of(target.logits, alone[0][:1]) if target.logits else 1
     labels = pictures.numbered(sides, outputs, classes)
 
     def shown(x):
         return (x + own) * deviation + mean
 
-    return stages.Case(target.layers, start, target.logits, alone, together, labels, shape, recipe, steps, seed, shown)
+    return stages.Case(target.layers, start, target.logits, outputs, alone, together, labels, shape, shown)
+
+
+def recipe_of(target, outputs, loss, centred):
+    """The Recipe of a network of so many outputs, whose loss is given, or follows from these."""
+    loss = loss if loss != "auto" else "cross_entropy" if outputs > 1 else "logistic"
+    return networks.Recipe(tuple(len(layer.weight) for layer in target.layers[:-1]), loss, 0.0, centred=centred)
 
 
 def outputs_of(logits, x):
@@ -248,79 +248,60 @@ def ran(stage, limit, progress):
     return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-def seen(load, asked, fitted, resize, turn):
-    """How the trainer saw pictures: the sides, their stages.Case, the fit.Better or None, crop or squash, and notes.
-
-    `load` gives the sides by how they are resized and turned, `asked` their Case, and `fitted` the Better. With
-    `resize` auto they are cut, unless squashed ones fit the network better.
-    """
-    notes = []
-    for manner in ("crop", "squash") if resize == "auto" else [resize]:
-        sides = load(manner, turn)
-        done, (sides, left_out) = pictures.notes_on(*sides), pictures.distinct(sides)
-        better, some = fitted(case := asked(sides), readings(load, sides, manner, turn))
-        if resize != "auto" or manner == "squash" or not better or SQUASH not in better.changes.values():
-            break
-        tested = f"{report.stated(better.p)} after Holm's correction"
-        notes = [f"Pictures were squashed, as that fits the network better than cutting them ({tested})."]
-    return sides, case, better, manner, [*notes, *done, *left_out, *some]
-
-
-def readings(load, sides, manner, turn):
-    """The pictures of `sides`, which were read in the `manner` crop or squash and turned by EXIF or not, for fit.ways.
-
-    After the given ones come those that are read in another manner, or turned otherwise.
-    """
-    found: dict = {(): torch.cat([side.images for side in sides])}
-    other = "crop" if manner == "squash" else "squash"
-    done = {"crop": "pictures cut to their middle square", "squash": "pictures squashed"}[other]
+def readings(read, members, resize, turn):
+    """Training pictures (n, d) for fit.ways: as given, and as `read` has them when resized or turned otherwise."""
+    squash, found = resize == "crop", {(): members.images}
+    resized = ("pictures squashed", "--resize squash") if squash else ("pictures cut to squares", "--resize crop")
     turned = ("pictures not turned by EXIF", "--unturned") if turn else ("pictures turned by EXIF", "no --unturned")
-    ways = {(done, f"--resize {other}"): (other, turn), turned: (manner, not turn)}
-    for change, how in ways.items() if any(part.notes for part in sides) else ():  # else nothing was done to them
+    others = {resized: ("squash" if squash else "crop", turn), turned: (resize, not turn)}
+    for change, how in others.items() if members.notes else ():  # else nothing was done to them
         with contextlib.suppress(InputError, KeyError):  # some cannot be read thus
-            pixels = torch.cat([pictures.kept(*one).images for one in zip(load(*how), [part.names for part in sides])])
-            if not torch.equal(pixels, found[()]):
+            pixels = pictures.kept(read(*how), members.names).images
+            if not torch.equal(pixels, members.images):
                 found[change] = pixels
     return found
 
 
-def better_of(target, activation, normalisation, layout, limit, case, pixels):
-    """The fit.Better of a case, or None where nothing fits better, or classes or outputs are not known; and notes."""
-    outputs = outputs_of(case.logits, case.sides[0][:1]) if case.logits and case.labels[0] is not None else 0
-    if outputs in (0, case.sides[0].shape[1]):  # an autoencoder's
-        return None, []
+def ways_of(target, pixels, case, normalisation, layout, activation):
+    """The fit.Ways to show training pictures to a network, or none where outputs are no classes, or these not known."""
+    if target.logits is None or case.labels[0] is None or case.outputs == case.sides[0].shape[1]:  # an autoencoder's
+        return ()
     layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
     others = [name for name in weights.ACTIVATIONS if name != activation and len(target.all_layers) > 1]
     named = {(f"the activation {name}", f"--activation {name}"): name for name in others}
     logits: dict = {(): case.logits} | {of: weights.outputs(target.all_layers, name) for of, name in named.items()}
-    ways = fit.ways(pixels, logits, case.shape, normalisation, layouts)
+    return fit.ways(pixels, logits, case.shape, normalisation, layouts)
+
+
+def better_of(ways, case, limit):
+    """The fit.Better of Ways, as many as the limit in seconds allows, or None; and whether some were left out."""
+    if not ways:
+        return None, []
     begun = time.monotonic()
-    case.logits(torch.cat(case.sides)[: 2 * fit.MOST])
+    case.logits(case.sides[0][: fit.MOST])
     few = ways[: 1 + int(min(len(ways), limit / max(1e-9, time.monotonic() - begun)))]
     left_out = f"Of {len(ways)} ways to show pictures, {len(few)} were tried, as the limit is {limit:g} s."
-    return fit.better(few, case.labels, outputs), [left_out] * (len(few) < len(ways))
+    return fit.better(few, case.labels[0], case.outputs), [left_out] * (len(few) < len(ways))
 
 
-def doubt_of(outcomes, better, case, sides, classes):
+def doubt_of(outcomes, better, case, names):
     """Why a finding of nothing may be worth nothing, and whether it is worth nothing for certain.
 
     It is, where something fits better, named by its option, or where no more training pictures than by chance are
-    classified correctly. The sentence is empty where enough are.
+    classified correctly. The sentence is empty where enough are. Outputs have `names`.
     """
     if better:
         name, option = (" and ".join(part) for part in zip(*better.changes.items()))
         if better.order:
-            listed = ["-"] * (max(better.order.values()) + 1)
-            names = pictures.order_of(sides, outputs_of(case.logits, case.sides[0][:1]), classes)
-            for kind, output in better.order.items():
-                listed[output] = str(names[kind])
-            option = f"--classes {shlex.join(listed)}"
+            listed = {output: str(names[kind]) for kind, output in better.order.items()}
+            option = f"--classes {shlex.join(listed.get(k, '-') for k in range(1 + max(listed)))}"
         before, after = better.shares
         gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
-        tested = f"{report.stated(better.p)} after Holm's correction"
-        return f"The pictures fit the network better with {name} ({tested}){gain}: try {option}.", True
+        others = [option for changes in better.others for option in changes.values()]
+        option += f", or {weights.listed(others, 3)}, which fit as well" if others else ""
+        return f"The pictures fit the network better with {name} ({report.stated(better.p)}){gain}: try {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
-    if accuracy >= LOW:
+    if accuracy >= fit.TRAINED:
         return "", False
     count, kinds = len(case.labels[0]), max(2, len(case.labels[0].unique()))
     chance = bool(binomtest(round(accuracy * count), count, 1 / kinds, alternative="greater").pvalue >= CHANCE)

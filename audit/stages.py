@@ -33,14 +33,15 @@ class Case(NamedTuple):
     layers: tuple  # of the network: all, the first one, or none
     start: tuple  # of the network before training; empty if it is not known
     logits: Callable | None  # rows (n, d) -> outputs (n, K)
+    outputs: int  # K, or 1 if they are not known
     sides: tuple  # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted
     exchanged: tuple  # the same, but without the mean of both sides together where the trainer subtracted that of one
     labels: tuple  # (m,) and (n,), or two None
     shape: tuple  # (H, W, C)
-    recipe: networks.Recipe
-    steps: int  # of the stationarity attack
-    seed: int
     shown: Callable  # rows as the network sees them (n, d) -> pictures, mostly in [0, 1]
+    recipe: networks.Recipe = networks.Recipe((), "logistic", 0.0)
+    steps: int = 1  # of the stationarity attack
+    seed: int = 0
     state: states.State = states.State()  # of the optimiser
     module: Whole | None = None  # where its layers are not all that it computes
 

@@ -149,7 +149,7 @@ def test_the_gradient_is_that_of_every_picture_in_the_trained_weights(trained, s
     rows = [torch.from_numpy(part[0] / 255).flatten(1) for part in sides]
     labels = tuple(torch.from_numpy(part[1]) for part in sides)
     recipe = networks.Recipe((), "cross_entropy", 0.0)
-    case = stages.Case((), (), target.logits, rows, rows, labels, (SIDE, SIDE, 3), recipe, 1, 0, abs)
+    case = stages.Case((), (), target.logits, 2, rows, rows, labels, (SIDE, SIDE, 3), abs, recipe)
     case = case._replace(module=target.module)
     found = whole.by_gradient(case).score
     x = torch.from_numpy(sides[1][0][3] / 255).permute(2, 0, 1).float()[None]
