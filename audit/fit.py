@@ -31,17 +31,17 @@ ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
 FLIPS = 1999
 MOST, KINDS = 100, 20  # pictures that are looked at, and classes up to which their order is doubted
 
-# One way to show pictures: its changes of the given one, {name: option}; a function () -> rows (n, d) as the network
-# sees them; its logits. What fits better: its changes, an `order` {class: output} or None, the p-value of its test, the
-# shares of pictures classified correctly as given and thus, and the changes of others that fit as well.
-Way = namedtuple("Way", "changes rows logits")
-Better = namedtuple("Better", "changes order p shares others")
+# One way to show pictures: its change of the given one, a name and an option; a function () -> rows (n, d) as the
+# network sees them; its logits. What fits better: its change, an `order` {class: output} or None, the p-value of its
+# test, the shares of pictures classified correctly as given and thus, and options that fit as well.
+Way = namedtuple("Way", "change rows logits")
+Better = namedtuple("Better", "change order p shares others")
 
 
 class Seen(NamedTuple):
     """How a network takes pictures that are shown in a way."""
 
-    changes: dict  # of the given way
+    change: tuple  # of the given way
     right: torch.Tensor  # which of them it classifies correctly (n,)
     lean: float  # p-value of the lean of its errors
     order: dict | None = None  # {class: output}, if it is another
@@ -53,26 +53,25 @@ class Seen(NamedTuple):
 
 
 def ways(pixels, logits, shape, normalisation, layouts):
-    """The Ways, the given one first: all normalisations in all layouts, then other pixels and other logits alone.
+    """The Ways, the given one first, then those that differ in one thing.
 
     Pixels (n, d) in [0, 1] and logits are named by their change, {(name, option): …}, which is () for the given ones.
     The given `normalisation` is a mean, a deviation, and whether the pictures' mean was taken off (centred).
     """
     mean, deviation, centred = normalisation
-    taken, no = ("left in", "no --centred") if centred else ("taken off", "--centred")
-    norms: dict = {(): normalisation}
-    flat = {(): layouts[0]} | {(f"the layout {one}", f"--layout {one}"): one for one in layouts[1:]}
+
+    def way(change, normalisation=normalisation, layout=layouts[0]):
+        rows = partial(shown, pixels.get(change, pixels[()]), normalisation, shape, layouts[0], layout)
+        return Way(change, rows, logits.get(change, logits[()]))
+
+    found = [way(change) for change in {**pixels, **logits}]
+    found += [way((f"the layout {one}", f"--layout {one}"), layout=one) for one in layouts[1:]]
     for name, parts in NORMALISATIONS.items():
         if len(parts[0].split()) in (1, shape[2]):
-            option = "--mean {} --deviation {}".format(*parts) + f" and {no}" * centred
-            norms[name, option] = *([*map(float, part.split())] for part in parts), False
-    norms[f"the mean of the training pictures {taken}", no] = mean, deviation, not centred
-    tried: list = [(norm, layout, (), ()) for norm in norms for layout in flat]
-    tried += [*(((), (), of, ()) for of in pixels if of), *(((), (), (), of) for of in logits if of)]
-    found = []
-    for of in tried:
-        seen = pixels[of[2]], norms[of[0]], shape, layouts[0], flat[of[1]]
-        found.append(Way(dict(filter(None, of)), partial(shown, *seen), logits[of[3]]))
+            numbers = [[*map(float, part.split())] for part in parts]
+            found.append(way((name, "--mean {} --deviation {}".format(*parts)), (*numbers, centred)))
+    taken, option = ("left in", "no --centred") if centred else ("taken off", "--centred")
+    found.append(way((f"the mean of the training pictures {taken}", option), (mean, deviation, not centred)))
     return found
 
 
@@ -111,7 +110,7 @@ def reordered(guesses, labels, outputs):
     for part in (half == 0, half == 1):
         order = fitting(guesses[~part], labels[~part], outputs)
         right[part] = torch.tensor([order.get(kind, -1) for kind in labels[part].tolist()]) == guesses[part]
-    return Seen({"another order of the classes": ""}, right, 0.0, fitting(guesses, labels, outputs))
+    return Seen(("another order of the classes", ""), right, 0.0, fitting(guesses, labels, outputs))
 
 
 def better(candidates, labels, outputs):
@@ -126,15 +125,14 @@ def better(candidates, labels, outputs):
     if outputs == 1 and (guesses[0] == labels).double().mean() < 0.5:
         labels = 1 - labels
     errors = [z.softmax(1) - torch.nn.functional.one_hot(labels, z.shape[1]) for z in every]
-    found = [Seen(way.changes, guess == labels, lean(e)) for way, guess, e in zip(candidates, guesses, errors)]
-    return simplest(*found, *([reordered(guesses[0], labels, outputs)] if 1 < outputs <= KINDS else []))
+    found = [Seen(way.change, guess == labels, lean(e)) for way, guess, e in zip(candidates, guesses, errors)]
+    return best_of(*found, *([reordered(guesses[0], labels, outputs)] if 1 < outputs <= KINDS else []))
 
 
-def simplest(given, *others):
-    """The Better that fits best of the Seen `others`, or None if none fits better than the given one.
+def best_of(given, *others):
+    """The Better of the Seen `others`, or None if none fits better than the given one.
 
-    It classifies more pictures correctly; or as many, and with errors at rest, where those of the given way lean. Of
-    those that no test tells from the best, it is the first with the fewest changes.
+    It classifies more pictures correctly; or as many, and with errors at rest, where those of the given way lean.
     """
     fits = []
     for one in others:
@@ -143,11 +141,10 @@ def simplest(given, *others):
             p = min(p, given.lean)
         if p < judge.DIFFERENT and one.share >= KNOWN:
             fits.append((one, p))
-    best = max((one for one, _ in fits), key=lambda one: one.share, default=None)
-    fits = [(one, p) for one, p in fits if gain(one.right, best.right) >= ALIKE]
-    ranked = sorted(fits, key=lambda fit: (len(fit[0].changes), fit[0].lean < AT_REST, -fit[0].share))
-    if not ranked:
+    if not fits:
         return None
-    (one, p), *rest = ranked
-    alike = [other.changes for other, _ in rest if len(other.changes) == 1 and not other.order]
-    return Better(one.changes, one.order, p, (given.share, one.share), alike)
+    best = max((one for one, _ in fits), key=lambda one: one.share)
+    alike = [(one, p) for one, p in fits if gain(one.right, best.right) >= ALIKE]
+    (one, p), *rest = sorted(alike, key=lambda fit: (fit[0].lean < AT_REST, -fit[0].share))
+    others = [other.change[1] for other, _ in rest if not other.order]
+    return Better(one.change, one.order, p, (given.share, one.share), others)

@@ -291,14 +291,13 @@ def doubt_of(outcomes, better, case, names):
     classified correctly. The sentence is empty where enough are. Outputs have `names`.
     """
     if better:
-        name, option = (" and ".join(part) for part in zip(*better.changes.items()))
+        name, option = better.change
         if better.order:
             listed = {output: str(names[kind]) for kind, output in better.order.items()}
             option = f"--classes {shlex.join(listed.get(k, '-') for k in range(1 + max(listed)))}"
         before, after = better.shares
         gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
-        others = [option for changes in better.others for option in changes.values()]
-        option += f", or {weights.listed(others, 3)}, which fit as well" if others else ""
+        option += f", or {weights.listed(better.others, 3)}, which fit as well" if better.others else ""
         return f"The pictures fit the network better with {name} ({report.stated(better.p)}){gain}: try {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= fit.TRAINED:
