@@ -31,6 +31,8 @@ from utils.kernels.similarity import match
 CHANCE = 0.05  # level at which an accuracy is above chance
 STRANGERS = 100  # photographs that are nobody's
 FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
+STRANGE = "The network from before the training is no more like this one than any other is: give its own start."
+RELATED = 4  # standard deviations of the correlation of unrelated weights, above which two networks are related
 OWN = 0.95  # correlation above which one of them is somebody's, after all
 
 
@@ -106,9 +108,12 @@ def start_for(target, before, shape, layout, key):
     same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, start))
     if start and known_start.unchanged(target.layers, start) and (twin or not (same and target.logits)):
         return (), twin, [FROZEN]
-    if start:
-        known_start.check(target.layers[:1], start[:1])
-    return start, twin, []
+    if not start:
+        return (), twin, []
+    known_start.check(target.layers[:1], start[:1])
+    weights_of = torch.stack([one[0].weight.flatten() for one in (target.layers, start)])
+    alike = weights_of.corrcoef()[0, 1].abs() * weights_of.shape[1] ** 0.5 > RELATED
+    return start, twin, [] if alike else [STRANGE]
 
 
 def holds(network, key):

@@ -25,7 +25,7 @@ import conftest
 from audit import audit as audited
 from audit import judge, pictures, report, stages, weights
 from audit.__main__ import FAULT, command, main, parser
-from audit.run import FROZEN, network_for
+from audit.run import FROZEN, STRANGE, network_for
 from conftest import SHAPE, SIDE, Bomb, M
 from utils import images
 from utils.errors import InputError
@@ -289,6 +289,12 @@ def test_a_frozen_first_layer_is_said_and_all_else_is_asked(activation, sides):
     found = audit(after, *sides, before, steps=1, activation=activation)
     assert FROZEN in checked(found)["warnings"] and found.status != report.LEAKS
     assert {"membership by loss", "structure of W₁"} <= {one["name"] for one in found.content["stages"]}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_start_of_another_network_is_noticed(seed, sides):
+    found = audit(fitted(sides, steps=20), *sides, torch_network(seed=seed).state_dict(), steps=1)
+    assert (STRANGE in found.content["warnings"]) == (seed == 1)
 
 
 def test_a_pruned_weight_is_read_with_its_mask():
