@@ -68,7 +68,7 @@ def audit(
     case = case._replace(state=state, module=target.module and target.module._replace(before=twin))
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = [*reference.planned(case, shadows, train), *stages.planned(case), *whole.planned(case)]
-    outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
+    outcomes = [ran(stage, limit, progress) for stage in planned]
     doubt, warnings = doubt_of(outcomes, better, case, sides, classes), [*held, *warnings, *frozen, *state.notes]
     settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
     settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)

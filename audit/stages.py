@@ -265,14 +265,3 @@ def by_loss(case):
     if "accuracy" in facts:
         comparisons.append(judge.of_count("classified correctly", *right))
     return Outcome(BY_LOSS, "ran", sentence + note, comparisons=tuple(comparisons), score=score, facts=facts)
-
-
-def agreement(outcomes, shape):
-    """The Outcomes; the stationarity attack, the last one, says how many of its pictures others returned."""
-    *others, last = outcomes
-    images = [one.images for one in others if one.images is not None]
-    if last.name != "stationarity" or last.images is None or not images:
-        return outcomes
-    count = (match(last.images, torch.cat(images), shape).signed > measures.ALIKE).sum().item()
-    sentence = f"{last.sentence} {count} of its {len(last.images)} pictures are alike one that unmixing returned."
-    return [*others, last._replace(sentence=sentence, facts=last.facts | {"agreed": count})]
