@@ -130,7 +130,7 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
     if shape and not (len(shape) in (2, 3) and all(one >= 1 and one % 1 == 0 for one in shape)):
         raise InputError(f"The shape is {shape}: give the height, the width, and 1 or 3 channels.")
     shape = tuple(map(int, shape or ()))
-    pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
+    pixels = [pictures.batch(one)[0] for one in sources if not pictures.is_folder(one)]
     sizes = {one.shape[1:] for one in pixels} | ({shape} if len(shape) == 3 else set())
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")
@@ -257,13 +257,13 @@ def seen(load, asked, fitted, resize, turn):
     notes = []
     for manner in ("crop", "squash") if resize == "auto" else [resize]:
         sides = load(manner, turn)
-        done, (sides, left_out) = pictures.notes_on(*sides), pictures.distinct(sides)
+        sides, done = pictures.distinct(sides)
         better, some = fitted(case := asked(sides), readings(load, sides, manner, turn))
         if resize != "auto" or manner == "squash" or not better or SQUASH not in better.changes.values():
             break
         tested = f"{report.stated(better.p)} after Holm's correction"
         notes = [f"Pictures were squashed, as that fits the network better than cutting them ({tested})."]
-    return sides, case, better, manner, [*notes, *done, *left_out, *some]
+    return sides, case, better, manner, [*notes, *done, *some]
 
 
 def readings(load, sides, manner, turn):
