@@ -41,7 +41,7 @@ def by_gradient(case):
     def length(x, label):
         loss = stages.losses(case, module(takes(x[None])).flatten(1), label[None]).sum()
         parts = torch.autograd.grad(loss, trained, allow_unused=True)
-        return torch.cat([part.flatten() for part in parts if part is not None]).norm()
+        return torch.stack([part.norm() for part in parts if part is not None]).norm()
 
     known = zip(case.sides, stages.classified(case).labels)
     try:
