@@ -1,7 +1,6 @@
 """Pictures of strangers: folders, `.npz` files and arrays, as rows (n, d) in [0, 1], with notes on what was done."""
 
 import contextlib
-import os
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -44,7 +43,8 @@ def own_shapes(folders):
 def files(folder):
     """The files in a folder, sorted, and those that are pictures by their names; none hidden. Links are followed."""
     known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
-    paths = [Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names]
+    roots = [folder, *filter(Path.is_symlink, folder.glob("*"))]
+    paths = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
     inside = sorted(path for path in paths if not any(part[0] == "." for part in path.relative_to(folder).parts))
     return inside, [path for path in inside if path.suffix.lower() in known]
 
@@ -90,7 +90,8 @@ def arrays(source):
 def batch(source):
     """Checked pixels (n, H, W, C) and labels (n,), or None, of what `arrays` reads, whatever their layout was."""
     pixels, labels = arrays(source)
-    name, labels = source if isinstance(source, str | Path) else "The array", plain_labels(labels)
+    name = source if isinstance(source, str | Path) else "The array"
+    labels = labels if labels is None else plain_labels(np.asarray(labels))
     if pixels.ndim == 3:
         pixels = pixels[..., None]
     elif pixels.ndim == 4 and pixels.shape[-1] not in (1, 3) and pixels.shape[1] in (1, 3):
@@ -104,9 +105,6 @@ def batch(source):
 
 def plain_labels(labels):
     """Labels as (n,) numbers or names, as far as they can be: a column (n, 1), one-hot rows (n, K), or bytes."""
-    if labels is None:
-        return None
-    labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     elif labels.ndim == 2 and labels.dtype.kind in "biuf" and (np.sort(labels) == np.eye(labels.shape[1])[-1]).all():

@@ -4,6 +4,7 @@ import timeit
 from collections import namedtuple
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -82,10 +83,11 @@ def forecast(case):
 
     The unmixing of more pictures than the layer can tell takes none, as it refuses.
     """
-    m, (first, *later) = len(case.sides[0]), [layer.weight for layer in case.layers]
-    rank, details = min(first.shape), 8 * first.shape[1]  # numbers of a picture that unmixing looks at
+    m, weights = len(case.sides[0]), [layer.weight for layer in case.layers]
+    rank, details = min(weights[0].shape), 8 * weights[0].shape[1]  # numbers of a picture that unmixing looks at
     unmix = 6 * m * m * details * EVALUATIONS[m > unmixing.FEW] * (m <= unmixing.MOST * rank)
-    move = 24 * m * case.steps * (rank * len(first) + sum(weight.numel() for weight in later))
+    widths = [rank, *map(len, weights)]
+    move = 2 * m * case.steps * sum(12 * a * b + 10_000 * b for a, b in pairwise(widths))  # of products, and one by one
     return unmix / rate(), move / rate()
 
 
@@ -212,9 +214,8 @@ def classified(case):
 
 def losses(case, outputs, labels):
     """The loss of every picture, from outputs (n, K) and labels (n,): (n,)."""
-    one_output = outputs.shape[1] == 1
-    kind = ("square" if case.recipe.loss == "square" else "logistic") if one_output else "cross_entropy"
-    return LOSSES[kind].value(outputs, labels)
+    of_one = "square" if case.recipe.loss == "square" else "logistic"
+    return LOSSES["cross_entropy" if outputs.shape[1] > 1 else of_one].value(outputs, labels)
 
 
 def by_loss(case):
@@ -228,4 +229,6 @@ def by_loss(case):
         comparisons += (judge.of_count("classified correctly", *right),)
         facts["accuracy"] = ours, theirs = [part.double().mean().item() for part in right]
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
+        if labels is not case.labels:
+            sentence += " The two classes were exchanged, as the network has them so."
     return Outcome(BY_LOSS, "ran", sentence, comparisons=comparisons, score=score, facts=facts)
