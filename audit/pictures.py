@@ -84,7 +84,7 @@ def arrays(source):
         return content["images"], content.get("labels")
     except Exception as error:
         save = "numpy.savez(path, images=…, labels=…), or numpy.save"
-        raise InputError(f"{source} holds no array of pictures that can be read: save one with {save}.") from error
+        raise InputError(f"{source} holds no array `images` that can be read: save it with {save}.") from error
 
 
 def batch(source):
