@@ -63,7 +63,7 @@ def audit(
     state = state_for(network, optimizer, target.layers, shape, layout)
     named = (members, "training pictures"), (held_out, "held-out pictures")
     sides = [pictures.load(source, shape, what, skip, resize, turn) for source, what in named]
-    done, (sides, left_out) = pictures.notes_on(*sides), pictures.distinct(sides)
+    sides, done = pictures.distinct(sides)
     case = case_of(target, start, sides, shape, normalisation, classes)
     case = case._replace(recipe=recipe_of(target, case.outputs, loss, centred), steps=steps, seed=seed, state=state)
     case = case._replace(module=target.module and target.module._replace(before=twin))
@@ -72,9 +72,9 @@ def audit(
     better, few = better_of(ways, case, limit)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = [*reference.planned(case, shadows, train), *stages.planned(case), *whole.planned(case)]
-    outcomes = stages.agreement([ran(stage, limit, progress) for stage in planned], shape)
+    outcomes = [ran(stage, limit, progress) for stage in planned]
     doubt = doubt_of(outcomes, better, case, pictures.order_of(sides, case.outputs, classes))
-    warnings = [*held, *done, *left_out, *few, *frozen, *state.notes]
+    warnings = [*held, *done, *few, *frozen, *state.notes]
     settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
     settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
     settings |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
@@ -138,7 +138,7 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
     if shape and not (len(shape) in (2, 3) and all(one >= 1 and one % 1 == 0 for one in shape)):
         raise InputError(f"The shape is {shape}: give the height, the width, and 1 or 3 channels.")
     shape = tuple(map(int, shape or ()))
-    pixels = [pictures.batch(*pictures.arrays(one))[0] for one in sources if not pictures.is_folder(one)]
+    pixels = [pictures.batch(one)[0] for one in sources if not pictures.is_folder(one)]
     sizes = {one.shape[1:] for one in pixels} | ({shape} if len(shape) == 3 else set())
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")

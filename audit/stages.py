@@ -1,10 +1,10 @@
 """The stages of an audit, thin calls of what the book has: structure, unmixing, stationarity, membership by loss."""
 
-import contextlib
-import functools
 import timeit
 from collections import namedtuple
 from collections.abc import Callable
+from functools import cache, partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -20,10 +20,9 @@ from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import match, ncc
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
-EVALUATIONS = 100, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
+EVALUATIONS = 200, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
 BY_LOSS, BY_SHADOWS = "membership by loss", "membership by reference networks"
 UNREAD = "unmixing of the optimiser's state"
-STARTS = 2  # that an unmixing usually makes
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
 
@@ -68,118 +67,92 @@ class Outcome(NamedTuple):
     facts: dict = {}  # what else there is to say, for JSON
 
 
-# Outputs (n, K) of both sides, labels or the likeliest classes (n,), masks of what is right or None, and a sentence.
-Classified = namedtuple("Classified", "outputs labels right note")
+# Outputs (n, K) of both sides, labels or the likeliest classes (n,), and masks of what is classified correctly (n,).
+Classified = namedtuple("Classified", "outputs labels right")
 Stage = namedtuple("Stage", "name expected run")  # what can be run: its seconds, and a function () -> Outcome
 
 
-@functools.cache
+@cache
 def rate():
     """Floating-point operations in a second, in products of matrices."""
     x = torch.ones(400, 400)
-    x @ x  # the first product is slower
-    return 5 * 2 * 400**3 / timeit.timeit(lambda: x @ x, number=5)
+    return 2 * 400**3 / min(timeit.repeat(lambda: x @ x, number=1))
+
+
+def forecast(case):
+    """About how many seconds an unmixing of the first layer, and the stationarity attack take here.
+
+    The unmixing of more pictures than the layer can tell takes none, as it refuses.
+    """
+    m, weights = len(case.sides[0]), [layer.weight for layer in case.layers]
+    rank, details = min(weights[0].shape), 8 * weights[0].shape[1]  # numbers of a picture that unmixing looks at
+    unmix = 6 * m * m * details * EVALUATIONS[m > unmixing.FEW] * (m <= unmixing.MOST * rank)
+    widths = [rank, *map(len, weights)]
+    move = 2 * m * case.steps * sum(12 * a * b + 10_000 * b for a, b in pairwise(widths))  # of products, and one by one
+    return unmix / rate(), move / rate()
 
 
 def planned(case):
     """The Stages for a Case, the fast ones first."""
-    stages = [Stage(BY_LOSS, 1.0, functools.partial(by_loss, case))] if case.logits else []
+    stages = [Stage(BY_LOSS, 1.0, partial(by_loss, case))] if case.logits else []
     if case.state.refusal:
-        stages.append(Stage(UNREAD, 0.0, functools.partial(refuse, case.state.refusal)))
+        stages.append(Stage(UNREAD, 0.0, partial(Outcome, UNREAD, "refused", case.state.refusal)))
     if not case.layers:
         return stages
-    look, unmixing_once, moving = costs(case)
     first = case.released._replace(network=case.layers[:1])
-    layers = {"W₁": (look, lambda: (first, None, None))}
-    if case.start:  # whose factor α takes some rounds
-        layers["the change of W₁"] = 15 * look, functools.cache(lambda: change_of(case, first))
+    layers = {"W₁": lambda: (first, None)}
+    if case.start:
+        layers["the change of W₁"] = cache(partial(change_of, case, first))
     if case.state.entry:
-        layers[case.state.entry] = 15 * look, functools.cache(lambda: moment_of(case, first))
-    for name, (seconds, of) in layers.items():
-        stages.append(Stage(f"structure of {name}", 0.2 + seconds, functools.partial(structure, case, name, of)))
-    for name, (_, of) in layers.items():
-        once = unmixing_once if tells(case, of) else 0.0
-        stages.append(Stage(f"unmixing of {name}", 0.5 + once, functools.partial(unmixed, case, name, of)))
+        layers[case.state.entry] = cache(partial(moment_of, case, first))
+    mixing, moving = forecast(case)
+    for kind, seconds, attack in (("structure", 0.0, structure), ("unmixing", mixing, unmixed)):
+        for name, of in layers.items():
+            stages.append(Stage(f"{kind} of {name}", 1 + seconds, partial(attack, case, name, of)))
     if case.logits and len(case.layers) > 1:
-        stages.append(Stage("stationarity", 1 + look + moving, functools.partial(stationary, case)))
+        stages.append(Stage("stationarity", 1 + moving, partial(stationary, case)))
     return stages
 
 
 def change_of(case, first):
-    """The Released change of the `first` layer, α, and what makes exact what was unmixed from it."""
+    """The Released change of the `first` layer, and what makes exact what was unmixed from it."""
     changed, alpha = known_start.trained_part(first, case.start[:1])
-    return changed, alpha, lambda mixed: known_start.exact(first, case.start[:1], alpha, mixed, case.shape)
+    return changed, lambda mixed: known_start.exact(first, case.start[:1], alpha, mixed, case.shape)
 
 
 def moment_of(case, first):
-    """The Released moment of the `first` layer in the optimiser's state, None, and what makes exact, as `change_of`."""
+    """The Released moment of the `first` layer in the optimiser's state, and what makes exact, as `change_of`."""
     rows = checkpoints.of_moment(first, case.state.checkpoint)
-    return first._replace(network=(rows.layer,)), None, lambda mixed: checkpoints.exact(rows, mixed, case.shape)
-
-
-def refuse(sentence):
-    """Raise InputError with a sentence, as a stage that cannot be run."""
-    raise InputError(sentence)
-
-
-def costs(case):
-    """About how many seconds one look at the first layer, its unmixing, and stationarity take here."""
-    m, few = len(case.sides[0]), len(case.sides[0]) <= unmixing.FEW
-    (rows, columns), (height, width, channels) = case.layers[0].weight.shape, case.shape
-    least = min(rows, columns)
-    look = 30 * least**3 + 8 * rows * columns * least
-    details = 8 * channels * height * width  # numbers of a picture that unmixing looks at
-    unmixing_once = 6 * m * m * details * (STARTS * EVALUATIONS[0] if few else EVALUATIONS[1])
-    sizes = [(least, rows), *(tuple(layer.weight.shape) for layer in case.layers[1:])]
-    steps = case.steps * 2 * m * sum(12 * a * b + 100 * (a + b) for a, b in sizes)
-    matching = 5 * 2 * 2 * m * sum(map(len, case.sides)) * details  # of what came back with both sides
-    return look / rate(), unmixing_once / rate(), (steps + matching) / rate()
-
-
-def tells(case, of):
-    """Whether a first layer has enough neurons and pixels to tell its pictures, or shows another number of them."""
-    if len(case.sides[0]) <= unmixing.MOST * min(case.layers[0].weight.shape):
-        return True
-    with contextlib.suppress(InputError):
-        return bool(unmixing.read(of()[0]))
-    return False
+    return first._replace(network=(rows.layer,)), lambda mixed: checkpoints.exact(rows, mixed, case.shape)
 
 
 def structure(case, name, of):
     """Whether the singular values of the first layer fall off a cliff, and which pictures lie in the span before it."""
-    released, alpha, _ = of()
+    released, _ = of()
     m, weight = len(case.sides[0]), released.network[0].weight
     gram = weight @ weight.mT if weight.shape[0] <= weight.shape[1] else weight.mT @ weight
     values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
     values = (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1]
-    facts = {"singular_values": values.tolist(), "count": None, "alpha": alpha}
     try:
         count, basis, _ = unmixing.read(released)
-        facts["count"] = count
-    except InputError as error:
-        try:
-            count, basis, _ = unmixing.read(released, m)
-        except InputError:
-            return Outcome(f"structure of {name}", "refused", str(error), facts=facts)
-    shares = tuple((x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.sides)
-    score = judge.scored(shares, case.labels)
-    comparisons = [judge.of_area(f"energy in the span of {name}", score)]
-    facts["share"] = [part.mean().item() for part in shares]
-    if facts["count"] is None:
-        sentence = f"{name} has no cliff in its singular values; the first {count} directions were taken for the span."
-    else:
-        inside = [part > 1 - INSIDE for part in shares]
-        facts["inside"] = [part.sum().item() for part in inside]
-        comparisons.append(judge.of_count(f"pictures in the span of {name}", *inside))
-        ours, theirs = facts["inside"]
-        sentence = (
-            f"The singular values of {name} fall off a cliff that shows {count} pictures; {ours} of {m} training and "
-            f"{theirs} of {len(shares[1])} held-out pictures lie in the span before it."
-        )
-    return Outcome(f"structure of {name}", "ran", sentence, comparisons=tuple(comparisons), score=score, facts=facts)
+        sentence = f"The singular values of {name} fall off a cliff that shows {count} pictures."
+    except InputError:
+        basis = unmixing.read(released, m)[1]
+        sentence = f"{name} has no cliff in its singular values; the first {m} directions were taken for the span."
+    shares = [(x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.sides]
+    score, comparisons = in_span(shares, name, case.labels)
+    facts = {"singular_values": values.tolist()}
+    return Outcome(f"structure of {name}", "ran", sentence, comparisons=comparisons, score=score, facts=facts)
 
 
-def returned(case, name, images, sentence, facts, sure=None):
+def in_span(shares, name, labels):
+    """The Scored shares of pictures' energy in a span, (m,) and (n,), and its Comparisons: who is likelier inside."""
+    score = judge.scored(shares, labels)
+    count = judge.of_count(f"pictures in the span of {name}", *(part > 1 - INSIDE for part in shares))
+    return score, (judge.of_area(f"energy in the span of {name}", score), count)
+
+
+def returned(case, name, images, sentence, sure=None):
     """The Outcome of an attack that returned pictures (k, d): matched with both sides alike. `sure` is a mask (k,)."""
     likeness = [match(part, images, case.shape).signed for part in case.exchanged]
     correlated, best = zip(*(ncc(part, images).abs().max(1) for part in case.sides))
@@ -191,89 +164,72 @@ def returned(case, name, images, sentence, facts, sure=None):
         judge.of_count(f"{judge.BACK} with what {name} returned", *(c > judge.NEAR for c in correlated)),
     )
     matched = {"images": images, "ncc": correlated, "sure": known, "score": score}
-    return Outcome(name, "ran", sentence, comparisons=comparisons, facts=facts, **matched)
+    return Outcome(name, "ran", sentence, comparisons=comparisons, **matched)
 
 
 def unmixed(case, name, of):
     """The unmixing attack on a first layer; it is given the number of pictures where the layer does not show it."""
-    m, (released, _, refine) = len(case.sides[0]), of()
+    m, (released, refine) = len(case.sides[0]), of()
     mixed = unmixing.attempt(released, case.shape, m, case.seed)
     if mixed.images is None:
-        return Outcome(f"unmixing of {name}", "refused", mixed.refusals[-1])
+        raise InputError(mixed.refusals[-1])
     count = mixed.details.count
-    who = f"The layer shows {count} pictures." if count else f"The attack was given their number, {m}."
-    if refine is None or released.network[0].bias is None:
-        return returned(case, f"unmixing of {name}", mixed.images, who, {"count": count})
-    exact = refine(mixed)
-    facts = {"count": count, "sure": int(exact.details.sure.sum())}
-    zeros = f"Zeros at neurons that a picture never activated make {facts['sure']} of {len(exact.images)} sure."
-    return returned(case, f"unmixing of {name}", exact.images, f"{who} {zeros}", facts, exact.details.sure)
+    sentence = f"The layer shows {count} pictures." if count else f"The attack was given their number, {m}."
+    if refine and released.network[0].bias is not None:
+        mixed = refine(mixed)
+        sure = f"{mixed.details.sure.sum()} of {len(mixed.images)} sure"
+        sentence += f" Zeros at neurons that a picture never activated make {sure}."
+    return returned(case, f"unmixing of {name}", mixed.images, sentence, mixed.details.sure)
 
 
 def stationary(case):
     """The stationarity attack, from noise in the span of the first layer, with twice as many candidates as pictures."""
     outputs, released = len(case.layers[-1].weight), case.released
-    kinds, n, scale = max(outputs, 2), 2 * len(case.sides[0]), decoreco.SETTINGS["adam"].scale
-    start = starts.normal(-(-n // kinds) * kinds, case.layers[0].weight.shape[1], scale, case.seed)
+    count, inputs = max(2 * len(case.sides[0]), outputs), case.layers[0].weight.shape[1]
+    start = starts.normal(count, inputs, decoreco.SETTINGS["adam"].scale, case.seed)
     wide = max(part.abs().max() for part in case.sides) > 1  # then the published range of pixels is not theirs
     settings = {"rule": "signed" if outputs == 1 else "multiclass", "range_weight": 0.0 if wide else 1.0}
     settings |= {"basis": networks.span(released.network), "seed": case.seed, "iterations": case.steps}
     attack = decoreco.attack(released, start, **settings)
-    loss = attack.loss.item()
-    sentence = f"{len(start)} candidates moved for {case.steps} steps; the loss fell to {loss:.2g} of ‖θ‖²."
-    return returned(case, "stationarity", attack.images, sentence, {"loss": loss})
-
-
-def likeliest(outputs):
-    """The class that outputs (n, K) give to every picture: (n,)."""
-    return outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
+    sentence = f"{count} candidates moved for {case.steps} steps; the loss fell to {attack.loss:.2g} of ‖θ‖²."
+    return returned(case, "stationarity", attack.images, sentence)
 
 
 def classified(case):
-    """What a network makes of both sides' pictures, Classified; InputError if its outputs are no classes."""
-    outputs, labels, right, note = [case.logits(x) for x in case.sides], case.labels, None, ""
+    """What a network makes of both sides' pictures, Classified; InputError if its outputs are no classes.
+
+    Two classes of one output are exchanged if it has them so.
+    """
+    outputs = [case.logits(x) for x in case.sides]
     if not all(part.isfinite().all() for part in outputs):
         raise InputError("The outputs of the network are not finite for these pictures: check their normalisation.")
     if outputs[0].shape[1] == case.sides[0].shape[1]:
         raise InputError("The outputs are as many as the values of a picture, as an autoencoder's are, and no classes.")
-    if labels[0] is None:
-        return Classified(outputs, [*map(likeliest, outputs)], right, note)
-    right = [likeliest(z) == part for z, part in zip(outputs, labels)]
+    likeliest = [z.argmax(1) if z.shape[1] > 1 else (z[:, 0] > 0).long() for z in outputs]
+    labels = likeliest if case.labels[0] is None else case.labels
+    right = [ours == own for ours, own in zip(likeliest, labels)]
     if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
-        labels, right = tuple(1 - part for part in labels), [~part for part in right]
-        note = " The two classes were exchanged, as the network has them so."
-    return Classified(outputs, labels, right, note)
+        labels, right = [1 - part for part in labels], [~part for part in right]
+    return Classified(outputs, labels, right)
 
 
 def losses(case, outputs, labels):
     """The loss of every picture, from outputs (n, K) and labels (n,): (n,)."""
-    one_output = outputs.shape[1] == 1
-    kind = ("square" if case.recipe.loss == "square" else "logistic") if one_output else "cross_entropy"
-    return LOSSES[kind].value(outputs, labels)
+    of_one = "square" if case.recipe.loss == "square" else "logistic"
+    return LOSSES["cross_entropy" if outputs.shape[1] > 1 else of_one].value(outputs, labels)
 
 
 def by_loss(case):
     """Whether the loss of training pictures is smaller than that of held-out ones."""
-    outputs, labels, right, note = classified(case)
-    facts, sentence = {}, "The classes are not known, so the loss of the likeliest class was taken."
-    if right is not None:
+    outputs, labels, right = classified(case)
+    values = [losses(case, *one) for one in zip(outputs, labels)]
+    facts, score = {"losses": [part.tolist() for part in values]}, judge.scored([-part for part in values], case.labels)
+    comparisons = (judge.of_area("loss", score),)
+    sentence = "The classes are not known, so the loss of the likeliest class was taken."
+    if case.labels[0] is not None:
+        comparisons += (judge.of_count("classified correctly", *right),)
         facts["accuracy"] = ours, theirs = [part.double().mean().item() for part in right]
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
-    values = [losses(case, *one) for one in zip(outputs, labels)]
-    facts["losses"] = [part.tolist() for part in values]
-    score = judge.scored([-part for part in values], case.labels)
-    comparisons = [judge.of_area("loss", score)]
-    if "accuracy" in facts:
-        comparisons.append(judge.of_count("classified correctly", *right))
-    return Outcome(BY_LOSS, "ran", sentence + note, comparisons=tuple(comparisons), score=score, facts=facts)
-
-
-def agreement(outcomes, shape):
-    """The Outcomes; the stationarity attack, the last one, says how many of its pictures others returned."""
-    *others, last = outcomes
-    images = [one.images for one in others if one.images is not None]
-    if last.name != "stationarity" or last.images is None or not images:
-        return outcomes
-    count = (match(last.images, torch.cat(images), shape).signed > measures.ALIKE).sum().item()
-    sentence = f"{last.sentence} {count} of its {len(last.images)} pictures are alike one that unmixing returned."
-    return [*others, last._replace(sentence=sentence, facts=last.facts | {"agreed": count})]
+        if labels is not case.labels:
+            sentence += " The two classes were exchanged, as the network has them so."
+    return Outcome(BY_LOSS, "ran", sentence, comparisons=comparisons, score=score, facts=facts)

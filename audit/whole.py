@@ -12,7 +12,7 @@ from utils.errors import InputError
 
 LAYERS = 4  # whose span is tested, at most
 ROOM = 0.9  # largest share of its inputs that what training added to a layer may take
-BATCH, MEMORY = 64, 2**27  # pictures, and bytes of what they are to a layer, at once
+BATCH = 8  # pictures whose inputs to a layer are in memory at once
 BY_GRADIENT, BY_SPAN = "membership by gradient", "span of what training added"
 
 
@@ -26,8 +26,7 @@ def planned(case):
     found = [stages.Stage(BY_GRADIENT, 1 + 10 * forward, partial(by_gradient, case))]
     if before is not None:
         layers = roomy(case)
-        sizes = [sorted(layer.weight.flatten(1).shape) for layer, *_ in layers.values()]
-        algebra = sum(100 * a**3 + 30 * a * a * b for a, b in sizes) / stages.rate()
+        algebra = 200 * sum(len(weight) * weight.numel() for _, weight, _ in layers.values()) / stages.rate()
         found.append(stages.Stage(BY_SPAN, 1 + algebra + LAYERS * forward, partial(by_span, case, layers)))
     return found
 
@@ -42,7 +41,7 @@ def by_gradient(case):
     def length(x, label):
         loss = stages.losses(case, module(takes(x[None])).flatten(1), label[None]).sum()
         parts = torch.autograd.grad(loss, trained, allow_unused=True)
-        return sum(part.square().sum() for part in parts if part is not None).sqrt()
+        return torch.stack([part.norm() for part in parts if part is not None]).norm()
 
     known = zip(case.sides, stages.classified(case).labels)
     try:
@@ -58,7 +57,8 @@ def by_gradient(case):
 def roomy(case):
     """The layers with the most room of those that training changed: {name: (layer, its weight before, directions)}.
 
-    Its pictures can have taken as many directions of the inputs as they have places there, or as there are outputs.
+    Its pictures can have taken as many directions of the inputs as they have places there, or as there are outputs;
+    the latter are looked at if they leave room.
     """
     module, takes, before = case.module
     found = {}
@@ -69,9 +69,9 @@ def roomy(case):
                 _, places, size = span.inputs(module, layer, takes(case.sides[0][:1])).shape
             except (InputError, TypeError, ValueError):  # a kind that is not read, or used twice or never
                 continue
-            taken = min(len(weight), len(case.sides[0]) * places)
+            outputs, taken = len(weight), min(len(weight), len(case.sides[0]) * places)
             if 2 < taken < ROOM * size and not torch.equal(layer.weight, weight):
-                found[places * taken / size, name] = layer, weight, taken
+                found[places * taken / size, name] = layer, weight, outputs if outputs < ROOM * size else taken
     return {key[1]: found[key] for key in sorted(found)[:LAYERS]}
 
 
@@ -79,30 +79,22 @@ def by_span(case, layers):
     """Whether what training pictures are to layers lies in the span of what training added to these."""
     if not layers:
         raise InputError("What training added leaves no room in any layer for what it did not see: none was tested.")
-    comparisons, scores, said, facts = [], [], [], {}
-    for name, (layer, weight, taken) in layers.items():
-        of = f"in the span of the change of {name}.weight"
+    scores, comparisons, said = [], [], []
+    for name, (layer, weight, directions) in layers.items():
         try:
-            basis, told = span.basis(layer.weight, weight), True
+            basis = span.basis(layer.weight, weight)
         except InputError:  # no gap
-            full = len(weight) < ROOM * weight[0].numel()
-            basis, told = span.basis(layer.weight, weight, rank=len(weight) if full else taken), False
-        facts[name] = basis.shape[1]
-        energy = [1 - outside(case.module, layer, basis, x).square() for x in case.sides]
-        scores.append(judge.scored(energy, case.labels))
-        comparisons.append(judge.of_area(f"energy {of}", scores[-1]))
+            basis = span.basis(layer.weight, weight, rank=directions)
+        shares = [inside(case.module, layer, basis, x) for x in case.sides]
+        score, tests = stages.in_span(shares, f"the change of {name}.weight", case.labels)
+        scores.append(score)
+        comparisons += tests
         said.append(f"{name}.weight, {basis.shape[1]} of {len(basis)} directions")
-        if told:
-            comparisons.append(judge.of_count(f"pictures {of}", *(part > 1 - stages.INSIDE for part in energy)))
-            said[-1] += f" ({comparisons[-1].training} training and {comparisons[-1].held_out} held-out pictures)"
     sentence = f"The span of what training added was tested in {'; '.join(said)}."
-    found = {"comparisons": tuple(comparisons), "score": scores[0], "facts": {"ranks": facts}}
-    return stages.Outcome(BY_SPAN, "ran", sentence, **found)
+    return stages.Outcome(BY_SPAN, "ran", sentence, comparisons=tuple(comparisons), score=scores[0])
 
 
-def outside(whole, layer, basis, x):
-    """The distances (n,) of pictures x (n, d) from a basis of inputs to a layer, as `span.distances`, in batches."""
-    places = span.inputs(whole.module, layer, whole.takes(x[:1])).shape[1]
-    parts = x.split(max(1, min(BATCH, MEMORY // (8 * places * len(basis)))))
-    found = [span.distances(span.inputs(whole.module, layer, whole.takes(part)), basis) for part in parts]
-    return torch.cat(found).nan_to_num(1.0)
+def inside(whole, layer, basis, x):
+    """The shares (n,) of the energy of pictures x (n, d), as a layer sees them, in a basis of its inputs."""
+    parts = (span.inputs(whole.module, layer, whole.takes(part)) for part in x.split(BATCH))
+    return torch.cat([1 - span.distances(part, basis).square() for part in parts]).nan_to_num(0.0)

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from audit import audit, modules, report, stages, weights, whole
+from audit import audit, modules, report, stages, whole
 from audit.__main__ import main
-from conftest import SIDE, M
-from utils import networks
+from conftest import M
 
 NETS = """
 import torch
@@ -86,7 +85,7 @@ def test_a_module_is_built_by_the_users_code_and_said_so(files, capsys):
     assert main(given) == report.LEAKS
     content = json.loads((files / "out" / "report.json").read_text())
     assert "The code of nets:small was run to build the network." in content["warnings"]
-    assert content["settings"]["model"] == "nets:small" and content["stages"][-1]["facts"]["ranks"]["4"] == M
+    assert content["settings"]["model"] == "nets:small" and f"4.weight, {M} of 245" in content["stages"][-1]["said"]
     assert content["threat_model"][0].startswith("The attacker has all weights of the network and its code, and those")
 
 
@@ -138,24 +137,21 @@ def test_a_module_that_knows_neither_side_or_both_does_not_leak(trained, sides):
     assert both.status == report.FOUND_NOTHING and len(checked(both)) == 3
     noisy = fitted(small(), *sides)
     noisy[4].weight.data += torch.randn_like(noisy[4].weight)  # no gap: all directions are taken
-    ranks = checked(audit(noisy, *sides, small(), progress=False))[whole.BY_SPAN]["facts"]["ranks"]
-    assert ranks["4"] == 40 and {"0", "6"}.isdisjoint(ranks)
+    said = checked(audit(noisy, *sides, small(), progress=False))[whole.BY_SPAN]["said"]
+    assert said.endswith("was tested in 4.weight, 40 of 245 directions.")
 
 
 def test_the_gradient_is_that_of_every_picture_in_the_trained_weights(trained, sides):
     module = copy.deepcopy(trained[1])
     module[:4].requires_grad_(False)
-    target = weights.read(module, (SIDE, SIDE, 3))
-    rows = [torch.from_numpy(part[0] / 255).flatten(1) for part in sides]
-    labels = tuple(torch.from_numpy(part[1]) for part in sides)
-    recipe = networks.Recipe((), "cross_entropy", 0.0)
-    case = stages.Case((), (), target.logits, 2, rows, rows, labels, (SIDE, SIDE, 3), abs, recipe)
-    case = case._replace(module=target.module)
-    found = whole.by_gradient(case).score
-    x = torch.from_numpy(sides[1][0][3] / 255).permute(2, 0, 1).float()[None]
-    cross_entropy(module(x), labels[1][3:4]).backward()
-    parts = torch.cat([part.grad.flatten() for part in module.parameters() if part.grad is not None])
-    assert found.held_out[3].item() == pytest.approx(-parts.norm().item(), rel=1e-4)
+    said, lengths = checked(audit(module, *sides, progress=False))[whole.BY_GRADIENT]["said"], []
+    for pixels, label in zip(*sides[1]):
+        loss = cross_entropy(
+            module(torch.from_numpy(pixels / 255).permute(2, 0, 1).float()[None]), torch.tensor([label])
+        )
+        parts = torch.autograd.grad(loss, [*module[4:].parameters()])
+        lengths.append(torch.cat([part.flatten() for part in parts]).norm().item())
+    assert f"training and {np.mean(lengths):.2g} for held-out pictures" in said
 
 
 def test_a_module_that_is_not_asked_all_is_not_cleared(sides, files):
