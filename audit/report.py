@@ -1,12 +1,11 @@
 """What an audit found: one sentence, the numbers behind it, and its two files."""
 
 import contextlib
-import csv
 import json
 import os
 import platform
 from bisect import bisect_left
-from collections import defaultdict, namedtuple
+from collections import namedtuple
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -24,12 +23,9 @@ DATA = Path(__file__).parent.parent / "data"
 SCHEMA = DATA / "audit.schema.json"
 FILES = "report.json", "report.html"
 FOUND_NOTHING, LEAKS, NO_ANSWER = 0, 1, 2  # exit statuses
-BARS = [0.9, 0.7]  # of |NCC|, in the records of the book
-RECORDED = 50  # pictures of each network in these
 SHOWN = 12  # pictures of a side on the page
 SMALL = 200  # pictures, up to which all have a thumbnail
 SIDES = "training", "held_out"
-NEAREST = "unmixing of W₁", "unmixing of the change of W₁"  # of which the book has records
 PACKAGES = "torch", "numpy", "scipy"  # on which the numbers depend beside the input
 LIMITS = [
     "There are many other attacks: where these find nothing, another may find something.",
@@ -168,30 +164,6 @@ def stated(p):
     return f"p {'= ' * (p >= 1e-12)}{number(p)}".replace("\u00a0", " ")
 
 
-def nearest(outcomes, with_start):
-    """The recorded network of the book that gave back the most like shares of its pictures: a dict, or None."""
-    best = [one.ncc[0] for one in outcomes if one.ncc and one.name in NEAREST]
-    if not best:
-        return None
-    ours = max([(ncc > bar).double().mean().item() for bar in BARS] for ncc in best)
-    record = "known-start" if with_start else "unmixing-map"
-    means = recorded_shares(record, ("TRAINER", "START") if with_start else ("VICTIM",), 3 if with_start else 4)
-    name = min(means, key=lambda name: sum(abs(a - b) for a, b in zip(means[name], ours)))
-    return {"record": record, "network": name, "shares": means[name], "yours": ours, "bars": BARS}
-
-
-def recorded_shares(record, keys, depth):
-    """{network: mean share of its pictures above each of BARS} of a record whose names have so many parts."""
-    counts = defaultdict(lambda: [[] for _ in BARS])  # by network
-    with (DATA / "results" / f"{record}.csv").open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            *head, quantity = row["name"].split("/")
-            for k, bar in enumerate(BARS):
-                if len(head) + 1 == depth and quantity == f"ncc_above_{bar}":
-                    counts[", start: ".join(row[key] for key in keys)][k].append(float(row["value"]) / RECORDED)
-    return {name: [sum(some) / len(some) for some in of] for name, of in counts.items()}
-
-
 # What the audit says of one picture: its place on one of the SIDES, the Outcome that returned the picture most like it,
 # or None, what data/audit.schema.json calls one of the images, and by what pictures are ordered.
 Risk = namedtuple("Risk", "side index attack image strength")
@@ -240,7 +212,6 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
         "comparisons": [one._asdict() for one in comparisons],
         "control": [one._asdict() for one in control],
         "true_positives": rates(outcomes),
-        "nearest": nearest(outcomes, bool(case.start)),
         "images": [one.image for one in ranked],
         "threat_model": threat_model(case),
         "limits": [*LIMITS, *([WITHOUT_START] if case.start else [])],
