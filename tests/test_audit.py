@@ -599,7 +599,7 @@ def test_the_installed_command_has_its_own_name_and_no_fault_of_it_is_taken_for_
         "audit": "audit.__main__:command"
     }
     assert parser().prog == "audit" and "audit tuned.safetensors" in parser().format_help()
-    assert parser().parse_args("net in held --mean 0.49 -0.45 --centred".split()).mean == [0.49, -0.45]
+    assert parser().parse_args(["net", "in", "held", "--mean", "0.49", "-0.45", "--centred"]).mean == [0.49, -0.45]
     monkeypatch.setattr("audit.__main__.DATA", tmp_path / "none")
     assert command() == report.NO_ANSWER and "install it from a clone" in capsys.readouterr().err
     monkeypatch.setattr("audit.__main__.main", lambda: 1 / 0)
