@@ -8,7 +8,7 @@ from pathlib import Path
 FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
 
 try:
-    from audit.report import FILES, NO_ANSWER, room
+    from audit.report import FILES, NO_ANSWER, check_room
     from audit.run import audit
     from audit.weights import ACTIVATIONS
     from utils.errors import InputError
@@ -95,7 +95,7 @@ def of_pictures(add):
 
 def of_audit(add):
     """Options on what is asked, and where the report goes."""
-    add("-o", "--out", default="audit", metavar="FOLDER", help="for the report's two files (%(default)s)")
+    add("-o", "--out", default="report", metavar="FOLDER", help="for the report's two files (%(default)s)")
     add("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as 16, on random"
         " halves of all pictures, for two more tests of membership")  # fmt: skip
     add("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains such a network"
@@ -117,9 +117,9 @@ def main(arguments=None):
         folder = settings.pop("out")
         if not DATA.is_dir():
             raise InputError("The audit reads files of its repository: install it from a clone, by pip install -e .")
-        with room(folder):
-            report = audit(**settings)
-            path = report.save(folder)
+        check_room(folder)
+        report = audit(**settings)
+        path = report.save(folder)
         for warning in report.content["warnings"]:
             print(f"Note: {warning}", file=sys.stderr)
         print(f"{report.sentence}\n{path} ({FILES[0]} beside it)", flush=True)

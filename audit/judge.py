@@ -13,7 +13,8 @@ from scipy.stats import chi2_contingency, fisher_exact
 from utils import null
 
 NEAR = 0.9  # |NCC| of a picture that came back almost exactly
-BACK = f"|NCC| above {NEAR:g}"  # how the Comparisons of such counts begin
+BACK = f"correlation above {NEAR:g}"  # how the Comparisons of such counts begin
+TELLING = 0.75  # area of membership that must lie above its 95 % interval before an audit may say that it found nothing
 DIFFERENT = 0.01  # level at which training and held-out pictures differ by themselves
 RATES = 0.01, 0.001  # of false positives
 

@@ -2,8 +2,6 @@
 
 import base64
 import io
-import math
-from itertools import groupby
 from pathlib import Path
 
 import jinja2
@@ -12,7 +10,6 @@ from PIL import Image
 
 from audit.judge import DIFFERENT
 from utils.trial import number as chance
-from utils.trial import typeset
 
 
 def page(content, pictures, thumbnails):
@@ -22,9 +19,9 @@ def page(content, pictures, thumbnails):
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {"as": format, "number": short, "chance": chance, "png": data_uri}
-    drawn = {"galleries": pictures, "thumbnails": thumbnails, "spectra": spectra(content["stages"])}
-    scores = [[*some] for _, some in groupby(content["true_positives"], lambda one: one["score"])]
-    return environment.get_template("page.html").render(content, **drawn, scores=scores, different=DIFFERENT)
+    curves, places = spectra(content["stages"])
+    drawn = {"galleries": pictures, "thumbnails": thumbnails, "curves": curves, "places": places}
+    return environment.get_template("page.html").render(content, **drawn, different=DIFFERENT)
 
 
 def short(value):
@@ -40,18 +37,14 @@ def data_uri(pixels):
 
 
 def spectra(stages):
-    """The singular values of the layers that were looked at as curves, with the ticks of their axis; None without."""
+    """The singular values of the layers that were looked at, relative to the largest, as points of curves by name."""
     values = {one["name"]: one["facts"]["singular_values"] for one in stages if "singular_values" in one["facts"]}
-    if not values:
-        return None
-    logs = {name: [math.log10(max(value, 1e-8)) for value in line] for name, line in values.items()}
-    most, floor, curves = max(map(len, logs.values())), min(-1, *map(min, logs.values())), []
-    for name, line in logs.items():
-        points = (f"{50 + 580 * j / most:.1f},{15 + 190 * log / floor:.1f}" for j, log in enumerate(line))
-        curves.append((name.removeprefix("structure of "), " ".join(points)))
-    powers = range(0, math.floor(-floor) + 1, max(1, round(-floor / 4)))
-    ticks = [(f"{19 - 190 * n / floor:.0f}", typeset(f"1e-{n}").removeprefix("1·") if n else "1") for n in powers]
-    return {"curves": curves, "ticks": ticks, "places": most}
+    most, curves = max(map(len, values.values()), default=0), {}
+    for name, line in values.items():
+        heights = 15 - 190 / 8 * np.log10(np.maximum(line, 1e-8))  # from 1 at the top down to 10⁻⁸
+        points = (f"{50 + 580 * k / most:.1f},{y:.1f}" for k, y in enumerate(heights))
+        curves[name.removeprefix("structure of ")] = " ".join(points)
+    return curves, most
 
 
 def bytes_of(rows, shape):

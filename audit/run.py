@@ -261,7 +261,7 @@ def seen(load, asked, fitted, resize, turn):
         better, some = fitted(case := asked(sides), readings(load, sides, manner, turn))
         if resize != "auto" or manner == "squash" or not better or SQUASH not in better.changes.values():
             break
-        tested = f"{report.stated(better.p)} after Holm's correction"
+        tested = report.stated(better.p)
         notes = [f"Pictures were squashed, as that fits the network better than cutting them ({tested})."]
     return sides, case, better, manner, [*notes, *done, *left_out, *some]
 
@@ -317,7 +317,7 @@ def doubt_of(outcomes, better, case, sides, classes):
             option = f"--classes {shlex.join(listed)}"
         before, after = better.shares
         gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
-        tested = f"{report.stated(better.p)} after Holm's correction"
+        tested = report.stated(better.p)
         return f"The pictures fit the network better with {name} ({tested}){gain}: try {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= LOW:
