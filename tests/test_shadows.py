@@ -35,8 +35,8 @@ FAULTS = {
     "--shadows 4 --train nets:raises": "nets:raises trained no network (RuntimeError: no such GPU): let it take",
     "--shadows 4 --train nets:leaves": "nets:leaves trained no network (SystemExit: 3)",
     "--shadows 4 --train nets:forgets": "nets:forgets trained no network (TypeError",
-    "--shadows 4 --train nets:wide": "whose outputs are NaN or of another number",
-    "--shadows 4 --train nets:diverges": "whose outputs are NaN or of another number",
+    "--shadows 4 --train nets:wide": "its outputs are NaN or of another number",
+    "--shadows 4 --train nets:diverges": "its outputs are NaN or of another number",
 }
 
 
