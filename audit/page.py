@@ -8,7 +8,7 @@ import jinja2
 import numpy as np
 from PIL import Image
 
-from audit.judge import DIFFERENT
+from audit.judge import BACK, DIFFERENT
 from utils.trial import number as chance
 
 
@@ -21,7 +21,7 @@ def page(content, pictures, thumbnails):
     environment.filters |= {"as": format, "number": short, "chance": chance, "png": data_uri}
     curves, places = spectra(content["stages"])
     drawn = {"galleries": pictures, "thumbnails": thumbnails, "curves": curves, "places": places}
-    return environment.get_template("page.html").render(content, **drawn, different=DIFFERENT)
+    return environment.get_template("page.html").render(content, **drawn, different=DIFFERENT, back=BACK)
 
 
 def short(value):

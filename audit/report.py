@@ -69,7 +69,7 @@ def not_asked(target, outcomes):
     sentences = [] if target.logits and (target.layers or target.module) else [*target.notes]
     sentences += [target.guess] * bool(target.guess)
     for one in outcomes:
-        if one.state == "skipped" or (one.name in (BY_LOSS, UNREAD) and one.state == "refused"):
+        if one.state == "skipped" or (one.name in (BY_LOSS, BY_SHADOWS, UNREAD) and one.state == "refused"):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
         if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
             sentences.append("Membership by loss does not know the classes: give the pictures in folders of classes.")
@@ -137,23 +137,6 @@ def blindness(scores):
     return f"With so few pictures {area}: give more of both sides."
 
 
-def advice(status, outcomes, case, rebuilt):
-    """What to do now: sentences from an exit status, the Outcomes of a stages.Case, and whether pictures came back."""
-    state = ["Publish the weights without the optimiser's state."] if case.state.entry else []
-    if status == NO_ANSWER:
-        return ["Mend what the finding names, and audit again: no answer clears nothing.", *state]
-    if status == LEAKS:
-        secret = "Where it is a secret who was in the training, give nobody this network, nor its outputs."
-        if rebuilt:
-            secret = "The pictures themselves can be rebuilt: give nobody the files that were given here."
-        cure = "Train with differential privacy, which bounds what any attack can tell, or on more pictures"
-        return [*state, secret, f"{cure} for fewer epochs, and audit what comes out."]
-    option = "--shadows 16" if case.layers else "--shadows 16 --train MODULE:FUNCTION"
-    more = f"Ask reference networks, too ({option}): of membership they can tell more than the loss."
-    asked = any(one.name == BY_SHADOWS and one.state == "ran" for one in outcomes)
-    return [*(state or ["Publish the weights alone, without an optimiser's state."]), *([] if asked else [more])]
-
-
 # What the audit says of one picture: its side, 0 or 1, and its place there, the Outcome that returned the picture most
 # like it, or None, what data/audit.schema.json calls one of the images, and by what pictures are ordered.
 Risk = namedtuple("Risk", "side index attack image strength")
@@ -192,9 +175,8 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
         notes.append(doubt[0])
     told = [one.name for one in comparisons if one.adjusted < level]
     widths = [*(layer.weight.shape[1] for layer in case.layers[:1]), *(len(layer.weight) for layer in case.layers)]
-    do = advice(status, outcomes, case, any(name.startswith(judge.BACK) for name in told))
     content = {
-        "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed, "advice": do},
+        "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
         "warnings": notes,
         "network": {"name": target.name, "widths": widths},
         "pictures": {"shape": list(case.shape), **{of: len(side.images) for of, side in zip(SIDES, sides)}},
