@@ -109,11 +109,10 @@ def entries(path=FOLDER / "entries.csv"):
 def enter(score, path=FOLDER / "entries.csv"):
     """Write a score into the table of entries; one of the same victim and attack is replaced."""
     rows = [*(entries(path) if Path(path).exists() else []), score]
-    last = {(row["victim"], row["attack"]): row for row in rows}
     with Path(path).open("w", encoding="utf-8", newline="") as stream:
-        table = csv.DictWriter(stream, [*rows[0]], lineterminator="\n")
+        table = csv.DictWriter(stream, [*score], lineterminator="\n")
         table.writeheader()
-        table.writerows(last.values())
+        table.writerows({(row["victim"], row["attack"]): row for row in rows}.values())
 
 
 def main(arguments=None):

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 from pathlib import Path
 
 import jinja2
@@ -18,10 +19,9 @@ def page(content, pictures, thumbnails):
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters |= {"as": format, "number": short, "chance": chance, "png": data_uri}
-    curves, places = spectra(content["stages"])
-    drawn = {"galleries": pictures, "thumbnails": thumbnails, "curves": curves, "places": places}
-    return environment.get_template("page.html").render(content, **drawn, different=DIFFERENT, back=BACK)
+    environment.filters |= {"as": format, "number": short, "chance": chance, "png": data_uri, "log10": math.log10}
+    drawn = {"galleries": pictures, "thumbnails": thumbnails, "different": DIFFERENT, "back": BACK}
+    return environment.get_template("page.html").render(content, **drawn)
 
 
 def short(value):
@@ -34,17 +34,6 @@ def data_uri(pixels):
     buffer = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(buffer, "PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def spectra(stages):
-    """The singular values of the layers that were looked at, relative to the largest, as points of curves by name."""
-    values = {one["name"]: one["facts"]["singular_values"] for one in stages if "singular_values" in one["facts"]}
-    most, curves = max(map(len, values.values()), default=0), {}
-    for name, line in values.items():
-        heights = 15 - 190 / 8 * np.log10(np.maximum(line, 1e-8))  # from 1 at the top down to 10⁻⁸
-        points = (f"{50 + 580 * k / most:.1f},{y:.1f}" for k, y in enumerate(heights))
-        curves[name.removeprefix("structure of ")] = " ".join(points)
-    return curves, most
 
 
 def bytes_of(rows, shape):

@@ -56,8 +56,8 @@ def halves(labels, count, seed):
     for _ in range(count // 2):
         order = torch.randperm(len(labels), generator=generator)
         order = order[labels[order].argsort(stable=True)]
-        masks.append(torch.zeros(len(labels), dtype=torch.bool).index_fill(0, order[::2], True))
-        masks.append(~masks[-1])
+        half = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, order[::2], True)
+        masks += [half, ~half]
     return torch.stack(masks)
 
 
