@@ -178,14 +178,13 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
         "warnings": notes,
-        "network": {"name": target.name, "widths": widths},
+        "network": {"name": target.name, "widths": widths, "code": case.module is not None},
         "pictures": {"shape": list(case.shape), **{of: len(side.images) for of, side in zip(SIDES, sides)}},
         "stages": [staged(one) for one in outcomes],
         "comparisons": [one._asdict() for one in comparisons],
         "control": [one._asdict() for one in control],
         "true_positives": scores,
         "images": [one.image for one in ranked],
-        "threat_model": threat_model(case),
         "settings": settings,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "seconds": round(seconds, 2),
@@ -214,17 +213,6 @@ def rates(outcomes):
             value = (score.training > bar).double().mean().item()
             rows.append({"score": name, **area, "rate": rate, "allowed": allowed, "of": n, "value": value})
     return rows
-
-
-def threat_model(case):
-    """What the attacker is taken to have, in a sentence."""
-    parts = "the outputs of the network", "the weights of the first layer of the network", "all weights of the network"
-    has = [f"{parts[2]} and its code" if case.module else parts[min(len(case.layers), 2)]]
-    if case.module.before if case.module else case.start:
-        has.append("those from before its training")
-    if case.state.entry:
-        has.append(f"the optimiser's state, with {case.state.entry} of the first layer")
-    return f"The attacker has {', and '.join(has)}."
 
 
 def galleries(case, sides, ranked):

@@ -87,7 +87,8 @@ def test_a_module_is_built_by_the_users_code_and_said_so(files, capsys):
     content = json.loads((files / "out" / "report.json").read_text())
     assert "The code of nets:small was run to build the network." in content["warnings"]
     assert content["settings"]["model"] == "nets:small" and content["stages"][-1]["facts"]["ranks"]["4"] == M
-    assert content["threat_model"].startswith("The attacker has all weights of the network and its code, and those")
+    page = (files / "out" / "report.html").read_text()
+    assert "all weights of the network and its code, and those from before its training." in page
 
 
 WRONG = {
