@@ -1,19 +1,18 @@
 """python -m audit, or the command audit: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
 
 import argparse
-import re
 import sys
 import traceback
 from pathlib import Path
 
-NUMBERS = re.compile("--(mean|deviation|shape)(=|$)")  # options of several numbers
 FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
 
 try:
-    from audit.report import DATA, FILES, NO_ANSWER, room
+    from audit.report import FILES, NO_ANSWER, check_room
     from audit.run import audit
     from audit.weights import ACTIVATIONS
     from utils.errors import InputError
+    from utils.images import DATA
 except Exception:
     traceback.print_exc()
     sys.exit(FAULT)
@@ -23,6 +22,10 @@ Which of its training pictures does a network give away?
 
 The audit makes all attacks of this book on a network, and compares what comes
 back with the training pictures and with held-out ones, which give the null.
+
+example, a network that was fine-tuned from a public one:
+  %(prog)s tuned.safetensors training-pictures held-out-pictures \\
+      --before public.safetensors --mean 0.49 0.48 0.45 --out report
 """
 END = """\
 output:
@@ -31,15 +34,14 @@ output:
   FOLDER/report.json   the same numbers (data/audit.schema.json describes them)
 
 exit status:
-  0   these attacks found nothing
-  1   something leaks
-  2   there is no answer: a file or setting was refused, the two sides differ,
-      or some tests were left out and the others found nothing
-  70  the program failed, which says nothing about the network
+  0    these attacks found nothing
+  1    something leaks
+  2    there is no answer: a file or setting was refused, the two sides differ or
+       are too small, or some tests were left out and the others found nothing
+  70   the program failed, which says nothing about the network
+  130  it was interrupted
 
-example, a network that was fine-tuned from a public one:
-  %(prog)s tuned.safetensors training-pictures held-out-pictures \\
-      --before public.safetensors --mean 0.49 0.48 0.45 --out report
+README.md and the chapter "Try your own" tell more.
 """
 
 
@@ -48,37 +50,17 @@ class Line(argparse.ArgumentParser):
 
     def error(self, message):
         """Raise InputError with a message of argparse's."""
-        raise InputError(f"The command is not understood, {message}: give {self.prog} NETWORK MEMBERS HELD_OUT, then "
-                         "options (--help lists them).")  # fmt: skip
-
-
-def joined(words):
-    """The words of a command, with the numbers that follow an option in one word with it: --mean=0.5,0.4,0.4."""
-    found, number = [], re.compile(r"[-+.\d][-+.,\deE]*$|nan$|inf$")
-    for word in words:
-        if found and NUMBERS.match(found[-1]) and number.match(word):
-            found[-1] += f"{',' if '=' in found[-1] else '='}{word}"
-        else:
-            found.append(word)
-    return found
-
-
-def numbers(text):
-    """The numbers of an option, with commas between them."""
-    return [float(part) for part in text.replace(",", " ").split()]
-
-
-def program():
-    """How this is called: audit, where it was installed."""
-    return "audit" if Path(sys.argv[0]).stem == "audit" else "python -m audit"
+        give = f"give {self.prog} NETWORK MEMBERS HELD_OUT, then options with spaces between their values"
+        raise InputError(f"The command is not understood, {message}: {give} (--help lists them).")
 
 
 def parser():
     """The command line."""
-    line = Line(program(), description=WHAT, epilog=END, formatter_class=argparse.RawDescriptionHelpFormatter)
+    prog = "audit" if Path(sys.argv[0]).stem == "audit" else "python -m audit"
+    line = Line(prog, "%(prog)s NETWORK MEMBERS HELD_OUT [options]", WHAT, END)
+    line.formatter_class = argparse.RawDescriptionHelpFormatter
     line.add_argument("network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run")
-    line.add_argument("members", help="the training pictures: a folder of PNG or JPEG files, whose folders are the "
-                      "classes, or an .npz file with `images` and `labels`")  # fmt: skip
+    line.add_argument("members", help="its training pictures: a folder, whose folders are the classes, or an .npz file")
     line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
     of_network(line.add_argument_group("the network").add_argument)
     of_pictures(line.add_argument_group("how it saw the pictures").add_argument)
@@ -89,45 +71,40 @@ def parser():
 def of_network(add):
     """Options that tell more of the network."""
     add("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
-    add("--model", metavar="MODULE:FUNCTION", help="a function of yours that builds the network, of any "
-        "kind, such as package.nets:resnet; its code is run, and the weights are loaded")  # fmt: skip
+    add("--model", metavar="MODULE:FUNCTION", help="your function that builds it, of any kind; its code is run")
     add("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
     add("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
-    add("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
-        "state in the network's file is read in any case")  # fmt: skip
+    add("--optimizer", metavar="FILE", help="its optimiser's state, where its own file does not hold that")
 
 
 def of_pictures(add):
     """Options on how its trainer showed the pictures."""
-    add("--mean", type=numbers, metavar="X", help="what was subtracted from pixels in [0, 1], a number "
-        "or one for each channel; else what the network's file holds as its normalize.mean and .std, "
-        "else 0 and 1")  # fmt: skip
-    add("--deviation", type=numbers, metavar="X", help="then divided by, in the same form")
+    add("--mean", nargs="+", type=float, metavar="X", help="subtracted from pixels in [0, 1], one number or one for"
+        " each channel; else what the network's file holds as normalize.mean and .std, or 0 and 1")  # fmt: skip
+    add("--deviation", nargs="+", type=float, metavar="X", help="then divided by, in the same form")
     add("--centred", action="store_true", help="the mean of the training pictures was subtracted, too")
     add("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
-    add("--shape", type=numbers, metavar="H W C", help="of the pictures that the network takes; C is 1 "
-        "or 3 channels")  # fmt: skip
-    add("--resize", choices=["crop", "squash"], default="crop", help="files of another size: cut to the "
-        "middle square, or squashed (%(default)s)")  # fmt: skip
-    add("--unturned", action="store_false", dest="turn", help="take pictures as files hold them, and not "
-        "turned as their cameras say (EXIF)")  # fmt: skip
-    add("--classes", nargs="+", default=(), metavar="NAME", help="names of the classes in the order of "
-        "the outputs, - for one without pictures (the alphabet's; numbers are outputs)")  # fmt: skip
+    add("--shape", nargs="+", type=int, metavar="N", help="height, width and channels (1 or 3) that it takes")
+    add("--resize", choices=["crop", "squash"], default="crop", help="files of another size are cut to the middle"
+        " square, or squashed (%(default)s)")  # fmt: skip
+    add("--unturned", action="store_false", dest="turn", help="do not turn pictures as their cameras say (EXIF)")
+    add("--classes", nargs="+", default=(), metavar="NAME", help="in the order of the outputs, - for one without"
+        " pictures (else the alphabet's; numbers are outputs)")  # fmt: skip
     add("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
 
 
 def of_audit(add):
     """Options on what is asked, and where the report goes."""
-    add("--out", default="audit", metavar="FOLDER", help="for report.html and report.json (%(default)s)")
-    add("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as "
-        "16, on random halves of all pictures, for two more tests of membership")  # fmt: skip
-    add("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains "
-        "such a network as yours was, and returns it; its code is run")  # fmt: skip
-    add("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto")
+    add("-o", "--out", default="report", metavar="FOLDER", help="for the report's two files (%(default)s)")
+    add("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as 16, on random"
+        " halves of all pictures, for two more tests of membership")  # fmt: skip
+    add("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains such a network"
+        " as yours was, and returns it; its code is run")  # fmt: skip
+    add("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto", help="it was trained by")
     add("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")
     add("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
-    add("--limit", type=float, default=600.0, help="seconds of a stage, beyond which it is left out")
+    add("--limit", type=float, default=600, help="seconds of a stage, beyond which it is left out (%(default)s)")
 
 
 def main(arguments=None):
@@ -136,13 +113,13 @@ def main(arguments=None):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        settings = vars(parser().parse_args(joined(sys.argv[1:] if arguments is None else arguments)))
+        settings = vars(parser().parse_args(arguments))
         folder = settings.pop("out")
         if not DATA.is_dir():
             raise InputError("The audit reads files of its repository: install it from a clone, by pip install -e .")
-        with room(folder):
-            report = audit(**settings)
-            path = report.save(folder)
+        check_room(folder)
+        report = audit(**settings)
+        path = report.save(folder)
         for warning in report.content["warnings"]:
             print(f"Note: {warning}", file=sys.stderr)
         print(f"{report.sentence}\n{path} ({FILES[0]} beside it)", flush=True)

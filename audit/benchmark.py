@@ -37,25 +37,6 @@ class Challenge(NamedTuple):
     mean: list  # one number per colour, taken off pixels in [0, 1]
 
 
-class Score(NamedTuple):
-    """How many of m training images an attack returned, and how many of as many held-out ones look as if it had."""
-
-    victim: str
-    attack: str
-    pictures: int  # that it returned
-    above: list  # training images with |NCC| above each of BARS
-    held_out: list  # held-out images above the same bars
-    auc: float  # the chance that a training image is more like what came back than a held-out one
-    p: float  # of an area this large if they could be exchanged
-
-    def row(self):
-        """The Score as texts by column, for a table of entries."""
-        cells = {"victim": self.victim, "attack": self.attack, "pictures": str(self.pictures)}
-        for bar, ours, theirs in zip(BARS, self.above, self.held_out):
-            cells |= {f"above_{bar}": str(ours), f"held_out_above_{bar}": str(theirs)}
-        return cells | {"auc": f"{self.auc:.3f}", "p": f"{self.p:.2g}"}
-
-
 def index(folder=FOLDER):
     """{victim: how it was trained, on which images, where its files are}; InputError if a folder holds none."""
     try:
@@ -64,10 +45,15 @@ def index(folder=FOLDER):
         raise InputError(f"{folder} has no index.json of victims: train them by tools/train_victims.py.") from error
 
 
+def entry_of(name, folder=FOLDER):
+    """What the index says of a victim's name."""
+    known = index(folder)
+    return known[choose("The victim", name, known)]
+
+
 def load(name, folder=FOLDER):
     """The Challenge of a victim's name."""
-    known = index(folder)
-    entry = known[choose("The victim", name, known)]
+    entry = entry_of(name, folder)
     recipe = Recipe(**entry["recipe"])._replace(hidden=tuple(entry["recipe"]["hidden"]))
     files, shape = [entry["file"], *filter(None, [entry["before"]])], tuple(entry["shape"])
     network, *start = (weights.read(Path(folder) / file, shape, "HWC").layers for file in files)
@@ -91,24 +77,27 @@ def digest(pixels):
 
 
 def evaluate(name, returned, attack="mine", folder=FOLDER):
-    """The Score of pictures returned (k, d) or (k, H, W, C), as the network saw them, in any size and either sign.
+    """The score of pictures returned (k, d) or (k, H, W, C), as the network saw them, in any size and either sign.
 
-    A network whose recipe is centred saw images without the mean of those that it was trained on.
+    A dict, a row of the table of entries: how many training images, and how many of as many held-out ones, are like
+    one of these above each of BARS; the chance `auc` that a training image is more like them than a held-out one, and
+    the p-value of an area this large if they could be exchanged. A network whose recipe is centred saw images without
+    the mean of those that it was trained on.
     """
-    known = index(folder)
-    entry = known[choose("The victim", name, known)]
+    entry = entry_of(name, folder)
     pixels, shape = torch.as_tensor(np.asarray(returned, dtype=float)), entry["shape"]
     if pixels.dim() < 2 or not len(pixels) or pixels[0].numel() != np.prod(shape) or not pixels.isfinite().all():
         raise InputError(f"Pictures have the shape {(*pixels.shape,)}: give finite ones of {tuple(shape)}.")
     returned = pixels.flatten(1)
     parts = [part - torch.tensor(entry["mean"], dtype=torch.float64).expand(*shape).flatten() for part in sides(entry)]
     own, both = (part.mean(0) * entry["recipe"]["centred"] for part in (parts[0], torch.cat(parts)))
-    parts, exchanged = ([part - mean for part in parts] for mean in (own, both))  # the area favours no side's mean
-    best = [match(part, returned) for part in parts]
-    above, held_out = ([one.above(bar) for bar in BARS] for one in best)
-    like = [match(part, returned, shape).either for part in exchanged]
+    found = {"victim": name, "attack": attack, "pictures": len(returned)}
+    ours, theirs = (match(part - own, returned) for part in parts)
+    for bar in BARS:
+        found |= {f"above_{bar}": ours.above(bar), f"held_out_above_{bar}": theirs.above(bar)}
+    like = [match(part - both, returned, shape).either for part in parts]  # the area favours no side's mean
     score = judge.scored(like, tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels")))
-    return Score(name, attack, len(returned), above, held_out, score.area.value, score.p)
+    return found | {"auc": round(score.area.value, 3), "p": float(f"{score.p:.2g}")}
 
 
 def entries(path=FOLDER / "entries.csv"):
@@ -117,14 +106,13 @@ def entries(path=FOLDER / "entries.csv"):
         return [*csv.DictReader(stream)]
 
 
-def enter(scores, path=FOLDER / "entries.csv"):
-    """Write Scores into the table of entries; those of the same victim and attack are replaced."""
-    rows = [*(entries(path) if Path(path).exists() else []), *(score.row() for score in scores)]
-    last = {(row["victim"], row["attack"]): row for row in rows}
+def enter(score, path=FOLDER / "entries.csv"):
+    """Write a score into the table of entries; one of the same victim and attack is replaced."""
+    rows = [*(entries(path) if Path(path).exists() else []), score]
     with Path(path).open("w", encoding="utf-8", newline="") as stream:
-        table = csv.DictWriter(stream, [*rows[0]], lineterminator="\n")
+        table = csv.DictWriter(stream, [*score], lineterminator="\n")
         table.writeheader()
-        table.writerows(last.values())
+        table.writerows({(row["victim"], row["attack"]): row for row in rows}.values())
 
 
 def main(arguments=None):
@@ -144,9 +132,9 @@ def main(arguments=None):
         print(error, file=sys.stderr)
         return 2
     if line.enter:
-        enter([score], path := Path(line.folder) / "entries.csv")
+        enter(score, path := Path(line.folder) / "entries.csv")
         print(f"entered into {path}")
-    print("\n".join(f"{name}: {value}" for name, value in score.row().items()))
+    print("\n".join(f"{name}: {value}" for name, value in score.items()))
     return 0
 
 

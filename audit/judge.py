@@ -13,7 +13,8 @@ from scipy.stats import chi2_contingency, fisher_exact
 from utils import null
 
 NEAR = 0.9  # |NCC| of a picture that came back almost exactly
-BACK = f"|NCC| above {NEAR:g}"  # how the Comparisons of such counts begin
+BACK = f"correlation above {NEAR:g}"  # how the Comparisons of such counts begin
+TELLING = 0.75  # area of membership that must lie above its 95 % interval before an audit may say that it found nothing
 DIFFERENT = 0.01  # level at which training and held-out pictures differ by themselves
 RATES = 0.01, 0.001  # of false positives
 
@@ -37,11 +38,11 @@ class Scored(NamedTuple):
     p: float  # of an area this large under exchange within classes
 
 
-def scored(sides, labels=(None, None), seed=0):
+def scored(sides, labels=(None, None)):
     """The Scored of two sides' values, (m,) and (n,), with labels of their classes where they are known."""
     training, held_out = sides
-    values = null.area(training.double(), held_out.double())
-    return Scored(training, held_out, values, p_value(training, held_out, labels, seed))
+    area = null.area(training.double(), held_out.double())
+    return Scored(training, held_out, area, p_value(training, held_out, labels))
 
 
 def p_value(training, held_out, labels=(None, None), seed=0):
@@ -64,10 +65,10 @@ def of_count(name, training, held_out):
 
 def holm(tests):
     """The Comparisons with p-values adjusted so that any of them errs at most as often as its level says."""
-    order, least, adjusted = sorted(range(len(tests)), key=lambda k: tests[k].p), 0.0, {}
-    for place, k in enumerate(order):
-        least = adjusted[k] = max(least, min(1.0, (len(tests) - place) * tests[k].p))
-    return [test._replace(adjusted=adjusted[k]) for k, test in enumerate(tests)]
+    p = np.array([test.p for test in tests])
+    order, adjusted = p.argsort(kind="stable"), np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(np.minimum(1, np.arange(len(p), 0, -1) * p[order]))
+    return [test._replace(adjusted=value) for test, value in zip(tests, adjusted.tolist())]
 
 
 def differences(sides, likeness, labels=(None, None)):
@@ -78,13 +79,12 @@ def differences(sides, likeness, labels=(None, None)):
     """
     scores = {"brightness": [x.mean(1) for x in sides], "contrast": [x.std(1) for x in sides]}
     tests = []
-    for name, (ours, theirs) in (scores | {"likeness to strangers": likeness}).items():
-        p = min(p_value(ours, theirs, labels), p_value(-ours, -theirs, labels))
-        tests.append(Comparison(name, null.area(ours.double(), theirs.double()).value, 0.5, min(1.0, 2 * p)))
+    for name, values in (scores | {"likeness to strangers": likeness}).items():
+        more, less = scored(values, labels), p_value(*(-part for part in values), labels=labels)
+        tests.append(Comparison(name, more.area.value, 0.5, min(1.0, 2 * more.p, 2 * less)))
     if labels[0] is not None:
-        counts = np.array([np.bincount(part, minlength=int(max(map(max, labels))) + 1) for part in labels])
-        counts = counts[:, counts.sum(0) > 0]
+        counts = np.stack([np.bincount(part, minlength=int(torch.cat(labels).max()) + 1) for part in labels])
+        counts = counts[:, counts.any(0)]
         p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
-        shares = (counts[:, 0] / counts.sum(1)).tolist()
-        tests.append(Comparison("share of the first class", shares[0], shares[1], p))
+        tests.append(Comparison("share of the first class", *(counts[:, 0] / counts.sum(1)).tolist(), p=p))
     return holm(tests)

@@ -21,7 +21,7 @@ MEND = "let it take pictures (n, C, H, W), labels (n,) and a seed, and return a 
 
 
 def planned(case, count, train=None):
-    """The Stages of so many reference networks for a stages.Case: none, or one, whose first network is trained here.
+    """The Stages of so many reference networks for a stages.Case: none, or one, whose first two are trained here.
 
     `train` is a function (pictures (n, C, H, W) as the network sees them, labels (n,), seed) -> a torch module or a
     function of a batch; or "MODULE:FUNCTION", whose code is run. InputError if there is nothing to train or to compare.
@@ -35,12 +35,14 @@ def planned(case, count, train=None):
         raise InputError(f"Reference networks need the {missing}, which are not known: leave --shadows away here.")
     if train is None and (case.module or not case.layers):
         raise InputError("Reference networks of this kind need a function that trains them: give --train.")
-    masks, started = halves(torch.cat(case.labels), count, case.seed), time.monotonic()
-    how = GUESS if train is None else f"the code of {named(train)}, which was run"
+    masks = halves(torch.cat(case.labels), count, case.seed)
     ask = partial(asked, case, train or own(case))
     first = ask(masks[0], 0)
-    run = partial(by_shadows, case, masks, ask, first, how)
-    return [stages.Stage(stages.BY_SHADOWS, count * (time.monotonic() - started), run)]
+    started = time.monotonic()  # after the first, whose time is not that of the others: libraries were loaded
+    begun = [first, ask(masks[1], 1)]
+    seconds = (count - 2) * (time.monotonic() - started)
+    how = GUESS if train is None else f"the code of {named(train)}, which was run"
+    return [stages.Stage(stages.BY_SHADOWS, seconds, partial(by_shadows, case, masks, ask, begun, how))]
 
 
 def named(train):
@@ -54,8 +56,8 @@ def halves(labels, count, seed):
     for _ in range(count // 2):
         order = torch.randperm(len(labels), generator=generator)
         order = order[labels[order].argsort(stable=True)]
-        masks.append(torch.zeros(len(labels), dtype=torch.bool).index_fill(0, order[::2], True))
-        masks.append(~masks[-1])
+        half = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, order[::2], True)
+        masks += [half, ~half]
     return torch.stack(masks)
 
 
@@ -72,11 +74,11 @@ def asked(case, train, mask, k):
                 raise TypeError(f"it returned a {type(network).__name__}")
             logits = weights.read(network, case.shape).logits
             found, expected = (of(x[:2]) for of in (logits, case.logits))
+            if found.shape != expected.shape or not found.isfinite().all():
+                raise ValueError("its outputs are NaN or of another number")
         except (Exception, SystemExit) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise InputError(f"{named(train)} trained no network ({reason}): {MEND}.") from error
-    if found.shape != expected.shape or not found.isfinite().all():
-        raise InputError(f"{named(train)} trained a network whose outputs are NaN or of another number: {MEND}.")
     return losses(case, logits, case.exchanged)
 
 
@@ -94,37 +96,35 @@ def own(case):
     values = losses(case, case.logits, case.sides).sort().values
     enough, outputs = values[: len(values) // 2].mean(), len(case.layers[-1].weight)  # whichever side that half is
 
-    def logits(layers, batch):
-        return networks.forward(layers, weights.flattened(batch, "HWC"))[1][-1]
-
     def adam(batch, labels, seed):
-        known = len(case.start) == len(case.layers)
-        start = case.start if known else networks.initial(case.recipe, batch[0].numel(), seed, outputs)
+        known, rows = len(case.start) == len(case.layers), weights.flattened(batch, "HWC")
+        start = case.start if known else networks.initial(case.recipe, rows.shape[1], seed, outputs)
         layers = networks.change(start, lambda part: part.float().requires_grad_())
-        step = torch.optim.Adam([part for layer in layers for part in layer if part is not None], RATE)
+        logits, step = weights.outputs(layers), torch.optim.Adam(filter(torch.is_tensor, sum(layers, ())), RATE)
         for _ in range(STEPS):
-            loss = stages.losses(case, logits(layers, batch), labels).mean()
+            loss = stages.losses(case, logits(rows), labels).mean()
             if loss <= enough:
                 break
             step.zero_grad()
             loss.backward()
             step.step()
-        return partial(logits, layers)
+        return lambda batch: logits(weights.flattened(batch, "HWC"))
 
     return adam
 
 
-def by_shadows(case, masks, ask, first, how):
+def by_shadows(case, masks, ask, begun, how):
     """Whether the network knows training pictures better than its reference networks do, more than held-out ones."""
     target = losses(case, case.logits, case.sides)
-    known = torch.stack([first, *(ask(mask, k + 1) for k, mask in enumerate(masks[1:]))])
-    scores = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
-    sizes = [*map(len, case.sides)]
-    found = {name: judge.scored(values.split(sizes), case.labels) for name, values in scores.items()}
-    comparisons = tuple(judge.of_area(f"likelihood ratio, {name}", score) for name, score in found.items())
-    sentence = f"{len(masks)} networks were trained, each on a random half of both sides' pictures, by {how}."
-    others = tuple((f"{stages.BY_SHADOWS}, {name}", score) for name, score in found.items())
-    return stages.Outcome(stages.BY_SHADOWS, "ran", sentence, comparisons=comparisons, others=others)
+    known = torch.stack([*begun, *(ask(masks[k], k) for k in range(len(begun), len(masks)))])
+    found = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
+    found = {name: judge.scored(values.split([*map(len, case.sides)]), case.labels) for name, values in found.items()}
+    return stages.Outcome(
+        stages.BY_SHADOWS, "ran",
+        f"{len(masks)} networks were trained, each on a random half of both sides' pictures, by {how}.",
+        comparisons=tuple(judge.of_area(f"likelihood ratio, {name}", score) for name, score in found.items()),
+        others=tuple((f"{stages.BY_SHADOWS}, {name}", score) for name, score in found.items()),
+    )  # fmt: skip
 
 
 def lira(target, known, masks):
