@@ -37,11 +37,15 @@ def own_shapes(folders):
         with contextlib.suppress(InputError):
             picture = opened(path, Counter())
             kinds[picture.size[::-1], coloured(picture)] += 1
+    if not kinds:
+        raise InputError(f"There is no picture that can be read in {folders[0]}: give PNG or JPEG files.")
     return [(*size, k) for (size, colour), _ in kinds.most_common(1) for k in ([3] if colour else [1, 3])]
 
 
 def files(folder):
     """The files in a folder, sorted, and those that are pictures by their names; none hidden. Links are followed."""
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}: give pictures as a folder, an .npz file or an array.")
     known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
     roots = [folder, *filter(Path.is_symlink, folder.glob("*"))]
     paths = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
@@ -114,8 +118,6 @@ def plain_labels(labels):
 
 def of_folder(folder, shape, what, skip, resize, turn):
     """The Pictures of a folder, sorted by name; folders in it that hold pictures are classes."""
-    if not folder.is_dir():
-        raise InputError(f"There is no folder {folder}: give the {what} as a folder, an .npz file or an array.")
     inside, paths = files(folder)
     classes = sum(path.parent != folder for path in paths)
     if 0 < classes < len(paths):

@@ -67,7 +67,6 @@ def check_room(folder):
 def not_asked(target, outcomes):
     """Sentences on what was not asked of a weights.Target, and why; nothing, if its loss and an attack were run."""
     sentences = [] if target.logits and (target.layers or target.module) else [*target.notes]
-    sentences += [target.guess] * bool(target.guess)
     for one in outcomes:
         if one.state == "skipped" or (one.name in (BY_LOSS, BY_SHADOWS, UNREAD) and one.state == "refused"):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")

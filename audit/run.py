@@ -124,43 +124,37 @@ def holds(network, key):
 
 
 def network_for(network, sources, shape, layout, key=None, model=None, activation="relu"):
-    """The weights.Target and the shape (H, W, C) of its pictures.
-
-    That is `shape`, (H, W) or with C, or that of arrays; or that of most files, if all of the network can be read with
-    it, or else square. InputError if two matrices take pictures, of this shape and that.
-    """
+    """The weights.Target and the shape (H, W, C) of its pictures: one of `shapes_of`, best if all can be read with it."""
     if model:
         built = modules.built(model, network, key)
         target, shape = network_for(built, sources, shape, layout, activation=activation)
         name = Path(network).name if isinstance(network, str | Path) else target.name
         notes = [*target.notes, f"The code of {model} was run to build the network."]
         return target._replace(name=name, notes=notes), shape
+    readings, refusal = [], None
+    for one in shapes_of(sources, shape):
+        try:
+            target = weights.read(network, one, layout, key, activation)
+            if target.logits:
+                outputs_of(target.logits, torch.zeros(1, math.prod(one)))
+            readings.append((target, one))
+        except InputError as error:
+            refusal = error
+    if not readings:
+        raise refusal
+    return min(readings, key=lambda reading: reading[0].logits is None)
+
+
+def shapes_of(sources, shape):
+    """The shapes (H, W, C) that pictures may have: `shape`, (H, W) or with C, or that of arrays, or of most files."""
     if shape and not (len(shape) in (2, 3) and all(one >= 1 and one % 1 == 0 for one in shape)):
         raise InputError(f"The shape is {shape}: give the height, the width, and 1 or 3 channels.")
     shape = tuple(map(int, shape or ()))
-    pixels = [pictures.batch(one)[0] for one in sources if not pictures.is_folder(one)]
-    sizes = {one.shape[1:] for one in pixels} | ({shape} if len(shape) == 3 else set())
+    sizes = {pictures.batch(one)[0].shape[1:] for one in sources if not pictures.is_folder(one)}
+    sizes |= {shape} if len(shape) == 3 else set()
     if len(sizes) > 1:
         raise InputError(f"Pictures have the sizes {sorted(sizes)}: give those of the network.")
-    for one in sizes:
-        return weights.read(network, one, layout, key, activation), one
-    readings, tried = [], [(*shape, k) for k in (1, 3)] if shape else [*pictures.own_shapes(sources), None]
-    for one in tried:
-        with contextlib.suppress(InputError):
-            target = weights.read(network, one, layout, key, activation)
-            if not target.layers:  # is it for such pictures?
-                outputs_of(target.logits, torch.zeros(1, math.prod(one)))
-            readings.append((target, one))
-    readings = readings or [(weights.read(network, tried[-1], layout, key, activation), tried[-1])]
-    readings = [one for one in readings if one[0].logits] or readings
-    shapes = [one or weights.square(target.layers[0].weight.shape[1]) for target, one in readings]
-    if readings[0][0].layers and len({*map(math.prod, shapes)}) > 1:
-        choices = " or ".join("×".join(map(str, one)) for one in shapes)
-        raise InputError(f"The network may take pictures of {choices}: say which by the shape (--shape H W C).")
-    (target, one), *_ = readings
-    size = "×".join(map(str, shapes[0]))
-    guess = f"No file is of {size}, and that was guessed from the network: give the shape of its pictures (--shape)."
-    return target if one else target._replace(guess=guess), shapes[0]
+    return [*sizes] or ([(*shape, k) for k in (1, 3)] if shape else pictures.own_shapes(sources))
 
 
 def state_for(network, optimizer, layers, shape, layout):

@@ -249,16 +249,6 @@ def test_a_key_names_no_part_of_a_network(key, said, sides):
         weights.read(states.get(key, GOOD), key=key)
 
 
-@pytest.mark.parametrize("shape", [None, (28, 28)])
-def test_nothing_found_in_pictures_of_a_size_that_was_guessed_is_no_all_clear(shape, sides, tmp_path):
-    grey = [(part[..., :1].repeat(3, -1), labels) for part, labels in sides]
-    folders = [saved(tmp_path / name, part) for name, part in zip(("in", "held"), grey)]
-    found = audit(torch_network(28**2).state_dict(), *folders, steps=1, shape=shape)
-    said = "No file is of 28×28×1, and that was guessed from the network: give the shape of its pictures (--shape)."
-    assert found.status == (report.FOUND_NOTHING if shape else report.NO_ANSWER)
-    assert checked(found)["finding"]["not_asked"] == ([] if shape else [said])
-
-
 @pytest.mark.parametrize("state, key, second", [
     (CHECKPOINT, "model", 0), (CHECKPOINT, "model_ema", 1), (PREFIXED, "model", 1), ({"x": PREFIXED}, "init", 0),
     (DEEP, "teacher", 1), (DEEP, "state.net", 0), (OWN, ".", 0), (OWN, "ema", 1),

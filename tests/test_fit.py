@@ -98,13 +98,6 @@ def test_pictures_are_of_the_shape_given_or_their_own(shape, found, tmp_path):
         assert network_for(network, [tmp_path], shape, "CHW")[1] == found
 
 
-def test_a_size_that_no_file_has_is_said_to_be_a_guess(tmp_path):
-    Image.new("L", (25, 40)).save(tmp_path / "a.png")
-    state = {"first.weight": torch.ones(5, 3072), "head.weight": torch.ones(5, 1000), "scale": torch.ones(5)}
-    target, shape = network_for(state, [tmp_path], None, "CHW")
-    assert shape == (32, 32, 3) and "No file is of 32×32×3, and that was guessed" in target.guess
-
-
 SEEN = {
     "as given": ({}, {}, ""),
     "a normalisation": ({"mean": 0.5, "deviation": 0.5}, {}, "--mean"),
