@@ -41,37 +41,28 @@ def words(network, before, vocabulary=None, key=None, embedding=None):
     A `key` names one of several networks in a file, and is used for `before` if that holds it; `embedding` is the name
     of a matrix that `attacks.text` does not know.
     """
-    after = state_of(network, key)
-    try:
-        start = state_of(before, key)
-    except InputError:
-        start = state_of(before, None)
-    bag = text.bag(*(matrix_of(one, embedding) for one in (start, after)))
+    start = matrix_of(before, weights.key_in(before, key), embedding)
+    bag = text.bag(start, matrix_of(network, key, embedding))
     tokens = bag.tokens.nonzero()[:, 0]
     if not len(tokens):
-        raise InputError(
-            "No row of the embedding moved: it was frozen, and these weights do not tell words in this way."
-        )
+        raise InputError("No row of the embedding moved: it was frozen, and in this way it tells no words.")
     names = names_of(vocabulary, len(bag.tokens)) if vocabulary else [*range(len(bag.tokens))]
     tokens = tokens[bag.score[tokens].argsort(descending=True)].tolist()
     return Words(tokens, [names[token] for token in tokens], len(bag.tokens), bag.alpha)
 
 
-def matrix_of(state, name):
-    """The embedding of a state dict: a matrix of this name, or else as `attacks.text` finds it."""
-    if name is None and text.table(state, text.EMBEDDINGS) is None or name is not None and name not in state:
-        matrices = [part for part, one in state.items() if one.dim() == 2]
-        known = "has one of the usual names" if name is None else f"is called {name}"
-        raise InputError(f"No matrix {known}: name the embedding (--embedding), of {weights.listed(matrices)}.")
-    return text.embedding(state) if name is None else state[name]
-
-
-def state_of(source, key):
-    """The {name: tensor} of a file or a state dict, checked; no code of a file is run."""
-    is_file = isinstance(source, str | Path)
-    name = Path(source).name if is_file else "a state dict"
-    state = weights.chosen(weights.tensors(source) if is_file else source, name, key)[1]
-    return {part: weights.checked(one, f"{name}: {part}") for part, one in state.items()}
+def matrix_of(source, key, embedding):
+    """The embedding of a file or a state dict: a matrix of this name, or else as `attacks.text` finds it."""
+    name, content = weights.opened(source, "a state dict")
+    _, state = weights.chosen(content, name, key)
+    state = {part: weights.checked(one, f"{name}: {part}") for part, one in state.items()}
+    if embedding in state:
+        return state[embedding]
+    if embedding is None and text.table(state, text.EMBEDDINGS) is not None:
+        return text.embedding(state)
+    called = f"is called {embedding}" if embedding else "has one of the usual names"
+    matrices = weights.listed(part for part, one in state.items() if one.dim() == 2)
+    raise InputError(f"No matrix of {name} {called}: name the embedding (--embedding), of {matrices}.")
 
 
 def names_of(path, count):

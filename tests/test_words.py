@@ -42,8 +42,8 @@ def test_an_embedding_of_another_name_can_be_named_and_a_key_is_for_the_files_th
 
 REFUSED = {
     "frozen": ((AFTER | {"tokens.weight": BEFORE["tokens.weight"]},), "No row of the embedding moved: it was frozen"),
-    "none": (({"body.weight": torch.ones(9, 9)},), "No matrix has one of the usual names: name the embedding"),
-    "misnamed": ((AFTER, BEFORE, "--embedding", "none"), "No matrix is called none"),
+    "none": (({"body.weight": torch.ones(9, 9)},), "No matrix of after.pt has one of the usual names: name the"),
+    "misnamed": ((AFTER, BEFORE, "--embedding", "none"), "No matrix of before.pt is called none"),
     "another": ((AFTER, {"tokens.weight": torch.ones(60, 8)}), "is another tokenizer"),
     "tied": ((AFTER | {"head.weight": AFTER["tokens.weight"]},), "tied to the head"),
     "words": ((AFTER, BEFORE, "--vocabulary", "none.json"), "none.json is no vocabulary"),
