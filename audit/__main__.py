@@ -90,7 +90,8 @@ def of_network(add):
     """Options that tell more of the network."""
     add("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
     add("--model", metavar="MODULE:FUNCTION", help="a function of yours that builds the network, of any "
-        "kind, such as package.nets:resnet; its code is run, and the weights are loaded")  # fmt: skip
+        "kind, such as package.nets:resnet or path/nets.py:resnet; its code is run, and the weights are "
+        "loaded")  # fmt: skip
     add("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
     add("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
     add("--optimizer", metavar="FILE", help="its optimiser's state, where that is a file of its own; a "
