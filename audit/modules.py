@@ -1,8 +1,9 @@
 """Modules of strangers: built by a function of the user's, whose code is run, and loaded with the weights of a file."""
 
 import copy
-import importlib.util
+import importlib
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -21,12 +22,9 @@ def function(spec):
     """
     place, _, name = spec.rpartition(":")
     sys.path[:] = dict.fromkeys([os.getcwd(), str(Path(place).parent.resolve()), *sys.path])
-    if not place.endswith(".py"):
-        return getattr(importlib.import_module(place), name)
-    found = importlib.util.spec_from_file_location(Path(place).stem, place)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return getattr(module, name)
+    if place.endswith(".py"):
+        return runpy.run_path(place)[name]
+    return getattr(importlib.import_module(place), name)
 
 
 def built(spec, network, key=None):
@@ -35,9 +33,8 @@ def built(spec, network, key=None):
         module = function(spec)()
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(
-            f"{spec} built no network ({reason}): give MODULE:FUNCTION, as found from here, or FILE.py:FUNCTION."
-        ) from error
+        mend = "give MODULE:FUNCTION, as found from here, or FILE.py:FUNCTION"
+        raise InputError(f"{spec} built no network ({reason}): {mend}.") from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"{spec} returned a {type(module).__name__}: let it return a torch.nn.Module.")
     return twin(module, network, key)

@@ -38,20 +38,19 @@ def read(sources, layers, shape, layout):
 
     InputError for a file that cannot be read.
     """
-    found, refusals = [], []
+    found = []
     for source in sources:
         name, content = weights.opened(source, "The dict")
         for where, state in states_in(content, name):
             try:
-                if not layers:
-                    raise InputError(f"It is a state of other layers, {LIKELY}.")
                 found.append(of_one(state, layers, shape, layout, where))
             except (InputError, AttributeError, KeyError, TypeError) as error:  # or a state of another make
-                refusals.append(f"{where}: {error if isinstance(error, InputError) else SPLIT}")
+                said = error if isinstance(error, InputError) else SPLIT
+                found.append(State(refusal=f"{where}: {said}", notes=(ADVICE,)))
     if sum(bool(one.entry) for one in found) > 1:
-        found, refusals = [], ["Two states hold a moment of the first layer's shape: give a file with one of them."]
-    best = max(found, key=lambda one: one.entry, default=State())
-    return best if best.entry or not refusals else State(refusal=refusals[0], notes=(ADVICE,))
+        two = "Two states hold a moment of the first layer's shape: give a file with one of them."
+        return State(refusal=two, notes=(ADVICE,))
+    return max(found, key=lambda one: (bool(one.entry), bool(one.refusal)), default=State())
 
 
 def states_in(content, where):
@@ -73,6 +72,8 @@ def holds(part):
 
 def of_one(state, layers, shape, layout, where):
     """The State in one optimiser's state; InputError, in a sentence, if it cannot be read, or holds nothing yet."""
+    if not layers:
+        raise InputError(f"It is a state of other layers, {LIKELY}.")
     groups, states = [[*one["params"]] for one in state["param_groups"]], state["state"]
     there = {name for one in states.values() for name, part in one.items() if holds(part)}
     if not states.keys() <= {name for group in groups for name in group}:
@@ -107,7 +108,8 @@ def first_of(moments, groups, layers, entry):
     if not moments:
         raise InputError(NO_STEP)
     if (key := place(shapes[0])) is None:
-        none = f"It does not tell which {entry} of {'×'.join(map(str, shapes[0]))} is the first layer's, or holds none"
-        raise InputError(f"{none} (was it frozen?): save the state of one group, neither flat nor in shards.")
+        size = "×".join(map(str, layers[0].weight.shape))
+        none = f"It does not tell which {entry} of {size} is the first layer's, or holds none (was it frozen?)"
+        raise InputError(f"{none}: save the state of one group, neither flat nor in shards.")
     after = next((two for group in groups for one, two in pairwise(group) if one == key), None)
     return key, after if sizes.get(after) == shapes[1] else place(shapes[1])

@@ -100,8 +100,8 @@ def of_state(state, source, shape, layout):
     state = {name: checked(part, f"{source}: {name}") for name, part in state.items()}
     normalisation, state = normalised(state), merged(state, source)
     names, rest = matrices(state, source, shape)
-    parts = ((state[name], state.get(bias_of(name, state))) for name in names)
-    first, *others = (Layer(*(part if part is None else part.double() for part in pair)) for pair in parts)
+    layers = (Layer(state[name], state.get(bias_of(name, state))) for name in names)
+    first, *others = networks.change(tuple(layers), torch.Tensor.double)
     if not first.weight.any():
         raise InputError(f"{source}: {names[0]} is zero everywhere: give a trained network.")
     shape = shape or square(first.weight.shape[1])
@@ -292,7 +292,7 @@ def matrices(state, source, shape):
     able = [name for name, (_, n) in many.items() if (n == math.prod(shape) if shape else square(n))]
     if not able:
         what = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
-        had = listed(size.values(), 4)
+        had = listed(size.values(), 4) or "none of real numbers"
         raise InputError(f"{source} has no matrix that takes {what}, but {had}: check the network and the pictures.")
     given, order = {n for n, _ in many.values()}, in_order(many, able)
     first = order[:1] or [name for name in able if many[name][1] not in given]

@@ -201,11 +201,6 @@ def test_arrays_of_numpy_are_a_state_dict_and_objects_and_code_are_not_read(tmp_
             weights.read(tmp_path / name)
 
 
-def test_indices_are_not_quantised_weights():
-    found = weights.read(GOOD | {"position_ids": torch.arange(9)[None]})
-    assert len(found.layers) == 1 and "as position_ids may come between" in found.notes[0]
-
-
 def test_a_part_of_a_network_and_a_network_in_the_way_are_never_cleared(sides):
     state, nameless = {f"net.{name}": part for name, part in fitted(sides).items()}, [pixels for pixels, _ in sides]
     assert audit(state, *sides, steps=1).status == report.FOUND_NOTHING
@@ -271,7 +266,7 @@ LEFT = {
     "batch norm": lambda state: state | {"1.running_mean": torch.ones(WIDTH)},
     "layer norm": lambda state: state | {"1.weight": torch.ones(WIDTH), "1.bias": torch.ones(WIDTH)},
     "a scale": lambda state: state | {"scale": torch.tensor(3.0)},
-    "a permutation": lambda state: state | {"order": torch.arange(3 * SIDE**2)},
+    "indices": lambda state: state | {"position_ids": torch.arange(9)[None]},
     "another bias": lambda state: state | {"0.bias": drawn(7)},
     "a branch": lambda state: state | {"head.weight": drawn(5, WIDTH)},
     "layers behind it of a square": lambda state: state | {"mu.weight": drawn(64, 60), "out.weight": drawn(9, 64)},

@@ -93,7 +93,7 @@ def test_a_module_is_built_by_the_users_code_and_said_so(files, capsys):
 def test_a_function_is_found_by_the_path_of_its_file_which_finds_what_is_beside_it(files):
     (files / "code").mkdir()
     (files / "nets.py").rename(files / "code" / "beside_it.py")
-    (files / "code" / "train-it.py").write_text("from beside_it import small, wide")
+    (files / "code" / "train-it.py").write_text("import beside_it\ndef small(): return beside_it.small()")
     for place in ("code", files / "code"):
         assert len(modules.function(f"{place}/train-it.py:small")()) == 7
     assert modules.built("code/train-it.py:small", "after.pt").training is False
@@ -104,6 +104,7 @@ WRONG = {
     "nets": "nets built no network (ValueError: Empty module name): give MODULE:FUNCTION",
     "none/nets.py:small": "none/nets.py:small built no network (FileNotFoundError: ",
     "nets:other": "nets:other built no network (AttributeError: ",
+    "nets.py:other": "nets.py:other built no network (KeyError: 'other'): give",
     "nets:raises": "nets:raises built no network (RuntimeError: no such GPU): give MODULE:FUNCTION",
     "nets:leaves": "nets:leaves built no network (SystemExit: 3)",
     "nets:number": "nets:number returned a int: let it return a torch.nn.Module.",
