@@ -71,7 +71,8 @@ def parser():
 def of_network(add):
     """Options that tell more of the network."""
     add("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
-    add("--model", metavar="MODULE:FUNCTION", help="your function that builds it, of any kind; its code is run")
+    add("--model", metavar="MODULE:FUNCTION", help="your function that builds it, of any kind, such as nets:resnet or"
+        " path/nets.py:resnet; its code is run")  # fmt: skip
     add("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
     add("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
     add("--optimizer", metavar="FILE", help="its optimiser's state, where its own file does not hold that")

@@ -3,7 +3,9 @@
 import copy
 import importlib
 import os
+import runpy
 import sys
+from pathlib import Path
 
 import torch
 
@@ -14,19 +16,25 @@ PREFIXES = "module.", "_orig_mod.", "model."  # of wrappers
 
 
 def function(spec):
-    """The user's function MODULE:FUNCTION, as found from the folder in which Python runs."""
-    name, _, function = spec.partition(":")
-    sys.path[:] = dict.fromkeys([os.getcwd(), *sys.path])
-    return getattr(importlib.import_module(name), function)
+    """The user's function MODULE:FUNCTION, as found from the folder in which Python runs, or path/to/file.py:FUNCTION.
+
+    What a file imports is found beside it, too.
+    """
+    place, _, name = spec.rpartition(":")
+    sys.path[:] = dict.fromkeys([os.getcwd(), str(Path(place).parent.resolve()), *sys.path])
+    if place.endswith(".py"):
+        return runpy.run_path(place)[name]
+    return getattr(importlib.import_module(place), name)
 
 
 def built(spec, network, key=None):
-    """The module that a function MODULE:FUNCTION returns, with the weights that `twin` takes; InputError if not."""
+    """The module that the user's `function` returns, with the weights that `twin` takes; InputError if not."""
     try:
         module = function(spec)()
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{spec} built no network ({reason}): give MODULE:FUNCTION, as found from here.") from error
+        mend = "give MODULE:FUNCTION, as found from here, or FILE.py:FUNCTION"
+        raise InputError(f"{spec} built no network ({reason}): {mend}.") from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"{spec} returned a {type(module).__name__}: let it return a torch.nn.Module.")
     return twin(module, network, key)

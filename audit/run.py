@@ -98,7 +98,7 @@ def start_for(target, before, shape, layout, key):
     """The Layers and the module from before the training, and notes; no Layers if unknown, or the first was frozen."""
     if before is None:
         return (), None, []
-    key, module = key if holds(before, key) else None, target.module and target.module.module
+    key, module = weights.key_in(before, key), target.module and target.module.module
     twin = modules.twin(module, before, key) if module else None
     start = weights.read(before, shape, layout, key).layers if target.layers or not twin else ()
     if not (start and target.layers or twin):
@@ -114,13 +114,6 @@ def start_for(target, before, shape, layout, key):
     weights_of = torch.stack([one[0].weight.flatten() for one in (target.layers, start)])
     alike = weights_of.corrcoef()[0, 1].abs() * weights_of.shape[1] ** 0.5 > RELATED
     return start, twin, [] if alike else [STRANGE]
-
-
-def holds(network, key):
-    """Whether a `key` names one of the networks in what a network is read from."""
-    with contextlib.suppress(InputError):
-        return bool(weights.chosen(weights.tensors(network) if isinstance(network, str | Path) else network, "", key))
-    return False
 
 
 def network_for(network, sources, shape, layout, key=None, model=None, activation="relu"):
@@ -306,5 +299,6 @@ def doubt_of(outcomes, better, case, names):
     of_chance = ", no more than chance does" * chance
     return (
         f"The network classifies only {accuracy:.0%} of the training pictures correctly{of_chance}: it was not"
-        " trained to the end, or its normalisation, its activation or the order of its classes is another one."
+        " trained to the end, or is a part of another one, or its normalisation, its activation or the order of its"
+        " classes is another one."
     ), chance

@@ -5,6 +5,7 @@ A state numbers parameters as the network or its groups order them, without name
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -15,9 +16,8 @@ from utils.attacks.contract import Checkpoint
 from utils.errors import InputError
 from utils.networks import Layer
 
-MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients, unless one of the others stands beside them
-OTHERS = {"state1": "an 8-bit state, as bitsandbytes saves it", "exp_avg_sq_row": "a factored state, as of Adafactor",
-          "row_var": "a factored state, as of Adafactor", "square_avg": "a sum of scaled gradients"}  # fmt: skip
+MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients
+SQUARES = "exp_avg_sq", "max_exp_avg_sq", "exp_inf"  # beside which these are; beside others they may be something else
 LIKELY = "which is not read here, and in all likelihood tells of the pictures, too: do not publish it"
 SPLIT = "The state is in shards, or not that of its parameter groups: gather it in one file, by optimizer.state_dict()."
 ADVICE = ("Publish the weights without the optimiser's state (Lightning: save_weights_only=True; Hugging Face: "
@@ -38,28 +38,27 @@ def read(sources, layers, shape, layout):
 
     InputError for a file that cannot be read.
     """
-    found, refusals = [], []
+    found = []
     for source in sources:
         name, content = weights.opened(source, "The dict")
         for where, state in states_in(content, name):
             try:
-                if not layers:
-                    raise InputError(f"It is a state of other layers, {LIKELY}.")
                 found.append(of_one(state, layers, shape, layout, where))
             except (InputError, AttributeError, KeyError, TypeError) as error:  # or a state of another make
-                refusals.append(f"{where}: {error if isinstance(error, InputError) else SPLIT}")
+                said = error if isinstance(error, InputError) else SPLIT
+                found.append(State(refusal=f"{where}: {said}", notes=(ADVICE,)))
     if sum(bool(one.entry) for one in found) > 1:
-        found, refusals = [], ["Two states hold a moment of the first layer's shape: give a file with one of them."]
-    best = max(found, key=lambda one: one.entry, default=State())
-    return best if best.entry or not refusals else State(refusal=refusals[0], notes=(ADVICE,))
+        two = "Two states hold a moment of the first layer's shape: give a file with one of them."
+        return State(refusal=two, notes=(ADVICE,))
+    return max(found, key=lambda one: (bool(one.entry), bool(one.refusal)), default=State())
 
 
 def states_in(content, where):
     """Pairs (where, it) of what has parameter groups, or else is called an optimiser's and holds tensors."""
-    if not isinstance(content, Mapping | list | tuple) or "param_groups" in content:
+    content = dict(enumerate(content)) if isinstance(content, list | tuple) else content
+    if not isinstance(content, Mapping) or "param_groups" in content:
         return [(where, content)] if isinstance(content, Mapping) else []
-    parts = content.items() if isinstance(content, Mapping) else enumerate(content)
-    found = [pair for key, part in parts for pair in states_in(part, f"{where}, {key}")]
+    found = [pair for key, part in content.items() for pair in states_in(part, f"{where}, {key}")]
     called = re.search("optimi[sz]er", where.partition(", ")[2].lower())
     return found or [(where, content)] * bool(called and holds(content))
 
@@ -73,13 +72,15 @@ def holds(part):
 
 def of_one(state, layers, shape, layout, where):
     """The State in one optimiser's state; InputError, in a sentence, if it cannot be read, or holds nothing yet."""
+    if not layers:
+        raise InputError(f"It is a state of other layers, {LIKELY}.")
     groups, states = [[*one["params"]] for one in state["param_groups"]], state["state"]
     there = {name for one in states.values() for name, part in one.items() if holds(part)}
     if not states.keys() <= {name for group in groups for name in group}:
         raise InputError(SPLIT)
-    (entry, *_) = [name for name in MOMENTS if name in there] or [""]
-    if (others := [said for name, said in OTHERS.items() if name in there]) or (there and not entry):
-        raise InputError(f"It holds {(others or [', '.join(sorted(there))])[0]}, {LIKELY}.")
+    entry = next((name for name in MOMENTS if name in there), "")
+    if (others := there - {*MOMENTS, *SQUARES}) or (there and not entry):
+        raise InputError(f"It holds {', '.join(sorted(others or there))}, {LIKELY}.")
     if groups and not there and all(one.get("momentum") == 0 for one in state["param_groups"]):
         return State(notes=(f"{where}: SGD without momentum keeps no gradient.",))
     moments = {key: one[entry] for key, one in states.items() if torch.is_tensor(one.get(entry))}
@@ -89,9 +90,7 @@ def of_one(state, layers, shape, layout, where):
     if not first.weight.any():
         raise InputError(NO_STEP)
     network = (layers[0]._replace(bias=None), *layers[1:]) if bias is None else layers
-    untold = bias is None and layers[0].bias is not None
-    said = [f"{where}: Which {entry} is that of the first biases cannot be told: none was used."] * untold
-    return State(entry, Checkpoint(network, (first,)), notes=(ADVICE, *said))
+    return State(entry, Checkpoint(network, (first,)), notes=(ADVICE,))
 
 
 def first_of(moments, groups, layers, entry):
@@ -100,16 +99,17 @@ def first_of(moments, groups, layers, entry):
     A group keeps the order of the network: the first one is known where all of a shape stand in one group.
     """
     sizes = {key: tuple(part.shape) for key, part in moments.items()}
-    (shape, biases), *_ = shapes = [tuple(part if part is None else (*part.shape,) for part in one) for one in layers]
+    shapes = [part if part is None else tuple(part.shape) for layer in layers for part in layer]
 
     def place(shape):
         there = [some for group in groups if (some := [key for key in group if sizes.get(key) == shape])]
-        return there[0][0] if len(there) == 1 and len(there[0]) == sum(shapes, ()).count(shape) else None
+        return there[0][0] if len(there) == 1 and len(there[0]) == shapes.count(shape) else None
 
-    if (key := place(shape)) is None:
-        first = "×".join(map(str, layers[0].weight.shape))
-        several = f"Its groups do not tell which {entry} of {first} is the first layer's: save one group."
-        none = f"No {entry} has the first layer's shape {first} (was it frozen?): give its own, not flat or in shards."
-        raise InputError(NO_STEP if not moments else several if shape in sizes.values() else none)
-    after = next((two for group in groups for one, two in zip(group, group[1:]) if one == key), None)
-    return key, after if sizes.get(after) == biases else place(biases)
+    if not moments:
+        raise InputError(NO_STEP)
+    if (key := place(shapes[0])) is None:
+        size = "×".join(map(str, layers[0].weight.shape))
+        none = f"It does not tell which {entry} of {size} is the first layer's, or holds none (was it frozen?)"
+        raise InputError(f"{none}: save the state of one group, neither flat nor in shards.")
+    after = next((two for group in groups for one, two in pairwise(group) if one == key), None)
+    return key, after if sizes.get(after) == shapes[1] else place(shapes[1])

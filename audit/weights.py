@@ -1,12 +1,11 @@
 """Networks of strangers: weights of a file, a state dict or a module, under whatever names; no code in them is run."""
 
+import contextlib
 import copy
 import math
-import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from itertools import pairwise, permutations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,29 +24,12 @@ NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"),
            *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?"))]  # fmt: skip
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
 PART = re.compile(rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])")
-SHARD = re.compile(r"-\d+-of-\d+\.\w+$|(model|optim)_states\.pt$|\.distcp$")
-KINDS = {
-    "a recurrent network": r"lstm|(^|[._])(bi)?(gru|rnn)\d*([._]|$)|_[ih]h(_|$)",
-    "attention": "attn|attention",
-    "an embedding": r"embeddings?(\.weight)?$",
-}  # by parts of names, of what takes no pictures
-FORMATS = {
-    rb"\x89HDF": "HDF5, as Keras writes", rb"....TFL3": "TensorFlow Lite", rb"\x08[\x03-\x20][\x12\x3a\x42]": "ONNX",
-    rb"\x93NUMPY": "an array of numpy without names", rb"\x80[\x03-\x05]": "a pickle",
-}  # fmt: skip
-CODE = "which takes code to read, and none is run"
-UNREAD = {  # by what torch and numpy say
-    "TorchScript": "is TorchScript, which holds code: save the state_dict() of what torch.jit.load makes of it",
-    "operand 149": "was pickled by protocol 4 or later, which is not read: call torch.save without pickle_protocol",
-    "allow_pickle": f"holds an object, {CODE}: save arrays of numbers alone",
-    "": "is not a whole file of torch, of safetensors or of numpy (.npz): save the network's state_dict()",
-}
-SORTABLE = 7  # matrices, up to which every order of them is looked at
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
 ACTIVATIONS = {  # of its layers, by name
     name: getattr(functional, name) for name in ("relu", "leaky_relu", "gelu", "silu", "tanh", "sigmoid")
 }
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
+BUILD = "name the function that builds the network (--model)"
 
 
 class Whole(NamedTuple):
@@ -92,20 +74,20 @@ def read(network, shape=None, layout="CHW", key=None, activation="relu"):
     ACTIVATIONS than ReLUs between the layers, the Target has the first layer and the outputs. InputError if nothing can
     be read.
     """
-    if key is not None and not isinstance(network, str | Path | Mapping):
-        raise InputError("A key names one of several networks in a file or a state dict: leave it away here.")
-    if activation != "relu" and callable(network):
-        raise InputError("An activation is that of a file's layers, and this network has its own: leave it away here.")
+    if callable(network) and (key is not None or activation != "relu"):
+        raise InputError("A key and an activation are those of a file or a state dict: leave them away here.")
     if isinstance(network, torch.nn.Module):
         return of_module(network, shape, layout)
     if callable(network):
         note = "The network is a function: only its outputs were looked at."
         return Target(getattr(network, "__name__", "a function"), (), of_function(network, taking(shape)), [note])
     (name, state), note, normalisation = opened(network, "a state dict"), "", None
-    if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
+    if key is None and isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
         layers = networks.change(tuple(state), lambda part: part.cpu().double())
     else:
-        name, layers, note, normalisation = of_state(state, name, shape, layout, key)
+        path, state = chosen(state, name, key)
+        layers, note, normalisation = of_state(state, name, shape, choose("The layout", layout, ("CHW", "HWC")))
+        name = f"{path} of {name}" if path else name
     if note:
         return Target(name, layers, None, [note], normalisation)
     notes = [f"As the activation is {activation}, the first layer and the outputs were used."]
@@ -113,18 +95,21 @@ def read(network, shape=None, layout="CHW", key=None, activation="relu"):
     return Target(name, used, outputs(layers, activation), notes, normalisation, all_layers=layers)
 
 
-def of_state(state, name, shape, layout, key):
-    """What to call a network in a checkpoint, its Layers, "" or why the first alone was read, and its normalisation."""
-    path, parts = chosen(state, name, key)
-    if reason := beside(path, networks_in(state)) if key is not None else "":
-        mend = "name the function that builds the whole (--model), or save its state_dict() alone if it is one"
-        raise InputError(f"{name}: {path.strip('.') or key} may be a part of a network, as {reason}: {mend}.")
-    parts, normalisation = normalised({part: checked(one, f"{name}: {part}") for part, one in parts.items()})
-    layers, note = layers_of(whole(parts, name), name, shape)
-    shape = shape or square(layers[0].weight.shape[1])
-    columns = flattened(batched(layers[0].weight, shape, choose("The layout", layout, ("CHW", "HWC"))), "HWC")
-    layers = layers[0]._replace(weight=columns), *layers[1:]
-    return f"{path.strip('.')} of {name}" if path else name, layers, note, normalisation
+def of_state(state, source, shape, layout):
+    """The Layers of named tensors, "" or why the first alone was read, and the normalisation among them, or None."""
+    state = {name: checked(part, f"{source}: {name}") for name, part in state.items()}
+    normalisation, state = normalised(state), merged(state, source)
+    names, rest = matrices(state, source, shape)
+    layers = (Layer(state[name], state.get(bias_of(name, state))) for name in names)
+    first, *others = networks.change(tuple(layers), torch.Tensor.double)
+    if not first.weight.any():
+        raise InputError(f"{source}: {names[0]} is zero everywhere: give a trained network.")
+    shape = shape or square(first.weight.shape[1])
+    first = first._replace(weight=flattened(batched(first.weight, shape, layout), "HWC"))
+    if not rest:
+        return (first, *others), "", normalisation
+    note = f"Only {names[0]} of {source} was read, and its outputs are not known, as {listed(rest)} may come between"
+    return (first,), f"{note}: {BUILD}.", normalisation
 
 
 def of_function(function, takes):
@@ -192,8 +177,6 @@ def tensors(path):
     path = Path(path)
     if not path.is_file():
         raise InputError(f"There is no file {path}: check its path.")
-    if SHARD.search(path.name) or path.name.endswith(".index.json"):
-        raise InputError(f"{path} is a part of a sharded network or state: save it whole, in one file.")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -203,22 +186,10 @@ def tensors(path):
         with warnings.catch_warnings(action="ignore"), safe_globals(NUMBERS):  # of layouts that `checked` refuses
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise InputError(f"{path} {unread(path, str(error))}.") from error
-
-
-def unread(path, reason):
-    """Why torch, numpy or safetensors did not read a file, from the `reason` they gave: the rest of a sentence."""
-    if path.suffix == ".safetensors":
-        return "is not a file of safetensors: save the network's state_dict()"
-    with path.open("rb") as file:
-        start = file.read(8)
-    if kind := next((kind for first, kind in FORMATS.items() if re.match(first, start, re.DOTALL)), ""):
-        mend = "give the network as a Python function, or its weights by name, outputs × inputs, in an .npz file"
-        return f"is {kind}, which is not read here: {mend}"
-    if kind := re.search(r"GLOBAL ([\w.]+)", reason):
-        what = re.sub("numpy.*_reconstruct", "numpy.ndarray", kind[1])
-        return f"holds an object ({what}), {CODE}: save the state_dict() alone"
-    return next(sentence for said, sentence in UNREAD.items() if said in reason)
+        object = re.search(r"GLOBAL ([\w.]+)", str(error))
+        why = f"holds an object ({object[1]}), which takes code to read" if object else "is no file of weights alone"
+        way = "by torch.save without pickle_protocol or by safetensors, or its arrays by numpy.savez (.npz)"
+        raise InputError(f"{path} {why}, and no code is run: save a state_dict() {way}.") from error
 
 
 def chosen(state, source, key=None):
@@ -230,61 +201,46 @@ def chosen(state, source, key=None):
         kind = type(state).__name__
         raise InputError(f"{source} holds a {kind}, not named weights: save the network's state_dict().")
     inside = networks_in(state)
-    parts = inside or {"": named(state)}
-    flat = {f"{path}.{name}": part for path, of in parts.items() for name, part in of.items()}
+    flat = {f"{path}.{name}".lstrip("."): part for path, of in inside.items() for name, part in of.items()}
     if not flat:
-        raise InputError(f"{source} holds no tensor: save the network's state_dict().")
-    if kernel := next((name for name, part in flat.items() if re.search(r"(^|[./])kernel$", name)), ""):
+        raise InputError(f"{source} holds no matrix of weights: save the network's state_dict().")
+    if kernel := next((name for name in flat if re.search(r"(^|[./])kernel$", name)), ""):
         mend = "give their transposes as weights, such as Dense_0.weight and Dense_0.bias, and the layout HWC"
-        raise InputError(f"{source} holds {kernel.lstrip('.')}, as Flax and Keras save networks: {mend}.")
-    if key is None and len(inside) > 1:
-        choices = ", ".join(path or "the file's own: ." for path in inside)
+        raise InputError(f"{source} holds {kernel}, as Flax and Keras save networks: {mend}.")
+    (path, alone), *others = inside.items()
+    places = listed(one or "." for one in inside)
+    if others and key is None:
         mend = "name one by --key, or save the state_dict() of one alone"
-        raise InputError(f"{source} holds {len(inside)} networks ({choices}): {mend}.")
-    if key is None:
-        return next(iter(parts.items()))
-    (path, alone), *others = parts.items()
-    for place in (key.strip("."), f"{path}.{key.strip('.')}"):  # of names, or of those of one alone
-        if place in parts:
-            return place, parts[place]
+        raise InputError(f"{source} holds {len(inside)} networks ({places}): {mend}.")
+    if key is None or key.strip(".") == path:
+        return path, alone
+    for place in (key, f"{path}.{key}"):  # of names, or of those of one alone
         if found := {name[len(place) + 1 :]: part for name, part in flat.items() if name.startswith(f"{place}.")}:
             return place, found
-    words = dict.fromkeys(name.split(".")[0] for name in alone if "." in name)
-    keys = [one or "." for one in (inside if others else words) if others or not beside(f"{path}.{one}", parts)]
-    mend = f"give one of {listed(keys)} as the key" if keys else "it holds one, so leave the key away"
-    raise InputError(f"{source} holds no network {key}: {mend}.")
+    begin = listed(dict.fromkeys(name.split(".")[0] for name in (flat if others else alone)))
+    raise InputError(f"{source} holds no network {key}, as its names begin with {begin}: give another key, or none.")
 
 
-def beside(place, inside):
-    """Why what is at a place in networks {path: {name: tensor}} may be no whole one, by what is beside it; "" if not.
-
-    That takes another number of values, or gives as many as the place takes, so that either may feed the other.
-    """
-    flat = {f"{path}.{name}": part.shape for path, of in inside.items() for name, part in of.items() if part.dim() > 1}
-    words, groups = place.split("."), {}
-    for name in ordered(flat):
-        common = len(os.path.commonprefix([words, name.split(".")]))
-        groups.setdefault(tuple(name.split(".")[: common + 1] if common < len(words) else ()), []).append(name)
-    if () not in groups:
-        return "it holds no matrix"
-    takes, apart = flat[groups.pop(())[0]][1], any(f"{path}.".startswith(f"{place}.") for path in inside)
-    for first, last in ((some[0], some[-1]) for some in groups.values()):
-        if flat[first][1] != takes:
-            return f"{first.strip('.')} beside it takes {flat[first][1]} values, and it takes {takes}"
-        if not apart and flat[last][0] == takes:
-            return f"{last.strip('.')} beside it gives the {takes} values that it takes"
-    return ""
+def key_in(network, key):
+    """A `key` if it names one of the networks in what a network is read from, else None: that may hold one alone."""
+    if key is not None:
+        with contextlib.suppress(InputError):
+            name, content = opened(network, "")
+            chosen(content, name, key)
+            return key
+    return None
 
 
-def ordered(names):
-    """Names in their order, or by the numbers in them, layers.10 behind layers.9, if sorted as safetensors are."""
-    names = [*names]
-    return sorted(names, key=by_number) if names == sorted(names) else names
-
-
-def by_number(name):
-    """What sorts names by the numbers in them."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+def networks_in(state, path=""):
+    """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: {name: tensor}}."""
+    if "param_groups" in state:
+        return {}
+    own = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
+    inside = {path: own} if any(part.dim() > 1 and part.numel() > 3 for part in own.values()) else {}
+    for key, part in state.items():
+        if isinstance(part, Mapping):
+            inside |= networks_in(part, f"{path}.{key}" if path else str(key))
+    return inside
 
 
 def listed(names, most=6):
@@ -294,140 +250,88 @@ def listed(names, most=6):
 
 
 def normalised(state):
-    """The tensors of a state dict but for the mean and deviation of pixels, such as normalize.mean; and these or None.
-
-    Both are a number, or one for each channel.
-    """
-    for name, mean in state.items():
-        for other in {re.sub("mean$", word, name) for word in ("std", "deviation")} & state.keys() - {name}:
-            if mean.numel() in (1, 3) and state[other].shape == mean.shape:
-                rest = {one: part for one, part in state.items() if one not in (name, other)}
-                return rest, (mean.double().flatten(), state[other].double().flatten())
-    return state, None
+    """Take the mean and deviation of pixels, such as normalize.mean, from a state dict: both (1,) or (C,), or None."""
+    for name, other in [(name, re.sub("mean$", word, name)) for name in state for word in ("std", "deviation")]:
+        mean, deviation = state[name], state.get(other)
+        if name != other and deviation is not None and mean.numel() in (1, 3) and deviation.shape == mean.shape:
+            return tuple(state.pop(one).double().flatten() for one in (name, other))
+    return None
 
 
-def networks_in(state, path=""):
-    """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: {name: tensor}}."""
-    if "param_groups" in state:
-        return {}
-    own = named(state)
-    sizes = [part.numel() for part in own.values() if part.dim() > 1]
-    inside = {path: own} if max(sizes, default=0) > 3 else {}
-    for key, part in state.items():
-        if isinstance(part, Mapping):
-            inside |= networks_in(part, f"{path}.{key}" if path else str(key))
-    return inside
-
-
-def named(state):
-    """The tensors of a dict by their names."""
-    return {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
-
-
-def whole(state, source):
+def merged(state, source):
     """The tensors of a state dict, with pruned weights times their masks; InputError for others that are in parts."""
     pruned = {name[:-5] for name in state if name.endswith("_mask") and f"{name[:-5]}_orig" in state}
-    merged = {name[:-5] if name[:-5] in pruned else name: part for name, part in state.items()}
-    merged |= {name: state[f"{name}_orig"] * state[f"{name}_mask"] for name in pruned}
-    if parts := [name for name in merged if PART.search(name)]:
+    found = {name[:-5] if name[:-5] in pruned else name: part for name, part in state.items()}
+    found |= {name: state[f"{name}_orig"] * state[f"{name}_mask"] for name in pruned}
+    if parts := [name for name in found if PART.search(name)]:
         mend = "merge it (peft: merge_and_unload; torch: remove_parametrizations), and save the state_dict()"
         raise InputError(f"{source}: {parts[0]} is a part of a weight that the network puts together: {mend}.")
-    return merged
+    return found
 
 
 def checked(part, name):
     """A tensor; InputError if it is of a kind that holds no plain weights."""
-    if part.is_meta:
-        raise InputError(f"{name} has a shape and no numbers: save the network's state_dict() after it was loaded.")
-    kinds = {"sparse": part.layout != torch.strided, "quantised": part.is_quantized, "complex": part.is_complex()}
-    if kind := next((kind for kind, holds in kinds.items() if holds), ""):
-        raise InputError(f"{name} is {kind}: save it as dense real numbers, in float32.")
+    kinds = part.is_meta, part.layout != torch.strided, part.is_quantized, part.is_complex()
+    if any(kinds) or (part.dtype in (torch.int8, torch.uint8) and part.dim() > 1):
+        kind = f"{part.dtype}, {part.layout}, on {part.device}".replace("torch.", "")
+        raise InputError(f"{name} holds no dense real numbers ({kind}): save the state_dict() on the CPU, in float32.")
     if part.is_floating_point() and not part.isfinite().all():
         raise InputError(f"{name} holds values that are NaN or infinite: give a network that was trained to an end.")
-    if part.dtype in (torch.int8, torch.uint8) and part.dim() > 1:
-        raise InputError(f"{name} holds whole numbers ({part.dtype}), as quantised weights are: save it in float32.")
     return part
 
 
-def layers_of(state, source, shape):
-    """The Layers of named tensors, and "" or why only the first one could be read: weights are matrices, in order."""
-    many = {name: part.double() for name, part in state.items() if part.dim() > 1 and part.is_floating_point()}
-    if not many:
-        raise InputError(f"{source} has no matrix of weights: save the state_dict() of a fully connected network.")
-    read = "these attacks read fully connected layers: name the function that builds the network (--model)"
-    for name, part in many.items():
-        if part.dim() > 2:
-            what = f"{name} of {'×'.join(map(str, part.shape))}"
-            what = f"a convolution, {what}" if name.endswith("weight") and part.dim() < 6 else f"{what}, no matrix"
-            raise InputError(f"{source} has {what}, and {read}.")
-        for kind, words in KINDS.items():
-            if re.search(words, name.lower()):
-                raise InputError(f"{source} has {name}, which by its name belongs to {kind}, and {read}.")
-    order, chain = in_order(many, source, shape)
-    if not many[order[0]].any():
-        raise InputError(f"{source}: {order[0]} is zero everywhere: give a trained network.")
-    siblings, layers = {name: bias_of(name, state) for name in order}, []
-    for name, sibling in siblings.items():
-        bias = state.get(sibling)
-        if bias is not None and bias.shape != many[name].shape[:1]:
-            gives = f"{name} gives {len(many[name])} values"
-            raise InputError(f"{source}: {gives}, and its bias has the shape {tuple(bias.shape)}.")
-        layers.append(Layer(many[name], None if bias is None else bias.double()))
-    used = {*siblings, *siblings.values()}
+def matrices(state, source, shape):
+    """The names of the weights of fully connected layers, from the first one on, and of what else there is.
+
+    Of several that follow each other in no order, or in more than one, it is the first alone. InputError without one.
+    """
+    many = {name: part.shape for name, part in state.items() if part.dim() > 1 and part.is_floating_point()}
+    size = {name: f"{name} of {'×'.join(map(str, of))}" for name, of in many.items()}
+    if other := next((name for name, of in many.items() if len(of) > 2), ""):
+        raise InputError(f"{source} has {size[other]}, and of files only matrices are read: {BUILD}.")
+    able = [name for name, (_, n) in many.items() if (n == math.prod(shape) if shape else square(n))]
+    if not able:
+        what = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
+        had = listed(size.values(), 4) or "none of real numbers"
+        raise InputError(f"{source} has no matrix that takes {what}, but {had}: check the network and the pictures.")
+    given, order = {n for n, _ in many.values()}, in_order(many, able)
+    first = order[:1] or [name for name in able if many[name][1] not in given]
+    if len(first) != 1:
+        said = f"{source} does not tell which of {listed(first or able, 4)} takes the pictures"
+        raise InputError(f"{said}: name the network by --key, if its names begin as no others do, or {BUILD}.")
+    used = {one for name in order or first for one in (name, bias_of(name, state))}
     rest = [name for name, part in state.items() if name not in used and (part.is_floating_point() or part.dim())]
-    if chain and not rest:
-        return tuple(layers), ""
-    why = f"{listed(rest)} {'are no parts' if rest[1:] else 'is no part'} of a fully connected layer" if rest else ""
-    why = why or "the shapes behind it do not follow"
-    return (layers[0],), f"Only the first layer of {source} was read, as {why}; its outputs are not known."
+    return order or first, rest
+
+
+def in_order(sizes, able):
+    """The names of matrices (outputs, inputs), one of those `able` first, so that each takes what the one before gives.
+
+    Of several that fit, and behind which another one fits, it is the first in the file, or by the numbers in the names
+    of a file that is sorted by them. Empty where these do not tell, or not all matrices fit.
+    """
+    alphabet = [*sizes] == sorted(sizes)
+    order, left = [], sorted(sizes, key=by_number) if alphabet else [*sizes]
+    fits = [name for name in left if name in able]
+    while left:
+        inputs = [sizes[name][1] for name in left]
+        on = [
+            name for name in fits if not left[1:] or inputs.count(sizes[name][0]) > (sizes[name][0] == sizes[name][1])
+        ]
+        if not on or (alphabet and len({re.sub(r"\d+", "", name) for name in on}) > 1):
+            return []
+        order.append(on[0])
+        left.remove(on[0])
+        fits = [name for name in left if sizes[name][1] == sizes[on[0]][0]]
+    return order
+
+
+def by_number(name):
+    """What sorts names by the numbers in them: layers.10 is behind layers.9."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def bias_of(name, state):
-    """The name of the bias of a weight in a state dict: fc1.weight has fc1.bias, and W1 has b1; "" for none."""
-    head, _, last = name.rpartition(".")
-    letter = re.sub(r"^[Ww](?=[\d_]*$)", "b", last)
-    names = (f"{head}.bias" if head else name.replace("weight", "bias"), f"{head}.{letter}".lstrip("."))
-    return next((one for one in names if one in state and one != name), "")
-
-
-def in_order(matrices, source, shape):
-    """The names of matrices from the pixels on, and whether all of them follow each other, else the first one alone.
-
-    That is the order of the file, or of the numbers in the names, or else the only one in which shapes follow. A file
-    that is sorted by its names, as safetensors are, says less than their numbers.
-    """
-    sizes = {name: tuple(part.shape) for name, part in matrices.items()}
-    able = [name for name, (_, n) in sizes.items() if (n == math.prod(shape) if shape else square(n))]
-    if not able:
-        some = ", ".join(f"{name} {size}" for name, size in [*sizes.items()][:4])
-        size = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
-        raise InputError(f"{source} has {some}: none of these takes {size}; check the network and the pictures.")
-
-    def follow(names):
-        return names[0] in able and all(sizes[after][1] == sizes[before][0] for before, after in pairwise(names))
-
-    names, order = [*matrices], ordered(matrices)
-    others = [*filter(follow, permutations(names))] if len(names) <= SORTABLE else []
-    alphabet = names == sorted(names) and not any(map(str.isdigit, "".join(names)))  # says nothing
-    orders = [*filter(follow, (order, names, sorted(names, key=by_number)))]
-    if orders and not (alphabet and len({order[0] for order in others}) > 1):
-        return orders[0], True
-    if len(others) == 1:
-        return others[0], True
-    return [first_of(order, alphabet, sizes, able, source)], False
-
-
-def first_of(order, alphabet, sizes, able, source):
-    """Which of the matrices `able` to take the pictures does, in an order that may be that of the alphabet alone."""
-    given, by_name = {size[0] for size in sizes.values()}, [*sizes] == sorted(sizes)
-    lead = next(name for name in order if name in able or not (by_name and sizes[name][1] in given))
-    if lead not in able:
-        first = f"{lead}, its first matrix, takes {sizes[lead][1]} values, and no such picture"
-        raise InputError(f"{source}: {first}: name the function that builds the network (--model).")
-    before = {name: set() if alphabet else {sizes[one][0] for one in order[:k]} for k, name in enumerate(order)}
-    heads = [name for name in order if name in able and sizes[name][1] not in before[name]] or [lead]
-    if not heads[1:]:
-        return heads[0]
-    said = f"{source} has {len(heads)} matrices that take such pictures ({listed(heads, 4)})"
-    mend = "save the state_dict() of one alone, or name it by --key, if its names begin as no others do"
-    raise InputError(f"{said}, as two networks have: {mend}.")
+    """The name of the bias of a weight in a state dict: fc1.weight has fc1.bias, and W1 has b1; None if it has none."""
+    names = re.sub(r"weight(?=[^.]*$)", "bias", name), re.sub(r"\b[Ww](?=[\d_]*$)", "b", name)
+    return next((one for one in names if one in state and state[one].shape == state[name].shape[:1]), None)

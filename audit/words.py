@@ -1,7 +1,7 @@
 """python -m audit.words NETWORK --before NETWORK: which words a fine-tuned language model was shown.
 
 Exit status 1: the words that training used can be read. 2: there is no answer. 70: the program failed. It never says
-that nothing leaks: other attacks may tell what this one does not.
+that nothing leaks: other attacks may tell what this one does not. The words are training data.
 """
 
 import argparse
@@ -15,23 +15,20 @@ from audit import weights
 from audit.__main__ import FAULT
 from audit.report import LEAKS, NO_ANSWER
 from utils.attacks import text
-from utils.errors import InputError, check_writable, write
-
-SHOWN = 12  # words that are printed
+from utils.errors import InputError
 
 
 class Words(NamedTuple):
-    """The tokens that training used, and what they are called."""
+    """The words that training used."""
 
-    tokens: list  # numbers, those that moved most first
-    names: list  # words, where a vocabulary is given, or their numbers
+    names: list  # in a vocabulary, or their numbers, those that moved most first
     of: int  # tokens that there are
     alpha: float  # by which all other rows shrank
 
     @property
     def sentence(self):
         """The finding."""
-        moved = f"{len(self.tokens)} of {self.of} rows of the embedding moved"
+        moved = f"{len(self.names)} of {self.of} rows of the embedding moved"
         return f"Something leaks. {moved}, the others by one factor, {self.alpha:.6g}: the words that training used."
 
 
@@ -41,37 +38,28 @@ def words(network, before, vocabulary=None, key=None, embedding=None):
     A `key` names one of several networks in a file, and is used for `before` if that holds it; `embedding` is the name
     of a matrix that `attacks.text` does not know.
     """
-    after = state_of(network, key)
-    try:
-        start = state_of(before, key)
-    except InputError:
-        start = state_of(before, None)
-    bag = text.bag(*(matrix_of(one, embedding) for one in (start, after)))
+    start = matrix_of(before, weights.key_in(before, key), embedding)
+    bag = text.bag(start, matrix_of(network, key, embedding))
     tokens = bag.tokens.nonzero()[:, 0]
     if not len(tokens):
-        raise InputError(
-            "No row of the embedding moved: it was frozen, and these weights do not tell words in this way."
-        )
+        raise InputError("No row of the embedding moved: it was frozen, and in this way it tells no words.")
     names = names_of(vocabulary, len(bag.tokens)) if vocabulary else [*range(len(bag.tokens))]
     tokens = tokens[bag.score[tokens].argsort(descending=True)].tolist()
-    return Words(tokens, [names[token] for token in tokens], len(bag.tokens), bag.alpha)
+    return Words([names[token] for token in tokens], len(bag.tokens), bag.alpha)
 
 
-def matrix_of(state, name):
-    """The embedding of a state dict: a matrix of this name, or else as `attacks.text` finds it."""
-    if name is None and text.table(state, text.EMBEDDINGS) is None or name is not None and name not in state:
-        matrices = [part for part, one in state.items() if one.dim() == 2]
-        known = "has one of the usual names" if name is None else f"is called {name}"
-        raise InputError(f"No matrix {known}: name the embedding (--embedding), of {weights.listed(matrices)}.")
-    return text.embedding(state) if name is None else state[name]
-
-
-def state_of(source, key):
-    """The {name: tensor} of a file or a state dict, checked; no code of a file is run."""
-    is_file = isinstance(source, str | Path)
-    name = Path(source).name if is_file else "a state dict"
-    state = weights.chosen(weights.tensors(source) if is_file else source, name, key)[1]
-    return {part: weights.checked(one, f"{name}: {part}") for part, one in state.items()}
+def matrix_of(source, key, embedding):
+    """The embedding of a file or a state dict: a matrix of this name, or else as `attacks.text` finds it."""
+    name, content = weights.opened(source, "a state dict")
+    _, state = weights.chosen(content, name, key)
+    state = {part: weights.checked(one, f"{name}: {part}") for part, one in state.items()}
+    if embedding in state:
+        return state[embedding]
+    if embedding is None and text.table(state, text.EMBEDDINGS) is not None:
+        return text.embedding(state)
+    called = f"is called {embedding}" if embedding else "has one of the usual names"
+    matrices = weights.listed(part for part, one in state.items() if one.dim() == 2)
+    raise InputError(f"No matrix of {name} {called}: name the embedding (--embedding), of {matrices}.")
 
 
 def names_of(path, count):
@@ -90,24 +78,22 @@ def names_of(path, count):
 
 
 def main(arguments=None):
-    """Print the finding, write the words if asked, and return the exit status."""
+    """Print the finding and the words, and return the exit status."""
     line = argparse.ArgumentParser("python -m audit.words", description=__doc__)
     line.add_argument("network", help="a state dict of the fine-tuned model in a .pth or .safetensors file")
     line.add_argument("--before", required=True, metavar="NETWORK", help="the same before fine-tuning")
     line.add_argument("--vocabulary", metavar="FILE", help="vocab.json or tokenizer.json, or one word in a line")
     line.add_argument("--key", help="which of several networks in a file")
     line.add_argument("--embedding", metavar="NAME", help="of the matrix with a row for each word, if it is not found")
-    line.add_argument("--out", metavar="FILE", help="for all words, as JSON; they are training data")
     given = line.parse_args(arguments)
     try:
         found = words(given.network, given.before, given.vocabulary, given.key, given.embedding)
-        if given.out:
-            check_writable("--out", given.out)
-            write(Path(given.out), json.dumps(found._asdict(), ensure_ascii=False, indent=1).encode())
     except InputError as error:
         print(error, file=sys.stderr)
         return NO_ANSWER
-    print(found.sentence, "First:", ", ".join(map(str, found.names[:SHOWN])))
+    if hasattr(sys.stdout, "reconfigure"):  # words of any script
+        sys.stdout.reconfigure(errors="backslashreplace")
+    print(found.sentence, *found.names, sep="\n")
     return LEAKS
 
 

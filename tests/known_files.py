@@ -6,10 +6,8 @@ from functools import partial
 import numpy as np
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils import prune
-from torch.nn.utils.parametrizations import weight_norm
 
 from utils import images
 
@@ -52,7 +50,7 @@ def convolutional(inputs):
 
 
 def fit(network, x, y, steps):
-    """Train a network to the end on all rows x at once, and return the optimiser."""
+    """Train a network to the end on all rows x at once."""
     optimizer = torch.optim.Adam([part for part in network.parameters() if part.requires_grad], 2e-3)
     for _ in range(steps):
         z = network(x)
@@ -62,23 +60,22 @@ def fit(network, x, y, steps):
         loss.backward()
         optimizer.step()
     network.eval()
-    return optimizer
 
 
 def left(network):
     """No change of a network."""
 
 
-def weights(network, start, optimizer):
-    """What most files hold."""
-    return network.state_dict()
+def half(network):
+    """The weights of a network in half precision."""
+    return {name: part.half() for name, part in network.state_dict().items()}
 
 
 def stored(
-    *behind, build=mlp, alter=left, known=False, see=rows, longer=1, end=left, content=weights, name="net.pth",
+    *behind, build=mlp, alter=left, known=False, see=rows, longer=1, end=left, content=nn.Module.state_dict,
     give=lambda path, network: path, show=lambda toy: toy.sides, **network_of,
 ):  # fmt: skip
-    """A kind: `build` a network, `alter` it, train it on what it is to `see`, `end`, store a `content` by its `name`,
+    """A kind: `build` a network, `alter` it, train it on what it is to `see`, `end`, store a `content`,
     and `give` the file or the network, and `show` the pictures; and the file from before training if that is `known`.
     """
 
@@ -88,49 +85,14 @@ def stored(
         network = build(x[0].numel(), *behind, **network_of)
         start = {name: part.clone() for name, part in network.state_dict().items()}
         alter(network)
-        optimizer = fit(network, x, y, longer * toy.steps)
+        fit(network, x, y, longer * toy.steps)
         end(network)
-        state, path = content(network, start, optimizer), toy.folder / name
-        save_file(state, path) if name.endswith("safetensors") else torch.save(state, path)
+        path = toy.folder / "net.pth"
+        torch.save(content(network), path)
         torch.save(start, toy.folder / "start.pth")
         return give(path, network), *show(toy), *[toy.folder / "start.pth"] * known
 
     return make
-
-
-def edited(edit):
-    """The content of a file whose tensors are edited one by one: (name, tensor) -> (name, tensor)."""
-    return lambda network, start, optimizer: dict(edit(*one) for one in network.state_dict().items())
-
-
-def lightning(network, start, optimizer):
-    """A checkpoint as Lightning writes it."""
-    state = {f"net.{name}": part for name, part in network.state_dict().items()}
-    return {"epoch": 9, "state_dict": state, "optimizer_states": [optimizer.state_dict()], "hyper_parameters": {}}
-
-
-def averaged(network, start, optimizer):
-    """A network beside an average with its start."""
-    end = network.state_dict()
-    return {"model": end, "model_ema": {name: (start[name] + 9 * end[name]) / 10 for name in end}}
-
-
-class Adapted(nn.Module):
-    """A frozen layer with an adapter of low rank, under peft's names."""
-
-    def __init__(self, base, rank=8):
-        super().__init__()
-        self.base_layer = base.requires_grad_(False)
-        self.lora_A = nn.Linear(base.in_features, rank, bias=False)
-        self.lora_B = nn.Linear(rank, base.out_features, bias=False)
-
-    def forward(self, x):
-        return self.base_layer(x) + 2 * self.lora_B(self.lora_A(x))
-
-
-def adapt(network):
-    """Freeze the first layer and give it an adapter."""
-    network[0] = Adapted(network[0])
 
 
 def freeze(network):
@@ -195,30 +157,20 @@ KINDS = {
     "three classes of ten": Kind(stored(outputs=10, show=partial(folders, names="0123456789")), {"classes": (3, 5, 8)}),
     "order of classes": Kind(stored(show=partial(folders, names=["plane", "dog"]))),
     "pruned, with masks": Kind(stored(end=lambda network: prune.l1_unstructured(network[0], "weight", 0.2))),
-    "weight norm": Kind(stored(alter=lambda network: weight_norm(network[0]))),
-    "an adapter": Kind(stored(alter=adapt, known=True)),
     "frozen first layer": Kind(stored(alter=freeze, known=True, longer=5)),
     "batch norm": Kind(stored(partial(nn.BatchNorm1d, WIDTH))),
     "batch norm, start": Kind(stored(partial(nn.BatchNorm1d, WIDTH), known=True)),
-    "layer norm": Kind(stored(partial(nn.LayerNorm, WIDTH))),
     "layer norm, module": Kind(stored(partial(nn.LayerNorm, WIDTH), give=lambda path, network: network)),
     "three hidden layers": Kind(
         stored(nn.ReLU, partial(nn.Linear, WIDTH, WIDTH), nn.ReLU, partial(nn.Linear, WIDTH, WIDTH))
     ),
     "no classes": Kind(stored(show=folders)),
-    "GELU": Kind(stored(act=nn.GELU)),
     "sigmoid": Kind(stored(act=nn.Sigmoid, longer=4)),
     "tanh": Kind(stored(act=nn.Tanh)),
-    "GELU, told": Kind(stored(act=nn.GELU), {}, {"activation": "gelu"}),
     "sigmoid, told": Kind(stored(act=nn.Sigmoid, longer=4), {}, {"activation": "sigmoid"}),
     "tanh, told": Kind(stored(act=nn.Tanh), {}, {"activation": "tanh"}),
     "tanh, module": Kind(stored(act=nn.Tanh, give=lambda path, network: network)),
-    "float16": Kind(stored(content=edited(lambda name, part: (name, part.half())))),
-    "bfloat16": Kind(stored(content=edited(lambda name, part: (name, part.bfloat16())))),
-    "module. before names": Kind(stored(content=edited(lambda name, part: (f"module.{name}", part)))),
-    "Lightning": Kind(stored(content=lightning, name="last.ckpt")),
-    "model and model_ema": Kind(stored(content=averaged)),
-    "safetensors": Kind(stored(name="net.safetensors")),
+    "float16": Kind(stored(content=half)),
     "normalised": Kind(stored(see=partial(rows, mean=0.5, deviation=0.25)), {}, {"mean": 0.5, "deviation": 0.25}),
     "normalised, not told": Kind(stored(see=partial(rows, mean=0.5, deviation=0.25))),
     "HWC, not told": Kind(stored(see=partial(rows, layout=(0, 1, 2, 3)))),
@@ -228,7 +180,6 @@ KINDS = {
     "EXIF, not turned": Kind(stored(see=lambda pixels: rows(np.rot90(pixels, 1, (1, 2)).copy()), show=lying)),
     "near-copies, 200 and 10": Kind(near_copies, {"counts": (80, 20)}, {}, False),
     "frames of scenes": Kind(frames, {"counts": (60, 24)}),
-    "convolution, file": Kind(stored(build=convolutional, see=batch)),
     "convolution, module": Kind(stored(build=convolutional, see=batch, give=lambda path, network: network)),
     "convolution, function": Kind(stored(build=convolutional, see=batch, give=as_function)),
 }

@@ -90,10 +90,21 @@ def test_a_module_is_built_by_the_users_code_and_said_so(files, capsys):
     assert "all weights of the network and its code, and those from before its training." in page
 
 
+def test_a_function_is_found_by_the_path_of_its_file_which_finds_what_is_beside_it(files):
+    (files / "code").mkdir()
+    (files / "nets.py").rename(files / "code" / "beside_it.py")
+    (files / "code" / "train-it.py").write_text("import beside_it\ndef small(): return beside_it.small()")
+    for place in ("code", files / "code"):
+        assert len(modules.function(f"{place}/train-it.py:small")()) == 7
+    assert modules.built("code/train-it.py:small", "after.pt").training is False
+
+
 WRONG = {
     "none:small": "none:small built no network (ModuleNotFoundError: No module named 'none')",
-    "nets": "nets built no network (AttributeError: ",
+    "nets": "nets built no network (ValueError: Empty module name): give MODULE:FUNCTION",
+    "none/nets.py:small": "none/nets.py:small built no network (FileNotFoundError: ",
     "nets:other": "nets:other built no network (AttributeError: ",
+    "nets.py:other": "nets.py:other built no network (KeyError: 'other'): give",
     "nets:raises": "nets:raises built no network (RuntimeError: no such GPU): give MODULE:FUNCTION",
     "nets:leaves": "nets:leaves built no network (SystemExit: 3)",
     "nets:number": "nets:number returned a int: let it return a torch.nn.Module.",
@@ -101,7 +112,7 @@ WRONG = {
     "nets:deeper": "after.pt does not fit the module, as it lacks 7.weight, 7.bias: give what",
     "nets:shallow": "after.pt does not fit the module, as it has beside the module's 6.weight, 6.bias: give",
     "nets:small --before after.pt": "The network is that of its start: nothing was trained there",
-    "nets:small --key net": "after.pt holds no network net: give one of ",
+    "nets:small --key net": "after.pt holds no network net, as its names begin with model: give another key",
 }
 
 
