@@ -117,7 +117,7 @@ def start_for(target, before, shape, layout, key):
 
 
 def network_for(network, sources, shape, layout, key=None, model=None, activation="relu"):
-    """The weights.Target and the shape (H, W, C) of its pictures: one of `shapes_of`, best if all can be read with it."""
+    """The weights.Target and the shape (H, W, C) of its pictures: of `shapes_of` one with which all can be read."""
     if model:
         built = modules.built(model, network, key)
         target, shape = network_for(built, sources, shape, layout, activation=activation)
@@ -129,7 +129,7 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
         try:
             target = weights.read(network, one, layout, key, activation)
             if target.logits:
-                outputs_of(target.logits, torch.zeros(1, math.prod(one)))
+                outputs_of(target.logits, torch.zeros(1, math.prod(one), dtype=torch.float64))
             readings.append((target, one))
         except InputError as error:
             refusal = error

@@ -292,8 +292,10 @@ def matrices(state, source, shape):
     able = [name for name, (_, n) in many.items() if (n == math.prod(shape) if shape else square(n))]
     if not able:
         what = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
-        had = listed(size.values(), 4) or "none of real numbers"
-        raise InputError(f"{source} has no matrix that takes {what}, but {had}: check the network and the pictures.")
+        had, likely = listed(size.values(), 4) or "none", [of for _, n in many.values() if (of := square(n))]
+        mend = "check the network and the pictures"
+        mend = f"give the shape that it takes (--shape {' '.join(map(str, likely[0]))})" if likely and shape else mend
+        raise InputError(f"{source} has no matrix that takes {what}, but {had}: {mend}.")
     given, order = {n for n, _ in many.values()}, in_order(many, able)
     first = order[:1] or [name for name in able if many[name][1] not in given]
     if len(first) != 1:

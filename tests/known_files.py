@@ -175,7 +175,7 @@ KINDS = {
     "normalised, not told": Kind(stored(see=partial(rows, mean=0.5, deviation=0.25))),
     "HWC, not told": Kind(stored(see=partial(rows, layout=(0, 1, 2, 3)))),
     "grey rectangles": Kind(stored(show=folders), {"size": (40, 30), "colours": "L"}),
-    "squashed": Kind(stored(see=squash, show=partial(folders, names="ab")), {"size": (24, 32)}),
+    "squashed": Kind(stored(see=squash, show=partial(folders, names="ab")), {"size": (24, 32)}, {"shape": SQUARE}),
     "EXIF, turned": Kind(stored(show=lying)),
     "EXIF, not turned": Kind(stored(see=lambda pixels: rows(np.rot90(pixels, 1, (1, 2)).copy()), show=lying)),
     "near-copies, 200 and 10": Kind(near_copies, {"counts": (80, 20)}, {}, False),

@@ -15,6 +15,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from known_files import toy
 from PIL import Image
 from safetensors.torch import save_file
 from scipy.stats import kstest
@@ -201,12 +202,14 @@ def test_arrays_of_numpy_are_a_state_dict_and_objects_and_code_are_not_read(tmp_
             weights.read(tmp_path / name)
 
 
-def test_a_part_of_a_network_and_a_network_in_the_way_are_never_cleared(sides):
-    state, nameless = {f"net.{name}": part for name, part in fitted(sides).items()}, [pixels for pixels, _ in sides]
-    assert audit(state, *sides, steps=1).status == report.FOUND_NOTHING
+def test_a_part_of_a_network_and_a_network_in_the_way_are_never_cleared():
+    many = toy("both sides", 2, None, size=(SIDE, SIDE), counts=(50, 50)).sides
+    state = {f"net.{name}": part for name, part in fitted(many, width=100).items()}
+    nameless = [pixels for pixels, _ in many]
+    assert audit(state, *many, steps=1).status == report.FOUND_NOTHING
     other = {"query.weight": drawn(3 * SIDE**2, 3 * SIDE**2)} | state
     for net, key in ((state, "net.0"), (other, None)):
-        found = audit(net, *sides, steps=1, key=key)
+        found = audit(net, *many, steps=1, key=key)
         assert found.status == report.NO_ANSWER and "or is a part of another one" in found.sentence
         assert audit(net, *nameless, steps=1, key=key).status == report.NO_ANSWER
 
@@ -342,7 +345,8 @@ def test_pictures_of_the_networks_size_are_neither_cut_nor_coloured(mode, kind, 
     target, shape = network_for(torch_network(1200).state_dict(), folders, None, "CHW")
     assert shape == (40, 30, 1) and target.logits
     assert pictures.load(folders[0], shape, "pictures").images.shape == (M, 1200)
-    assert network_for(torch_network(3072).state_dict(), folders, None, "CHW")[1] == (32, 32, 3)
+    with pytest.raises(InputError, match=r"takes pictures of 40×30×3, but 0.weight .*[(]--shape 32 32 3[)]"):
+        network_for(torch_network(3072).state_dict(), folders, None, "CHW")
 
 
 def test_the_same_pictures_are_read_from_folders_files_and_arrays(tmp_path, sides):
@@ -641,8 +645,11 @@ def test_a_grey_network_takes_grey_pictures_alone(sides, folders, tmp_path, caps
     """It is not asked about what it cannot have been trained on; grey pictures may have three equal channels."""
     torch.save(torch_network(28**2).state_dict(), tmp_path / "grey.pth")
     grey = [saved(tmp_path / name, (part[..., :1].repeat(3, -1), labels)) for name, (part, labels) in zip("ab", sides)]
-    assert "12 were cut to their middle" in audit(tmp_path / "grey.pth", *grey, steps=1).content["warnings"][0]
-    said = one_sentence([tmp_path / "grey.pth", *folders[1:]], tmp_path / "out", capsys)
+    assert (
+        "12 were cut to their middle"
+        in audit(tmp_path / "grey.pth", *grey, steps=1, shape=(28, 28)).content["warnings"][0]
+    )
+    said = one_sentence([tmp_path / "grey.pth", *folders[1:], *["--shape", "28", "28", "1"]], tmp_path / "out", capsys)
     assert "01.png is in colour, and the network takes grey ones of 28×28" in said
 
 

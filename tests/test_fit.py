@@ -85,7 +85,7 @@ def test_a_wrong_command_gives_one_sentence(words, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("shape, found", [
-    ((20, 20), (20, 20, 3)), ((40, 30, 1), (40, 30, 1)), (None, (40, 30, 1)), ((7, 7), "none of these takes"),
+    ((20, 20), (20, 20, 3)), ((40, 30, 1), (40, 30, 1)), (None, (40, 30, 1)), ((7, 7), "give the shape that it takes"),
     ((0, 3), "The shape is"),
 ])  # fmt: skip
 def test_pictures_are_of_the_shape_given_or_their_own(shape, found, tmp_path):
@@ -138,7 +138,7 @@ def test_files_that_were_squashed_or_not_turned_are_named(turned, many, tmp_path
             Image.fromarray(wide).save(path / str(labels[k]) / f"{k:02}.png", exif=exif)
         seen.append(pictures.load(path, SHAPE, "", False, "squash", False))
     pixels = [(255 * one.images.view(-1, *SHAPE).numpy(), np.array(one.labels, int)) for one in seen[:1]]
-    found = audit(fitted(pixels, steps=150), *folders, steps=1)
+    found = audit(fitted(pixels, steps=150), *folders, steps=1, shape=SHAPE)
     said = " ".join([found.sentence, *found.content["warnings"]])
     assert ("try --unturned." if turned else "try --resize squash.") in said
 
