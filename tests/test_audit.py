@@ -203,8 +203,8 @@ def test_arrays_of_numpy_are_a_state_dict_and_objects_and_code_are_not_read(tmp_
 
 
 def test_a_part_of_a_network_and_a_network_in_the_way_are_never_cleared():
-    many = toy("both sides", 2, None, size=(SIDE, SIDE), counts=(50, 50)).sides
-    state = {f"net.{name}": part for name, part in fitted(many, width=100).items()}
+    many = toy("both sides", 2, None, size=(SIDE, SIDE), counts=(30, 30)).sides
+    state = {f"net.{name}": part for name, part in fitted(many, width=64).items()}
     nameless = [pixels for pixels, _ in many]
     assert audit(state, *many, steps=1).status == report.FOUND_NOTHING
     other = {"query.weight": drawn(3 * SIDE**2, 3 * SIDE**2)} | state
