@@ -297,9 +297,9 @@ def matrices(state, source, shape):
         mend = f"give the shape that it takes (--shape {' '.join(map(str, likely[0]))})" if likely and shape else mend
         raise InputError(f"{source} has no matrix that takes {what}, but {had}: {mend}.")
     given, order = {n for n, _ in many.values()}, in_order(many, able)
-    first = order[:1] or [name for name in able if many[name][1] not in given]
-    if len(first) != 1:
-        said = f"{source} does not tell which of {listed(first or able, 4)} takes the pictures"
+    first = order[:1] or [name for name in able if many[name][1] not in given] or able
+    if first[1:]:
+        said = f"{source} does not tell which of {listed(first, 4)} takes the pictures"
         raise InputError(f"{said}: name the network by --key, if its names begin as no others do, or {BUILD}.")
     used = {one for name in order or first for one in (name, bias_of(name, state))}
     rest = [name for name, part in state.items() if name not in used and (part.is_floating_point() or part.dim())]

@@ -269,6 +269,7 @@ LEFT = {
     "another bias": lambda state: state | {"0.bias": drawn(7)},
     "a branch": lambda state: state | {"head.weight": drawn(5, WIDTH)},
     "layers behind it of a square": lambda state: state | {"mu.weight": drawn(64, 60), "out.weight": drawn(9, 64)},
+    "what gives pictures": lambda state: state | {"a.weight": drawn(60, 60), "b.weight": drawn(3 * SIDE**2, 60)},
     "a residual": lambda state: state | {"2.weight": drawn(2, 7)},
 }
 
