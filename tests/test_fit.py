@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_audit import audit, fitted, one_sentence, saved, torch_network
+from test_audit import audit, doubled, fitted, one_sentence, saved, torch_network
 
 from audit import fit, pictures, report, weights
 from audit.run import network_for
@@ -117,8 +117,8 @@ SEEN = {
 
 @pytest.mark.parametrize("kind", SEEN)
 def test_what_fits_better_is_said_with_its_option(kind, sides):
-    trained, given, option = SEEN[kind]
-    found = audit(fitted(sides, **trained), *sides, steps=1, **given)
+    (trained, given, option), more = SEEN[kind], doubled(sides)
+    found = audit(fitted(more, **trained), *more, steps=1, **given)
     assert (found.status == report.NO_ANSWER) == bool(option) and option in found.sentence
     assert ("fit the network better" in found.sentence) == bool(option)
 
