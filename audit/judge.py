@@ -79,12 +79,13 @@ def differences(sides, likeness, labels=(None, None)):
     """
     scores = {"brightness": [x.mean(1) for x in sides], "contrast": [x.std(1) for x in sides]}
     tests = []
-    for name, values in (scores | {"likeness to strangers": likeness}).items():
-        more, less = scored(values, labels), p_value(*(-part for part in values), labels=labels)
+    for name, (ours, theirs) in (scores | {"likeness to strangers": likeness}).items():
+        more, less = scored((ours, theirs), labels), p_value(-ours, -theirs, labels)
         tests.append(Comparison(name, more.area.value, 0.5, min(1.0, 2 * more.p, 2 * less)))
     if labels[0] is not None:
         counts = np.stack([np.bincount(part, minlength=int(torch.cat(labels).max()) + 1) for part in labels])
         counts = counts[:, counts.any(0)]
         p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
-        tests.append(Comparison("share of the first class", *(counts[:, 0] / counts.sum(1)).tolist(), p=p))
+        ours, theirs = (counts[:, 0] / counts.sum(1)).tolist()
+        tests.append(Comparison("share of the first class", ours, theirs, p))
     return holm(tests)

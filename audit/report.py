@@ -166,12 +166,13 @@ def reported(case, target, sides, outcomes, control, warnings, doubt, settings, 
     comparisons, missed = judge.holm([one for of in outcomes for one in of.comparisons]), not_asked(target, outcomes)
     near = [torch.stack(side).amax(0) > judge.NEAR for side in zip(*(one.ncc for one in outcomes if one.ncc))]
     scores, ranked = rates(outcomes), risks(outcomes, sides)
-    status, sentence = finding(near, comparisons, control, level, missed, *doubt, blind=blindness(scores))
+    reason, wrong = doubt
+    status, sentence = finding(near, comparisons, control, level, missed, reason, wrong, blindness(scores))
     notes = [*(note for note in target.notes if note not in missed), *warnings]
     if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
         notes.append(f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}.")
-    if doubt[0] and doubt[0] not in sentence:
-        notes.append(doubt[0])
+    if reason and reason not in sentence:
+        notes.append(reason)
     told = [one.name for one in comparisons if one.adjusted < level]
     widths = [*(layer.weight.shape[1] for layer in case.layers[:1]), *(len(layer.weight) for layer in case.layers)]
     content = {

@@ -59,6 +59,12 @@ def fitted(sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layo
     return module.state_dict()
 
 
+def doubled(sides):
+    """Twice as many pictures of both sides, enough to find nothing: each has its mirror image on the other side."""
+    mirrored = [(rows[:, :, ::-1], labels) for rows, labels in sides[::-1]]
+    return [[np.concatenate(part) for part in zip(*pair)] for pair in zip(sides, mirrored)]
+
+
 @pytest.fixture(scope="module")
 def mixing(sides):
     """A state dict whose first layer is a mixture of the training pictures, flattened as torch does."""
@@ -515,10 +521,9 @@ def test_a_stage_beyond_the_limit_is_skipped_and_said(sides, mixing):
 
 def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, capsys, monkeypatch):
     torch.save(mixing, tmp_path / "leaks.pth")
-    mirrored = [(rows[:, :, ::-1], labels) for rows, labels in sides[::-1]]  # each is on the other side
-    both = [[np.concatenate(part) for part in zip(*pair)] for pair in zip(sides, mirrored)]
-    torch.save(fitted(both), tmp_path / "fair.pth")
-    folders = [str(saved(tmp_path / name, part)) for name, part in zip(("in", "out"), both)]
+    more = doubled(sides)
+    torch.save(fitted(more), tmp_path / "fair.pth")
+    folders = [str(saved(tmp_path / name, part)) for name, part in zip(("in", "out"), more)]
 
     def status(network, out):
         return main([str(tmp_path / network), *folders, "--steps", "5", "--out", str(tmp_path / out)])
