@@ -87,8 +87,8 @@ def arrays(source):
         content = images.unpack(source)
         return content["images"], content.get("labels")
     except Exception as error:
-        save = "numpy.savez(path, images=…, labels=…), or numpy.save"
-        raise InputError(f"{source} holds no array `images` that can be read: save it with {save}.") from error
+        kind = "an .npz file of numbers with `images`, nor an .npy file"
+        raise InputError(f"{source} is not {kind}: save it with numpy.savez(path, images=…, labels=…).") from error
 
 
 def batch(source):
