@@ -221,7 +221,8 @@ def strangers(sides, shape):
     views = views if shape[2] == 3 else views.mean(1, keepdim=True)
     views = torch.nn.functional.interpolate(views, size=shape[:2], mode="area").permute(0, 2, 3, 1).flatten(1)
     own = match(views, torch.cat([side.images for side in sides])).signed > OWN
-    return [match(side.images, views[~own][:STRANGERS], shape).signed for side in sides]
+    views = views if own.all() else views[~own]
+    return [match(side.images, views[:STRANGERS], shape).signed for side in sides]
 
 
 def ran(stage, limit, progress):
