@@ -98,7 +98,7 @@ def test_one_entry_replaces_another(tmp_path):
 
 @pytest.mark.parametrize("words, sentence", [
     (["nofile.npz"], "There is no file .*nofile.npz"),
-    (["damaged.npz"], ".* holds no array .images. that can be read"),
+    (["damaged.npz"], ".* is not an .npz file of numbers"),
     (["returned.npz", "--enter"], "An entry needs a name of its attack"),
     (["returned.npz", "--enter", "--attack", "a | b"], "An entry needs a name of its attack"),
 ])  # fmt: skip
