@@ -52,8 +52,8 @@ def audit(
     `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it. `loss` is
     square, logistic or cross_entropy, or follows from the outputs, whose `classes` can be named in their order. `shape`
     is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it (`resize`: crop
-    or squash), and turned as their cameras say, if `turn`. `train` trains `shadows` for reference. A
-    stage beyond `limit` seconds is left out, and `level` is the chance of a false alarm. Or InputError.
+    or squash), and turned as their cameras say, if `turn`. `train` trains `shadows` for reference. A stage beyond
+    `limit` seconds is left out, and `level` is the chance of a false alarm. Or InputError.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed, resize)
@@ -61,25 +61,25 @@ def audit(
     normalisation, held = normalisation_for(target, mean, deviation, centred)
     start, twin, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    named = (members, "training pictures"), (held_out, "held-out pictures")
-    sides = [pictures.load(source, shape, what, skip, resize, turn) for source, what in named]
-    sides, done = pictures.distinct(sides)
+    load = functools.partial(pictures.load, shape=shape, skip=skip, resize=resize, turn=turn)
+    sides, done = pictures.distinct([load(members, what="training pictures"), load(held_out, what="held-out pictures")])
     case = case_of(target, start, sides, shape, normalisation, classes)
-    case = case._replace(recipe=recipe_of(target, case.outputs, loss, centred), steps=steps, seed=seed, state=state)
-    case = case._replace(module=target.module and target.module._replace(before=twin))
-    read = functools.partial(pictures.load, members, shape, "training pictures", skip)
-    ways = ways_of(target, readings(read, sides[0], resize, turn), case, normalisation, layout, activation)
-    better, few = better_of(ways, case, limit)
+    recipe, module = (
+        recipe_of(target, case.outputs, loss, centred),
+        target.module and target.module._replace(before=twin),
+    )
+    case = case._replace(recipe=recipe, steps=steps, seed=seed, state=state, module=module)
+    seen = readings(functools.partial(load, members, what="training pictures"), sides[0], resize, turn)
+    better, few = better_of(ways_of(target, seen, case, normalisation, layout, activation), case, limit)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
-    planned = [*reference.planned(case, shadows, train), *stages.planned(case), *whole.planned(case)]
+    planned = reference.planned(case, shadows, train) + stages.planned(case) + whole.planned(case)
     outcomes = [ran(stage, limit, progress) for stage in planned]
     doubt = doubt_of(outcomes, better, case, pictures.order_of(sides, case.outputs, classes))
-    warnings = [*held, *done, *few, *frozen, *state.notes]
-    settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
-    settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
-    settings |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
-    settings |= {k: v for k, v in dict(state=state.entry, key=key, model=model, shadows=shadows).items() if v}
-    told = case, target, sides, outcomes, control, warnings, doubt, settings, level
+    given = dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
+    given |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
+    given |= {k: v for k, v in dict(state=state.entry, key=key, model=model, shadows=shadows).items() if v}
+    settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2]))) | given
+    told = case, target, sides, outcomes, control, [*held, *done, *few, *frozen, *state.notes], doubt, settings, level
     return report.reported(*told, time.monotonic() - started)
 
 
@@ -124,7 +124,7 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
         name = Path(network).name if isinstance(network, str | Path) else target.name
         notes = [*target.notes, f"The code of {model} was run to build the network."]
         return target._replace(name=name, notes=notes), shape
-    readings, refusal = [], None
+    readings, refusals = [], []
     for one in shapes_of(sources, shape):
         try:
             target = weights.read(network, one, layout, key, activation)
@@ -132,9 +132,9 @@ def network_for(network, sources, shape, layout, key=None, model=None, activatio
                 outputs_of(target.logits, torch.zeros(1, math.prod(one), dtype=torch.float64))
             readings.append((target, one))
         except InputError as error:
-            refusal = error
+            refusals.append(error)
     if not readings:
-        raise refusal
+        raise refusals[-1]
     return min(readings, key=lambda reading: reading[0].logits is None)
 
 
@@ -243,13 +243,14 @@ def ran(stage, limit, progress):
 
 def readings(read, members, resize, turn):
     """Training pictures (n, d) for fit.ways: as given, and as `read` has them when resized or turned otherwise."""
-    squash, found = resize == "crop", {(): members.images}
+    squash = resize == "crop"
+    found: dict = {(): members.images}
     resized = ("pictures squashed", "--resize squash") if squash else ("pictures cut to squares", "--resize crop")
     turned = ("pictures not turned by EXIF", "--unturned") if turn else ("pictures turned by EXIF", "no --unturned")
-    others = {resized: ("squash" if squash else "crop", turn), turned: (resize, not turn)}
+    others: dict = {resized: {"resize": "squash" if squash else "crop"}, turned: {"turn": not turn}}
     for change, how in others.items() if members.notes else ():  # else nothing was done to them
         with contextlib.suppress(InputError, KeyError):  # some cannot be read thus
-            pixels = pictures.kept(read(*how), members.names).images
+            pixels = pictures.kept(read(**how), members.names).images
             if not torch.equal(pixels, members.images):
                 found[change] = pixels
     return found
