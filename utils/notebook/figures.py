@@ -37,18 +37,19 @@ def image_rows(rows, shape, labels, frames, scale=0.7):
     return fig
 
 
-def curves(series, xlabel, ylabel, hlines=(), scale="log"):
+def curves(series, xlabel, ylabel, hlines=(), scale="log", xscale="linear", **style):
     """Draw named curves [(label, x, y), …], with markers that tell them apart in grey, and levels [(label, y), …].
 
-    Where x is missing, values are numbered from 0.
+    Where x is missing, values are numbered from 0. `style` is that of `Axes.plot`.
     """
     fig, ax = plt.subplots(figsize=(6.4, 3.8))
     for (label, *xy), marker in zip(series, itertools.cycle(MARKERS)):
-        ax.plot(*xy, marker=marker, markevery=max(1, len(xy[-1]) // 10), markersize=5, label=label)
+        every = {"markevery": max(1, len(xy[-1]) // 10), "markersize": 5}
+        ax.plot(*xy, marker=marker, label=label, **every | style)
     for label, level in hlines:
         ax.axhline(level, color=GREY, linestyle="--", linewidth=1)
         ax.annotate(label, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="#555555")
-    ax.set(xlabel=xlabel, ylabel=ylabel, yscale=scale)
+    ax.set(xlabel=xlabel, ylabel=ylabel, yscale=scale, xscale=xscale)
     ax.legend()
     return fig
 
@@ -81,9 +82,14 @@ def switcher(pictures, description, control=widgets.ToggleButtons):
         plt.close(fig)
         panels.append(widgets.HTML(img(buffer, "png", alt, "max-width: 100%")))
     handle = control(options=list(pictures), description=description, index=0)
-    stack = widgets.Stack(panels, selected_index=0)
+    return widgets.VBox([handle, stacked(panels, handle)])
+
+
+def stacked(panels, handle):
+    """A widget that shows the one of several widgets that a handle chooses; works without a kernel."""
+    stack = widgets.Stack(panels, selected_index=handle.index)
     widgets.jsdlink((handle, "index"), (stack, "selected_index"))
-    return widgets.VBox([handle, stack])
+    return stack
 
 
 def img(buffer, kind, alt, style):
