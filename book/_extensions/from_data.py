@@ -1,4 +1,6 @@
-"""What pages show of `data`: directives for the registry of names and the ledger, and what of this a chapter judges."""
+"""What pages show of `data` and of the code: directives for the registry of names, the ledger and the docstrings."""
+
+from pathlib import Path
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -39,6 +41,32 @@ def alternatives(pattern):
     return pattern.replace(" ", "").split("|")
 
 
+ROOT = Path(__file__).parents[2]
+FUNCTIONS = """
+<details><summary><code>{name}</code></summary>
+
+```{{eval-rst}}
+.. automodule:: {module}
+```
+
+</details>
+"""
+
+
+class Modules(SphinxDirective):
+    """The functions of files, {modules} utils/kernels/*.py, for example, each of which opens."""
+
+    required_arguments, final_argument_whitespace = 1, True
+
+    def run(self):
+        """The nodes of the files."""
+        files = [path for pattern in self.arguments[0].split() for path in sorted(ROOT.glob(pattern))]
+        modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+        return self.parse_text_to_nodes(
+            "\n".join(FUNCTIONS.format(name=m.removeprefix("utils."), module=m) for m in modules)
+        )
+
+
 PARTS = {
     "quantities": {"kinds": kinds, "names": names, "placeholders": placeholders},
     "verdicts": {"counts": lambda: [ledger.counts()], "lists": lambda: [ledger.lists()]},
@@ -72,6 +100,7 @@ def close(app, document):
 def setup(app):
     """Called by Sphinx."""
     app.connect("doctree-read", close)
+    app.add_directive("modules", Modules)
     for name in PARTS:
         app.add_directive(name, Part)
     return {"parallel_read_safe": True}

@@ -39,6 +39,13 @@ def ncc(images, references):
     return standardised(images) @ standardised(references).T
 
 
+def closest(images, others):
+    """For each of images (n, d) the one of others (k, d) of the largest |NCC| with it, in its sign: (n, d)."""
+    likeness = ncc(images, others)
+    best = likeness.abs().argmax(1)
+    return others[best] * likeness.gather(1, best[:, None]).sign()
+
+
 def half_ncc(images, references, shape):
     """The mean over channels of their ncc at half the resolution (bicubic): (n, d), (k, d) -> (n, k)."""
     small = (interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic") for rows in (images, references))

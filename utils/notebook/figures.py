@@ -73,6 +73,37 @@ def extents(ax, groups, lying=False, **style):
         ax.errorbar([*ends], means, yerr=bars, **style)
 
 
+def rows_of(names, size, **given):
+    """Axes with a row for each name, the first on top; `given` goes to `Axes.set`."""
+    _, ax = plt.subplots(figsize=size, layout="constrained")
+    ax.set(yticks=range(len(names)), yticklabels=[*names], **given)
+    ax.invert_yaxis()
+    return ax
+
+
+def matrix(lines, columns, size, cmap, fontsize):
+    """Draw cells below the names of their columns, and return the axes.
+
+    `lines` are [(label, [(shade in [0, 1], words), …]), …]; a line without cells is a heading. A shade of NaN is grey,
+    and one below zero white.
+    """
+    cmap = plt.get_cmap(cmap).with_extremes(bad="#e3e3e3", under="white")
+    ax = rows_of([label for label, _ in lines], size)
+    shades = [[shade for shade, _ in cells] or [-1] * len(columns) for _, cells in lines]
+    ax.pcolormesh(range(len(columns)), range(len(lines)), shades, cmap=cmap, vmin=0, vmax=1, edgecolors="white")
+    for y, (_, cells) in enumerate(lines):
+        ax.get_yticklabels()[y].set_weight("normal" if cells else "bold")
+        for x, (shade, words) in enumerate(cells):
+            colour = "white" if shade > 0.75 else "black"
+            ax.text(x, y, words, ha="center", va="center", color=colour, fontsize=fontsize)
+    ax.set_xticks(range(len(columns)), columns)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
 def switcher(pictures, description, control=widgets.ToggleButtons):
     """Return a widget that shows one of several figures, {name: (figure, alternative text)}; works without a kernel."""
     panels = []
