@@ -59,16 +59,13 @@ def audit(
     check_settings(loss, level, limit, steps, seed, resize)
     target, shape = network_for(network, (members, held_out), shape, layout, key, model, activation)
     normalisation, held = normalisation_for(target, mean, deviation, centred)
-    start, twin, frozen = start_for(target, before, shape, layout, key)
+    target, start, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
     load = functools.partial(pictures.load, shape=shape, skip=skip, resize=resize, turn=turn)
     sides, done = pictures.distinct([load(members, what="training pictures"), load(held_out, what="held-out pictures")])
-    case = case_of(target, start, sides, shape, normalisation, classes)
-    recipe, module = (
-        recipe_of(target, case.outputs, loss, centred),
-        target.module and target.module._replace(before=twin),
+    case = case_of(target, start, sides, shape, normalisation, classes, loss)._replace(
+        steps=steps, seed=seed, state=state
     )
-    case = case._replace(recipe=recipe, steps=steps, seed=seed, state=state, module=module)
     seen = readings(functools.partial(load, members, what="training pictures"), sides[0], resize, turn)
     better, few = better_of(ways_of(target, seen, case, normalisation, layout, activation), case, limit)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
@@ -95,11 +92,15 @@ def normalisation_for(target, mean, deviation, centred):
 
 
 def start_for(target, before, shape, layout, key):
-    """The Layers and the module from before the training, and notes; no Layers if unknown, or the first was frozen."""
+    """The Target with its module from before the training, the Layers from then, and notes.
+
+    There are no Layers if they are not known, or if the first one was frozen.
+    """
     if before is None:
-        return (), None, []
+        return target, (), []
     key, module = weights.key_in(before, key), target.module and target.module.module
     twin = modules.twin(module, before, key) if module else None
+    target = target._replace(module=target.module and target.module._replace(before=twin))
     start = weights.read(before, shape, layout, key).layers if target.layers or not twin else ()
     if not (start and target.layers or twin):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
@@ -107,13 +108,13 @@ def start_for(target, before, shape, layout, key):
         raise InputError(known_start.UNCHANGED.replace("first layer", "network"))
     same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, start))
     if start and known_start.unchanged(target.layers, start) and (twin or not (same and target.logits)):
-        return (), twin, [FROZEN]
+        return target, (), [FROZEN]
     if not start:
-        return (), twin, []
+        return target, (), []
     known_start.check(target.layers[:1], start[:1])
     weights_of = torch.stack([one[0].weight.flatten() for one in (target.layers, start)])
     alike = weights_of.corrcoef()[0, 1].abs() * weights_of.shape[1] ** 0.5 > RELATED
-    return start, twin, [] if alike else [STRANGE]
+    return target, start, [] if alike else [STRANGE]
 
 
 def network_for(network, sources, shape, layout, key=None, model=None, activation="relu"):
@@ -183,7 +184,7 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def case_of(target, start, sides, shape, normalisation, classes):
+def case_of(target, start, sides, shape, normalisation, classes, loss):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
     if not (deviation > 0).all():
@@ -197,7 +198,9 @@ def case_of(target, start, sides, shape, normalisation, classes):
     def shown(x):
         return (x + own) * deviation + mean
 
-    return stages.Case(target.layers, start, target.logits, outputs, alone, together, labels, shape, shown)
+    computed = target.layers, start, target.logits, outputs
+    known = {"recipe": recipe_of(target, outputs, loss, normalisation[2]), "module": target.module}
+    return stages.Case(*computed, alone, together, labels, shape, shown, **known)
 
 
 def recipe_of(target, outputs, loss, centred):
