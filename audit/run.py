@@ -63,19 +63,17 @@ def audit(
     state = state_for(network, optimizer, target.layers, shape, layout)
     load = functools.partial(pictures.load, shape=shape, skip=skip, resize=resize, turn=turn)
     sides, done = pictures.distinct([load(members, what="training pictures"), load(held_out, what="held-out pictures")])
-    case = case_of(target, start, sides, shape, normalisation, classes, loss)._replace(
-        steps=steps, seed=seed, state=state
-    )
+    case = case_of(target, start, sides, shape, normalisation, classes, loss, steps=steps, seed=seed, state=state)
     seen = readings(functools.partial(load, members, what="training pictures"), sides[0], resize, turn)
     better, few = better_of(ways_of(target, seen, case, normalisation, layout, activation), case, limit)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = reference.planned(case, shadows, train) + stages.planned(case) + whole.planned(case)
     outcomes = [ran(stage, limit, progress) for stage in planned]
     doubt = doubt_of(outcomes, better, case, pictures.order_of(sides, case.outputs, classes))
-    given = dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
-    given |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
-    given |= {k: v for k, v in dict(state=state.entry, key=key, model=model, shadows=shadows).items() if v}
-    settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2]))) | given
+    settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
+    settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
+    settings |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
+    settings |= {k: v for k, v in dict(state=state.entry, key=key, model=model, shadows=shadows).items() if v}
     told = case, target, sides, outcomes, control, [*held, *done, *few, *frozen, *state.notes], doubt, settings, level
     return report.reported(*told, time.monotonic() - started)
 
@@ -184,7 +182,7 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def case_of(target, start, sides, shape, normalisation, classes, loss):
+def case_of(target, start, sides, shape, normalisation, classes, loss, **given):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
     if not (deviation > 0).all():
@@ -198,9 +196,8 @@ def case_of(target, start, sides, shape, normalisation, classes, loss):
     def shown(x):
         return (x + own) * deviation + mean
 
-    computed = target.layers, start, target.logits, outputs
-    known = {"recipe": recipe_of(target, outputs, loss, normalisation[2]), "module": target.module}
-    return stages.Case(*computed, alone, together, labels, shape, shown, **known)
+    given |= {"recipe": recipe_of(target, outputs, loss, normalisation[2]), "module": target.module}
+    return stages.Case(target.layers, start, target.logits, outputs, alone, together, labels, shape, shown, **given)
 
 
 def recipe_of(target, outputs, loss, centred):
