@@ -8,29 +8,29 @@ Gradient descent moves the weights from θ⁰ to θ* = θ⁰ − c Σ_t ∇E(θ_
 with a guess at θ_t: at first, places on the straight line from θ⁰ to θ*; later a descent simulated on the present
 images, cut where it comes nearest to θ*, and bent to end there. Of several rates the one that ends nearest is taken.
 
-So many gradients would be dear at every step. So a few anchors a_k, means of parts of the path, stand for them:
-∇E(θ_t; X) ≈ ∇E(a_k; X) + r_t, with r_t the difference of both at the images that the path was simulated on. The loss
-itself sees the network as it is. Its slope by the pixels is a difference of two slopes of E, with a softplus for every
-ReLU: no second derivative is taken, which a ReLU lacks.
+A few anchors a_k, means of parts of the path, save most of these gradients: ∇E(θ_t; X) ≈ ∇E(a_k; X) + r_t, with r_t the
+difference at the images that the path was simulated on. The loss sees the network as it is; its slope by the pixels is
+a difference of two slopes of E, with a softplus for every ReLU, so that no second derivative is taken.
 
-What is `Known` may be other than both ends of a gradient descent: of Adam (`adam_path`), or an optimiser's state
-(`reverse`).
+`optimisers` has what else may be `Known`: both ends of Adam, or an optimiser's state.
 """
 
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from scipy.optimize import nnls
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy, relu, softplus
-from torch.overrides import TorchFunctionMode
+from torch.nn.functional import cross_entropy, softplus
 
+from utils.attacks.contract import Attack
 from utils.errors import InputError
+from utils.kernels.naive import InPlaceOfReLU
 
 PUBLIC = 0.1  # times the median second moment of public gradients: where whitening begins
 RATE, VARIATION = 0.1, (3e-2, 2e-3)  # of pixels; weight of the total variation, at the start and the end
@@ -45,19 +45,6 @@ FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
 FAR = 0.4  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 # What makes a gradient depend on the batch, or on chance, in training mode.
 BATCHED = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
-
-
-class Softened(TorchFunctionMode):
-    """Within it, every ReLU is a softplus of sharpness β."""
-
-    def __init__(self, sharpness):
-        super().__init__()
-        self.sharpness = sharpness
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in (relu, torch.relu, torch.Tensor.relu, torch.relu_, torch.Tensor.relu_):
-            return softplus(args[0], self.sharpness)
-        return function(*args, **(kwargs or {}))
 
 
 def flat(module):
@@ -150,11 +137,6 @@ def descend(module, start, end, x, y, move):
     return torch.stack(places[: max(1, nearest) + 1])
 
 
-def around(rate, part):
-    """A rate, one lower and one higher by a part of it."""
-    return [rate / (1 + part), rate, rate * (1 + part)]
-
-
 def bend(places, end):
     """A descent's places (T + 1, P), moved to a new end by shares (T,) of the way gone; and these shares."""
     length = places.diff(dim=0).norm(dim=1).cumsum(0)
@@ -225,8 +207,9 @@ class Known:
 
     def again(self, module, path, x, y, done):
         """The Path of a training on images x (m, …), for one guessed before."""
-        rates = around(path.rate, FINE * (1 - done)) if path.rate else self.rates(module, x, y)
-        rates = [self.rate] if self.rate else rates
+        near = 1 + FINE * (1 - done)
+        around = (path.rate / near, path.rate, path.rate * near) if path.rate else self.rates(module, x, y)
+        rates = [self.rate] if self.rate else around
         tried = [(descend(module, self.start, self.end, x, y, self.move(rate)), rate) for rate in rates]
         gaps = [((self.end - places[-1]).norm() / self.way).nan_to_num(math.inf).item() for places, _ in tried]
         (places, rate), gap = min(zip(tried, gaps), key=lambda one: one[1])
@@ -271,20 +254,10 @@ def between(ends, share):
     return ends[0] * (ends[1] / ends[0]) ** share
 
 
-class Found(NamedTuple):
-    """What path matching found."""
-
-    images: torch.Tensor  # like the training images
-    losses: list  # of every step
-    gap: float  # of the last simulation
-    rate: float | None  # of it
-    seconds: float
-
-
 def attack(module, known, labels, shape, steps=300, seed=0, images=None):
-    """Images of a shape (C, H, W) with given labels (n,), Found from what is Known of a module's training.
+    """Images of a shape (C, H, W) with given labels (n,), from what is Known of a module's training: Attack.
 
-    The search begins at noise, or at given `images`. InputError as `check` says.
+    The search begins at noise, or at given `images`; the details are the last Path. InputError as `check` says.
     """
     known.check(module, labels)
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
@@ -298,7 +271,7 @@ def attack(module, known, labels, shape, steps=300, seed=0, images=None):
             path = known.again(module, path, x, labels, done)
         at_anchors = gradients(module, path.anchors, x, labels)
         loss, toward = misfit(known, path, at_anchors, done)
-        with Softened(between(SHARPNESS, done)):
+        with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
             x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * known.way)
         z = x.clone().requires_grad_()
         x.grad += between(VARIATION, done) * torch.autograd.grad(variation(z), z)[0]
@@ -307,4 +280,5 @@ def attack(module, known, labels, shape, steps=300, seed=0, images=None):
         cosine.step()
         x.clamp_(-BOUND, BOUND)
         losses.append(loss)
-    return Found(x, losses, path.gap, path.rate, time.perf_counter() - clock)
+    history = torch.tensor(losses, dtype=torch.float64)
+    return Attack(x, None, None, history[-1], history, "iterations", path, time.perf_counter() - clock)

@@ -36,17 +36,22 @@ class SmoothBackward(torch.autograd.Function):
         return upstream * slope, None
 
 
-class Smoothed(TorchFunctionMode):
+class InPlaceOfReLU(TorchFunctionMode):
+    """While it lasts, another function of one tensor takes the place of every ReLU."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return self.other(args[0]) if function in RELUS else function(*args, **(kwargs or {}))
+
+
+class Smoothed(InPlaceOfReLU):
     """While it lasts, every ReLU is a SmoothBackward with the sharpness α."""
 
     def __init__(self, sharpness):
-        super().__init__()
-        self.sharpness = sharpness
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in RELUS:
-            return SmoothBackward.apply(args[0], self.sharpness)
-        return function(*args, **(kwargs or {}))
+        super().__init__(lambda z: SmoothBackward.apply(z, sharpness))
 
 
 def module_of(network):
