@@ -54,8 +54,7 @@ def halved(part):
 def practise(known, recipe, shape, seed, place, steps):
     """Fit a combination of scores for each attack on a shadow victim: {attack: function of scores, or None}.
 
-    The adversary trains the shadow by the public recipe on half of its photographs, a Part, and attacks it with the
-    other half, as `detectors.make_attacks` does. Here, and only here, it knows the truth.
+    The adversary trains it by the public recipe on half of its photographs, and attacks it with the other half.
     """
     mine, rest = halved(known)
     shadow = stationary.train(mine, recipe, seed)

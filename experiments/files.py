@@ -56,8 +56,7 @@ def states(released, *how):
 def entries(released, start, average, of_gradient, shape, count, seed):
     """What each entry of the files gives back: {name: Entry}; see `attacked`.
 
-    Released are Checkpoints, the last one of the end; `average` is a running mean of the weights, `of_gradient` a
-    Checkpoint with a gradient in the place of the moment.
+    `average` is a running mean of the weights, `of_gradient` a Checkpoint with a gradient in the place of the moment.
     """
     how, files = (shape, count, seed), released.checkpoints
     middle, last = files[-2:]

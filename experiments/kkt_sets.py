@@ -116,10 +116,7 @@ def replaced(kkt, which, points, multipliers):
 
 
 def paired(kkt, free):
-    """The set with x + free and x − free in the place of every x, each with λ/2; pluses come first.
-
-    It is the planted set (eq-planted-set) if `free` is what of photographs is `unseen`.
-    """
+    """x ± free, each with λ/2, in place of every x, pluses first: (eq-planted-set) if `free` is `unseen`."""
     points = torch.cat([kkt.points + free, kkt.points - free])
     return KKTSet(kkt.network, points, kkt.signs.repeat(2), kkt.multipliers.repeat(2) / 2)
 
@@ -181,10 +178,7 @@ def bounds(kkt, i, direction):
 
 
 def straight_split(kkt, longest):
-    """Split every point with λ > 0 both ways, towards the next one of its class, along its margin (Lemma 3).
-
-    The step is 0.9 of the way to the first hyperplane, and `longest` at most.
-    """
+    """Split every point with λ > 0 both ways along its margin, 0.9 of its `reach` or `longest` (Lemma 3)."""
     made, n = kkt, len(kkt.points)
     for i in reversed(range(n)):
         if kkt.multipliers[i] > 0:

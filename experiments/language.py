@@ -41,10 +41,7 @@ def read(path):
 
 
 def split(dataset, count, held_out, seed):
-    """Draw so many secret texts, as many for a twin, and held-out ones, which share no place: Texts.
-
-    A `dataset` that ends in .txt is the path of the book they are from.
-    """
+    """Draw secret texts, as many for a twin, and held-out ones, of a book or a .txt `dataset`: Texts."""
     books = [read(PUBLIC), read(dataset if dataset.endswith(".txt") else OTHER)]
     words = [EDGE, *sorted({word for book in books for word in book})]
     place = {word: number for number, word in enumerate(words)}
@@ -98,10 +95,7 @@ def tune(base, rows, trainer, kind, steps, seed):
 
 
 def entries(tuned, kind, count):
-    """What an attacker who is told the number of texts can look at, {name: (Evidence, Bag)}.
-
-    That is the change, with the start known, the optimiser's moments, or adapters alone.
-    """
+    """What can be looked at, {name: (Evidence, Bag)}: the change, the optimiser's moments, adapters alone."""
     before, after, inputs = tuned.before, tuned.after, count * LENGTH
     found = {"change": changed(tuned, kind, inputs)}
     moments = {name: one for name, one in tuned.moments.items() if one is not None}

@@ -68,10 +68,7 @@ def affine_target(data, sets, weight_decay):
 
 
 def deep_target(data, sets, neurons, seed, mean="training"):
-    """The Target of a network with three layers, and how far it is from stationary: the largest ‖∇E‖/(μ‖θ‖).
-
-    It is polished longer if it is not stationary. `mean` says whose is subtracted, `training` or `partition`.
-    """
+    """The Target of a network with three layers, polished until it is stationary, and its largest ‖∇E‖/(μ‖θ‖)."""
     recipe = networks.perceptron("signed", neurons, neurons)
     for stages in (recipe.stages, 9, 12):
         victim = stationary.train(data.secret, recipe._replace(stages=stages), seed)

@@ -25,10 +25,9 @@ def eight_bits(images):
 
 
 def from_perturbed(released, images, seed, basis=None):
-    """‖θ(x) − θ*‖²/‖θ*‖² if training begins at θ* plus noise of a thousandth of its norm, in every weight.
+    """‖θ(x) − θ*‖²/‖θ*‖² of training from θ* plus a thousandth of its norm in noise, a θ⁰ drawn from `seed`.
 
-    The noise is a θ⁰ drawn from `seed`. All is done in the coordinates of a `basis` (d, r), if there is one; it must
-    hold the images (m, d) and the rows of W₁.
+    It runs in the coordinates of a `basis` (d, r), if there is one, which holds the images and the rows of W₁.
     """
     network, labels, recipe, *_ = released
     if basis is not None:
@@ -48,10 +47,7 @@ def from_start(released, images, seed):
 
 
 def numbers_of(released, images, targets, shape, seed):
-    """What planting made of target images, both (m, d), for a victim whose θ⁰ was drawn from 2·`seed`: {name: number}.
-
-    Distances are those of `planting.distance`, or of `from_start` for the affine model, which has one minimum.
-    """
+    """What planting made of target images (m, d), for a victim whose θ⁰ was drawn from 2·`seed`: {name: number}."""
     hidden, own = len(released.network) > 1, ssim(images, targets, shape).diagonal()
     small = bilevel.condensed(released)
 

@@ -112,10 +112,7 @@ def free_gradient(x, known):
 
 
 def trained_from(begin, x, known, target):
-    """‖θ(x) − θ*‖²/‖θ*‖² (S,) of a hidden layer trained from θ⁰ (Weights), then with neurons matched to the network θ*.
-
-    Not a number where training does not converge.
-    """
+    """‖θ(x) − θ*‖²/‖θ*‖² (S,) of training from θ⁰, then with neurons matched; NaN where it does not converge."""
     solved = one_hidden.solve(x, known.labels, known.recipe.weight_decay, begin, 1e-6)
     pairs = zip(solved.weights.first, solved.weights.second)
     nets = [one_hidden.network(one_hidden.Weights(*pair, begin.sharpness)) for pair in pairs]
@@ -157,10 +154,7 @@ def common_minima(released, sets, model, iterations):
 
 
 def spectra(x, known):
-    """Eigenvalues of both Hessians at a common minimum x (m, d), up to 2/‖θ*‖², rising: of l_bi and of l_st.
-
-    One that many directions share is there once per neuron.
-    """
+    """Eigenvalues of the Hessians of l_bi and of l_st at a common minimum x (m, d), up to 2/‖θ*‖², rising."""
     basis = networks.span_of(x, known.network[0].weight)
     seen = in_coordinates(known, basis)
     (model, theta, y, decay), x = bilevel.lower_level(seen), x @ basis

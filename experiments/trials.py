@@ -87,10 +87,9 @@ def candidates(rule, data):
 
 
 def decoreco_trial(data, victim, rule, place, seed, space="pixels", restart=None, **settings):
-    """DecoReco on a Victim trained on a Split's secret images: a Trial.
+    """DecoReco in `pixels`, or in the `span` of the first layer, on a Victim of a Split's secret images: a Trial.
 
-    `space` is `pixels`, or `span`, that of the first layer. With `restart`, a seed of coefficients, a second attack
-    begins at other noise, which any adversary can draw.
+    With `restart`, a seed of coefficients, a second attack begins at other noise, which any adversary can draw.
     """
     basis = networks.span(victim.released.network) if space == "span" else None
     settings |= {"rule": rule, "basis": basis}

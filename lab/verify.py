@@ -57,10 +57,7 @@ def compared(name, value, now, seeds):
 
 
 def compare(rows, crossed, again):
-    """How the numbers that were recorded of the run with these crossed parameters stand to its own rows now.
-
-    Returns how many are equal, in the spread, outside and new; and a sentence for each that is outside.
-    """
+    """How many numbers of a run are equal, in the spread, outside and new; a sentence for each that is outside."""
     alike = [row for row in rows if all(row[name] == str(value) for name, value in crossed.items() if name != "SEED")]
     old = numbers_of(row for row in alike if row["seed"] == str(crossed.get("SEED", row["seed"])))
     now, of_seeds = numbers_of(again), {}

@@ -58,10 +58,7 @@ def load(dataset, binary=True):
 
 
 def views():
-    """Squares of eleven free photographs in installed packages, (N, 32, 32, 3) bytes, and their classes (N,), shuffled.
-
-    data/README.md names authors and licences, and says how the squares were chosen.
-    """
+    """Squares (N, 32, 32, 3) of free photographs in packages, see data/README.md, and classes (N,), shuffled."""
     pictures, labels = [], []
     for file, (label, squares) in json.loads((DATA / "photographs.json").read_text(encoding="utf-8")).items():
         package, name = file.split("/", 1)  # which need not be imported

@@ -16,10 +16,7 @@ class Row(NamedTuple):
 
 
 def rows(prefix, seed, quantities, **where):
-    """The Rows of {quantity: (value, baseline)} or (value, baseline, paper's value); what is None is missing.
-
-    `where` are parameters that differ within the run.
-    """
+    """Rows of {quantity: (value, baseline, paper's value)}, the last two or None; `where` differs within the run."""
     listed = []
     for name, several in quantities.items():
         value, baseline, paper = (None if x is None else float(x) for x in (*several, None, None)[:3])

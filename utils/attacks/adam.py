@@ -127,10 +127,7 @@ def seen(part, mirrored):
 
 
 def fit(u, x, slices, steps, rates, generator, mirror=None):
-    """Lower `robust` in Slices and images x (m, d) by Adam, whose rates rise and fall once: Slices, images, residual.
-
-    U (h, d + 1) has the biases last. With a `mirror`, x (m/2, d) are half of the images, and mirror images the others.
-    """
+    """Lower `robust` by Adam, in Slices and images x (m, d), with a `mirror` (m/2, d): Slices, images, residual."""
     blocks = [block.to(x.device) for block in blocks_of(x.shape[1], mirror, generator)]
     targets = [torch.cat([u[:, block], u[:, -1:]], 1) for block in blocks]
     slices, parts = Slices(*(p if p is None else p.clone() for p in slices)), [x[:, block] for block in blocks]

@@ -64,10 +64,7 @@ def below(parts):
 
 
 def written(released, moments=True):
-    """What all checkpoints of a Released network say together: moments, or what was written from each to the next.
-
-    The latter where no file holds a moment, or without `moments`.
-    """
+    """What all checkpoints say together: `moments`, or else what was written from each to the next."""
     files = released.checkpoints
     found = [of_moment(released, file) for file in files if file.first and moments]
     if not found:
@@ -84,10 +81,9 @@ def attempt(released, rows, shape, count, seed=0):
 
 
 def exact(rows, unmixed, shape):
-    """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
+    """The `unmixed` Attack of `attempt`, with exact images where two of three readings agree (`sparse.agreed`): Attack.
 
-    Moments fade, and with them a column's zeros: so two of three readings must agree (`sparse.agreed`). If a column is
-    wrong none the less, many images come out far from the unmixed ones, and less like photographs: then those stay.
+    If many come out far from the unmixed ones, and less like photographs, a column was wrong, and those stay.
     """
     found = known_start.refined(rows.layer, (rows.first, rows.last), unmixed, shape, sparse.agreed)
     before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))

@@ -15,10 +15,7 @@ from utils.networks import Recipe, span, within
 
 
 class Checkpoint(NamedTuple):
-    """What one file of a training holds, of all layers or of the first ones: tuples of Layers, none where it has none.
-
-    Moments are the optimiser's: torch's `momentum_buffer` or `exp_avg`, and `exp_avg_sq`.
-    """
+    """What one file of a training holds, of all layers or the first ones: tuples of Layers, () where it has none."""
 
     network: tuple  # θ(t)
     first: tuple = ()  # of gradients, a sum in which each step weighs more than the one before it
@@ -111,8 +108,7 @@ def bar(iterations, name, progress):
 def scores(released, start, attack, again, shape):
     """What an adversary can say of an Attack from `start` (n, d): {name: score (n,)}, the higher, the likelier.
 
-    A score is left out where it is constant up to rounding, by `similarity.is_constant` for sums over d pixels: its
-    order would be that of rounding errors. So an attack within the span has no share in the span, which is 1 for all.
+    A score is left out where it is constant up to rounding, such as the share in a span that the attack never left.
     """
     x, basis = attack.images, span(released.network)
     seen, before = within(x, basis), within(start, basis)

@@ -35,10 +35,7 @@ class Adversary(NamedTuple):
 
 
 def photographs(known, n, shape):
-    """Take equally many known photographs of every class (n, d), less their mean; mirrored ones where they are too few.
-
-    Fewer than n if the mirrored ones are too few, too.
-    """
+    """n known photographs or fewer, of every class alike, less their mean; mirrored ones where these are too few."""
     some, labels = known.images, known.labels
     if n > len(some):
         mirrored = some.view(-1, *shape).flip(2).flatten(1)

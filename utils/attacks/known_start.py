@@ -43,10 +43,9 @@ def unchanged(network, start):
 
 
 def shrinkage(weight, start, rank, alpha=None):
-    """α for which W₁ − αW₁⁰ (h, d) is nearest to one of rank `rank`, by alternating least squares from `alpha`.
+    """α for which W₁ − αW₁⁰ (h, d) is nearest to a `rank`, which may be too large, by least squares in turns.
 
-    Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰. The rank may be too large,
-    not too small.
+    Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰.
     """
     alpha = ((weight * start).sum() / start.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
@@ -60,10 +59,7 @@ def shrinkage(weight, start, rank, alpha=None):
 
 
 def trained_part(released, start, alpha=None):
-    """The Released network with (W₁ − αW₁⁰, b₁ − αb₁⁰) as its first layer, and α; InputError as `check` says.
-
-    α is estimated unless it is given, such as 1 for a training without weight decay.
-    """
+    """The Released network with the first layer (W₁ − αW₁⁰, b₁ − αb₁⁰), and α, estimated unless it is given."""
     check(released.network, start)
     (first,), (initial,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
     if alpha is None:
@@ -84,10 +80,9 @@ def attempt(released, start, shape, count, seed=0, alpha=None):
 
 
 def stationarity(released, start, candidates, alpha, count, **settings):
-    """The stationarity attack with a known start: θ* − αθ⁰ as a combination of the candidates' gradients at θ*.
+    """The stationarity attack on θ* − αθ⁰, in the span of `count` leading directions of W₁ − αW₁⁰.
 
-    That is right to first order, for a training that hardly moves the weights (Loo et al., 2024, of wide networks).
-    Candidates (n, d) move in the span of the `count` leading directions of W₁ − αW₁⁰.
+    To first order that is right for a training that hardly moves the weights (Loo et al., 2024, of wide networks).
     """
     changed, _ = trained_part(released, start, alpha)
     pairs = zip(released.network, start)

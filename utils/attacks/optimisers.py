@@ -110,10 +110,7 @@ class KnownState:
         return (first / (1 - self.beta**step) / whole).clamp(-FARTHEST, FARTHEST)
 
     def back(self, module, x, y):
-        """The weights (n, P) at which the last gradients were taken, if images x (m, …) were those, the last first.
-
-        And how much they count in the moment (n,): 0 before training began.
-        """
+        """The last gradients' weights (n, P), the last first, for images x (m, …); their shares in the moment (n,)."""
         theta, first, second, places, counts = self.end, self.first, self.second, [], []
         fresh = 1.0 if second is None else 1 - self.beta
         for step in range(self.steps, max(0, self.steps - BACK), -1):

@@ -124,10 +124,7 @@ def grouped(places, share, slopes, anchors=ANCHORS):
 
 
 def descend(module, start, end, x, y, move):
-    """Weights (T + 1, P) of a training on images x, cut where it comes nearest to its wanted end (P,).
-
-    `move` makes a gradient (P,) the step that an optimiser takes.
-    """
+    """Weights (T + 1, P) of steps that `move` makes of gradients, up to where they come nearest to `end`."""
     places, nearest, least = [start], 0, (end - start).norm()
     while len(places) <= LONGEST and len(places) - 1 - nearest < PATIENCE:
         places.append(places[-1] - move(gradient(module, places[-1], x, y)))

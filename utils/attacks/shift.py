@@ -46,8 +46,8 @@ def trusted(shift):
 def attack(released, noise, belief, basis, coefficients, iterations):
     """The stationarity attack from `noise` (n, d) around the constant image `belief`, within a basis (d, r).
 
-    Images k times as long explain the same weights with λ/k, up to biases. So every length k is tried for half of the
-    `iterations`, and the one with the smallest loss for all: both Attacks, without the constant.
+    Images k times as long explain the same with λ/k: every length k is tried for half of the `iterations`, the best for
+    all of them: both Attacks, without the constant.
     """
     constant = torch.full((1, len(basis)), belief).to(basis)
 

@@ -40,10 +40,9 @@ def inputs(module, layer, x):
 
 
 def basis(after, before, alpha=None, rank=None):
-    """An orthonormal basis (inputs, r) of the row space of W − αW⁰, for the weights (outputs, …) of a layer.
+    """A basis (inputs, r) of the row space of W − αW⁰, for weights (outputs, …); r by the gap in singular values.
 
-    α is found unless it is given, and r by the gap in the singular values. An optimiser's moment may stand for W, and
-    the weights for W⁰: then α is the decay in it.
+    α is found unless given. A moment may stand for W, and the weights for W⁰: then α is the decay in it.
     """
     after, before = (weight.detach().double().flatten(1) for weight in (after, before))
     if alpha is None:

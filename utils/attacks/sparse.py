@@ -73,8 +73,7 @@ def sparsest(rows, near, likely, size):
     """Unit vectors w (n, m) beside `near` for which rows·w (h,) have most zeros, where they are `likely` (n, h).
 
     Iteratively reweighted least squares: an entry weighs more, the smaller it is, and what counts as small shrinks from
-    `size` on. A large one asks what is likely, a small one what is near. Conjugate gradients take all vectors a few
-    iterations towards the solution, each time from the last one.
+    `size` on, from what is likely to what is near. Conjugate gradients take all vectors a few iterations further.
     """
     vectors, steps = near, int(math.log(LAST[0] / size) / math.log(FALL))
     for size in (*(size * FALL**k for k in range(steps)), *LAST[1:]):
@@ -96,10 +95,7 @@ def zeros(rows, vectors):
 
 
 def kept(vectors, near, enough, rows):
-    """Which vectors (m, m) are taken: with enough zeros (m,), and not all of them those of another one.
-
-    Of vectors that are equal, or zero at the same neurons, that nearest its start is taken.
-    """
+    """Which vectors (m, m) have enough zeros (m,), and not all those of another one that is nearer its start."""
     taken, moved, zero = enough.clone(), (vectors * near).sum(1).abs(), zeros(rows, vectors).double()
     within = (vectors @ vectors.mT).abs() > 0.999  # rounding hides zeros of faint columns
     if len(vectors) <= unmixing.FEW:  # of hundreds of columns of B, some share as many
@@ -110,10 +106,7 @@ def kept(vectors, near, enough, rows):
 
 
 def judged(vectors, near, sure, rows, share):
-    """Which vectors (m, m) are sure, as those are that were it before: by their zeros in rows·w.
-
-    They have more than vectors of a span without structure, and more than a `share` of what is usual.
-    """
+    """Which vectors (m, m) are sure: with more zeros than without structure, and than a `share` of the usual."""
     count = zeros(rows, vectors).sum(0)
     enough = count > len(vectors) + SURE[1] * len(rows)
     enough &= count > share * count[enough | sure].double().median()
@@ -131,10 +124,9 @@ def again(vectors, near, likely, rows):
 
 
 def completed(matrix, columns, sure, basis, shape):
-    """The rows M (m, m) that columns (m, m) allow where they are `sure`, near to a matrix; the rest by unmixing.
+    """Rows M (m, m) near to a matrix, each orthogonal to the `sure` ones of the columns (m, m) of other images.
 
-    Row i is orthogonal to the sure columns of other images. What may be added to it is a combination of the rows whose
-    columns are unsure, and the objective of unmixing chooses it.
+    What is still free, combinations of the rows whose columns are unsure, the objective of unmixing chooses.
     """
     certain, own = columns[sure].mT, torch.eye(len(columns), dtype=torch.bool)[:, sure]
     initial = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
@@ -187,10 +179,7 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
 
 
 def agreed(images, mixing, bias, basis, layers, shape):
-    """As `refine`, with the columns alone that two of three readings share, each with another CENTRE.
-
-    A wrong column spoils the images, and hardly two readings have the same one.
-    """
+    """As `refine`, with the columns alone that two of three readings share, each with another CENTRE."""
     readings = [refine(images, mixing, bias, basis, layers, shape, centre) for centre in CENTRES]
     known, lengths = in_coordinates(mixing, bias, basis)
     vectors = torch.stack([normalize((known.rows.mT @ (columns / lengths)).mT, dim=1) for _, _, columns in readings])

@@ -123,10 +123,7 @@ def at(model, weights):
 
 
 def evidence(model, weights, change, inputs):
-    """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
-
-    `weights` are a state dict in the middle of training, or, of a moment, at its end; a copy of the model takes them.
-    """
+    """Evidence of a change {parameter: tensor} by so many inputs, at `weights` in the middle of training."""
     model = at(model, weights)
     found = {}
     for group, layers in GROUPS.items():
@@ -181,10 +178,10 @@ def extended(known, prefixes, tokens):
 
 
 def texts(known, tokens, count, length):
-    """At most `count` sequences (…, length) whose inputs no layer leaves unseen, and their scores, lower where surer.
+    """At most `count` sequences (…, length) of `tokens` (n,) that no layer leaves unseen, and scores, low if sure.
 
-    `tokens` (n,) are those that may stand in them; every text begins after token 0. Prefixes are extended by one token,
-    and the best are kept of each of so many first tokens, since some texts wrote more than others.
+    Prefixes grow by one token, from token 0 on; the best are kept of each of so many first tokens, since some texts
+    wrote more than others.
     """
     if len(tokens) > MANY:
         raise InputError(f"{len(tokens)} words are too many to try at every place: give fewer.")

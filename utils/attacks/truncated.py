@@ -27,8 +27,7 @@ class Training(NamedTuple):
 def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
     """θ(x), the Weights after so many steps on E from Weights θ⁰, for images x (…, m, d): differentiable in x.
 
-    `descent` takes steps of gradient descent at a `rate`, `quasi-Newton` those of L-BFGS. With Xᵀ = QLᵀ the network
-    sees the rows of L alone, and the rest of the first layer is one number, its norm; see `coordinates`.
+    `descent` takes steps at a `rate`, `quasi-Newton` those of L-BFGS, both in the coordinates of Xᵀ = QLᵀ.
     """
     q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
     first, rest = coordinates.split(start.first[..., :-1], q)
@@ -57,10 +56,9 @@ def lower_level(released, basis=None):
 
 
 def objective_of(lower, shape, theta0, inner):
-    """l(x) = ½‖θ(x) − θ*‖² (…) and its gradient, functions of x flattened to (…, md), training from Weights θ⁰.
+    """l(x) = ½‖θ(x) − θ*‖² (…) of a bilevel.Lower and its gradient, of x flattened to (…, md), from Weights θ⁰.
 
-    `lower` is a bilevel.Lower. The gradient goes through all steps, or, where training ends at a stationary point, is
-    that of eq. (7).
+    The gradient goes through all steps, or, where training ends at a stationary point, is that of eq. (7).
     """
 
     def explicit(flat):

@@ -68,10 +68,7 @@ def orthogonal(count, r, seed):
 
 
 def whitened(basis, shape, few):
-    """The details of the images of a basis (d, r), made uncorrelated, and the matrix (r, r) for it.
-
-    Whitened in double precision, since an image of the span may be nearly flat; then single precision does.
-    """
+    """The details of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
     details, white = contrast.whiten(contrast.details(basis.mT, shape, 1.7 if few else 1.0, few))
     return details.float(), white
 
@@ -79,8 +76,7 @@ def whitened(basis, shape, few):
 def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, precision="exact"):
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
-    `each` is called with the rows of every step, in whitened coordinates; `later` are the stages for many images. All
-    but the last one are rounded to a `precision` of products.PRECISIONS.
+    `each` sees whitened rows; `later` are the stages for many images, all but the last with products of a `precision`.
     """
     few, history = count <= FEW, []
     details, white = whitened(basis, shape, few)

@@ -81,8 +81,7 @@ def energies(seen):
 def objective(matrix, details, floor, window):
     """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart.
 
-    J = ½ mean_{G,p} log(`floor` + e_p) for each image, where e_p is the mean of squared details in a `window` around
-    place p.
+    J = ½ mean_{G,p} log(`floor` + e_p) of an image, e_p being the mean of squared details in a `window` around p.
     """
     faint = (floor + around(energies(mixed(matrix, details)), window)).log().mean((1, 2, 3)) / 2
     return faint.sum() - torch.logdet(matrix.mT @ matrix) / 2
@@ -96,8 +95,7 @@ def mixed(matrix, details):
 def relative(matrix, seen, floor, window, free=slice(None)):
     """The `objective` and its derivatives as rows M (m, r) of length one become (1 + E)M: Relative.
 
-    `seen` are the details of their images. The columns of E are those of u rows that are `free` to be added; no row is
-    added to itself.
+    `seen` are the details of their images. E has columns for the u `free` rows; no row is added to itself.
     """
     energy = energies(seen)
     level = floor + around(energy, window)
@@ -133,8 +131,7 @@ def precondition(slope, curvature, free=slice(None)):
 def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambda matrix: None):
     """Rows M (m, r) of length one that lower the contrast of `details` (r, G, K, H, W), and the value of every step.
 
-    `floor` and `window` are those of the objective, of which at most so many `steps` are taken; `free` are the rows
-    that may be added to others. `each` is called with the rows of every step.
+    At most so many `steps` are taken, which add `free` rows to others; `each` is called with the rows of every step.
     """
     matrix = normalize(matrix, dim=1)
     seen = mixed(matrix, details)
@@ -165,10 +162,7 @@ def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambd
 
 
 def shortened(matrix, seen, now, move, where):
-    """Take a move E (m, u), or a third of it as often as it takes to lower the value: rows, details, E, Relative.
-
-    None if nothing lowers it.
-    """
+    """A move E (m, u), or a third of it until it lowers the value: rows, details, E, Relative; or None."""
     free = where[-1]
     for k in range(10):
         step = move / 3**k

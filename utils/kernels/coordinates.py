@@ -13,8 +13,7 @@ from utils.kernels.layers import Layer
 def span_of(*rows):
     """An orthonormal basis (…, d, r) of the span of all these images and weights, each (…, n, d).
 
-    It holds the gradients of both attacks. An optimiser that only combines gradients, such as L-BFGS, loses nothing if
-    r coordinates replace d pixels; Adam, which scales each by itself, is another one in other coordinates.
+    L-BFGS loses nothing in it; Adam, which scales each coordinate by itself, is another optimiser there.
     """
     most = torch.broadcast_shapes(*(part.shape[:-2] for part in rows))
     return torch.linalg.qr(torch.cat([part.expand(*most, -1, -1) for part in rows], -2).mT)[0]

@@ -29,10 +29,7 @@ def flags(path=Path("/proc/cpuinfo")):
 
 
 def library_of(known, wanted=""):
-    """The library for a processor with these flags, or the `wanted` one; MKL where this torch cannot ask oneDNN.
-
-    InputError where oneDNN is wanted, and would round the factors: with tiles for bfloat16 (AMX) it does.
-    """
+    """MKL or oneDNN, by the processor's flags or as `wanted`; InputError where oneDNN would round (by AMX)."""
     if wanted and choose("PRODUCTS", wanted, LIBRARIES) == "onednn" and "amx_bf16" in known:
         raise InputError("PRODUCTS is 'onednn', which rounds to bfloat16 on this processor: leave it away.")
     fits = {"AuthenticAMD", "avx512f"} <= known and "amx_bf16" not in known

@@ -38,8 +38,7 @@ def inner(a, b):
 def gram_share(layer, size, a, d, z):
     """A layer's share as ‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩, `size` is ‖W̄‖²: 2n² products for every input and output.
 
-    Returns the share (…), derivatives in D (…, n, n_l) and in A (…, n, n_{l−1}), the latter without a term c·DW, and
-    c, here −2: W multiplies that term together with other signals.
+    Returns it (…), its derivatives in D and in A, this without c·DW, and c: W multiplies that with other signals.
     """
     gram = (a @ a.mT).add_(layer.bias is not None).mul_(2)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
     signals = (gram @ d).sub_(z, alpha=2)
@@ -78,10 +77,7 @@ class Stationarity:
         self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in self.target])
 
     def __call__(self, x, coefficients):
-        """Return the Residual at x (…, n, d) and λ (…, n); long batches (S, n, d), in slices that fit.
-
-        A GPU's memory may be used by others, too: where a slice does not fit, slices are half as long from then on.
-        """
+        """The Residual at x (…, n, d), λ (…, n); of (S, n, d) in slices, halved where they do not fit."""
         sets, slices = len(x) if x.dim() == 3 else 1, max(1, self.rows // x.shape[-2])
         if sets > slices:
             parts = map(self, x.split(slices), coefficients.split(slices))

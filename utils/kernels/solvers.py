@@ -70,8 +70,7 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
 def quasi_newton_product(pairs, v, precondition=lambda v: v):
     """Apply the L-BFGS approximation of an inverse Hessian to v: the two-loop recursion over `pairs`, oldest first.
 
-    A pair (s, y, 1/⟨s, y⟩) has 0 in place of 1/⟨s, y⟩ where the curvature is not safely positive. The recursion begins
-    from `precondition`, times the factor that fits the latest pair.
+    In a pair (s, y, 1/⟨s, y⟩) the last is 0 for no safe curvature. It begins from a scaled `precondition`.
     """
     coefficients = []
     for s, y, rho in reversed(pairs):
@@ -123,8 +122,7 @@ def lbfgs(
 def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=20_000):
     """Minimise by Newton's method in a trust region, each step by conjugate gradients (Steihaug).
 
-    `objective(x)` returns values and gradients, `hessian(x)` a product and a preconditioner. A step solves the linear
-    system to min(1/10, ‖∇f‖) of its right-hand side, so that the last steps converge quadratically.
+    `hessian(x)` returns a product and a preconditioner. Steps are solved to min(1/10, ‖∇f‖): quadratic convergence.
     """
     x, spent = start, 0
     value, gradient = objective(x)
@@ -184,10 +182,7 @@ def momentum(x, gradient, memory, rate):
 
 
 def adam(x, gradient, memory, rate):
-    """A step of Adam (0.9, 0.999) at a rate of `schedule`, which corrects its biases; single precision in one pass.
-
-    So far behind the first step torch's own kernel corrects no bias any more.
-    """
+    """A step of Adam (0.9, 0.999) at a rate of `schedule`, which corrects its biases; float32 in one pass."""
     mean, square = memory
     if x.dtype == torch.float32:
         steps, settings = [x.new_full((), 1e9)], {"weight_decay": 0.0, "amsgrad": False, "maximize": False}

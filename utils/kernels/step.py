@@ -68,10 +68,7 @@ def capture(step, n, pool=None):
 
 @contextmanager
 def tuned(x, network):
-    """For steps over images x (…, n, d): one thread, and products by MKL, if they are small; undone after.
-
-    How small they are is not known of a network without layers, ().
-    """
+    """For steps over images x (…, n, d): one thread, and products by MKL, if they are known to be small."""
     threads = torch.get_num_threads()
     operations = 12 * x[..., 0].numel() * sum(layer.weight.shape[-2:].numel() for layer in network)
     small = x.device.type == "cpu" and 0 < operations < SMALL

@@ -38,10 +38,7 @@ def image_rows(rows, shape, labels, frames, scale=0.7):
 
 
 def curves(series, xlabel, ylabel, hlines=(), scale="log"):
-    """Draw named curves [(label, x, y), …], with markers that tell them apart in grey, and levels [(label, y), …].
-
-    Where x is missing, values are numbered from 0.
-    """
+    """Draw curves [(label, x, y) or (label, y), …], told apart by markers, and levels [(label, y), …]."""
     fig, ax = plt.subplots(figsize=(6.4, 3.8))
     for (label, *xy), marker in zip(series, itertools.cycle(MARKERS)):
         ax.plot(*xy, marker=marker, markevery=max(1, len(xy[-1]) // 10), markersize=5, label=label)
@@ -59,10 +56,7 @@ def look(k):
 
 
 def extents(ax, groups, lying=False, **style):
-    """Draw the mean of each group of numbers, {place: numbers}, with a bar from its smallest to its largest one.
-
-    Groups stand side by side, or lie one below the other; empty ones are left out. `style` is that of an `errorbar`.
-    """
+    """Draw mean and extent of each group {place: numbers} that is not empty; `style` is that of an errorbar."""
     ends = {place: extent(numbers) for place, numbers in groups.items() if len(numbers)}
     means = [mean for mean, _, _ in ends.values()]
     bars = [[mean - low for mean, low, _ in ends.values()], [high - mean for mean, _, high in ends.values()]]

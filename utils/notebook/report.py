@@ -66,10 +66,9 @@ def save_file(name, path, contents):
 
 
 def save(run, rows, sha256):
-    """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty.
+    """Write parameters, provenance and rows as one JSON object to RESULTS, or nothing if that is empty.
 
-    Raises InputError, with or without RESULTS, unless every row is as `registry` has it. Whatever stops the file
-    after hours of work, the numbers are printed then.
+    Raises InputError unless every row is as `registry` has it; what stops the file, the numbers are printed then.
     """
     provenance = {
         "versions": {"python": platform.python_version()} | {n: version(n) for n in ("torch", "numpy", "scipy")},
@@ -102,11 +101,6 @@ def mean_sd(values, floor=1e-12):
     mean, spread = statistics.mean(values), statistics.stdev(values)
     spread = float(f"{spread:.1g}") if spread > 1e-9 * abs(mean) else 0  # 10, not 1e+01
     return typeset(f"{mean:.2g} ± {spread:g}")
-
-
-def extremes(values):
-    """Print the smallest and the largest of some numbers."""
-    return f"{min(values):.3g} to {max(values):.3g}"
 
 
 def joined(values):

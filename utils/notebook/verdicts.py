@@ -13,10 +13,7 @@ def extent(values):
 
 
 def words(values, places=None):
-    """The mean with the extent, 0.82 [0.80, 0.84], as precise as that is wide, or to so many places behind the point.
-
-    A mean has two digits or more, and no number that is not zero is printed so. A single value is alone; none is –.
-    """
+    """The mean with the extent, as precise as that is wide, or to so many `places`: 0.82 [0.80, 0.84]; none is –."""
     if len(values) == 0:
         return "–"
     mean, low, high = ends = extent(values)

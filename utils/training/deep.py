@@ -42,10 +42,7 @@ class Block(nn.Module):
 
 
 def residual(classes, side=32, width=16, activation="gelu", norm="none", pooled=False):
-    """ResNet-8 for images of `side` pixels: three blocks, with a normalisation of NORMS.
-
-    Its head sees all places behind the last block, 8 × 8 for a side of 32, or, if `pooled`, their mean.
-    """
+    """ResNet-8 for `side` pixels, a norm of NORMS; its head sees all 8 × 8 places (of 32 pixels), or their mean."""
     first = nn.Conv2d(3, width, 3, padding=1), NORMS[norm](width), ACTIVATIONS[activation]()
     sizes = (width, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)
     blocks = [Block(*size, activation, norm) for size in sizes]
@@ -62,10 +59,7 @@ def lenet(classes, side=32, width=32, activation="relu"):
 
 
 def pictures(part, shape, mean=None):
-    """Images (n, C, H, W) of a Part as these networks see them, its labels (n,), and the mean (1, C, 1, 1) taken away.
-
-    The Part's own images have a shape (H, W, C); their mean is taken unless another one is given.
-    """
+    """Images (n, C, H, W) of a Part as these networks see them, labels (n,), and the mean (1, C, 1, 1) that is less."""
     x = part.images.view(-1, *shape).permute(0, 3, 1, 2)
     mean = x.mean((0, 2, 3), keepdim=True) if mean is None else mean
     return ((x - mean) / DEVIATION).float(), part.labels.long(), mean
@@ -86,10 +80,7 @@ def drawn(make, seed):
 
 
 def train(module, x, y, trainer, rate, steps, batch=0, seed=0, frozen=()):
-    """Train a module in place by one of OPTIMISERS, all but its `frozen` parts: the loss at the end, and the optimiser.
-
-    Images x (n, C, H, W) come in shuffled batches, or all in each step if `batch` is 0.
-    """
+    """Train a module in place, but for `frozen` parts, in shuffled batches, 0 for all: its loss, the optimiser."""
     held = {p for part in frozen for p in part.parameters()}
     moved = [p for p in module.parameters() if p not in held]
     optimiser = OPTIMISERS[choose("TRAINER", trainer, OPTIMISERS)](moved, lr=rate)

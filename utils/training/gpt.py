@@ -36,10 +36,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def attend(self, x, mask):
-        """The sum (n, T, width) behind attention, and what its layers and the next are shown, by their names.
-
-        A token sees another where the mask (T, T) is true.
-        """
+        """The sum behind attention where the mask (T, T) is true, and {layer: what it and the next are shown}."""
         shown = self.norm(x)
         q, k, v = (layer(shown).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)

@@ -37,8 +37,8 @@ class Pace(NamedTuple):
 def train(secret, recipe, seed=0, start=None) -> Victim:
     """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `start`, or drawn from `seed`.
 
-    A smooth network with at most one hidden layer is trained until ‖∇E‖ vanishes, by Newton's method; any other one by
-    gradient descent, for as many epochs as the recipe says. InputError if recipe and labels do not fit together.
+    With a smooth hidden layer or none by Newton's method until ‖∇E‖ vanishes, else by descent for the recipe's epochs.
+    InputError if recipe and labels do not fit together.
     """
     x, y = secret
     smooth = not recipe.hidden or math.isfinite(recipe.sharpness)
@@ -55,10 +55,7 @@ def train(secret, recipe, seed=0, start=None) -> Victim:
 
 
 def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
-    """The layers of a softplus network with one hidden layer, trained without weight decay by L-BFGS from θ⁰.
-
-    There is no minimum: training stops where ‖∇E‖ is at most `gradient_tolerance`, or after 3000 steps.
-    """
+    """A softplus network trained without decay by L-BFGS until ‖∇E‖ ≤ `gradient_tolerance`, 3000 steps at most."""
     x, y = secret
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis = networks.span_of(x)  # in which training happens
@@ -141,10 +138,7 @@ def descended(network, x, y, recipe):
 
 
 def descend(objective, theta, recipe):
-    """Gradient descent with momentum; the rate grows while the energy falls, else the step is undone and the rate cut.
-
-    So it follows the curvature as the weights shrink, and training goes on where loss and gradient are tiny.
-    """
+    """Descent with momentum; the rate grows while the energy falls, else the step is undone and the rate cut."""
     state = begin(objective, theta, recipe.learning_rate)  # a step changes it in place
     run(partial(descended_step, objective, recipe.momentum, recipe.growth, *state), state, recipe.epochs)
     return state[0]
@@ -171,10 +165,7 @@ def descended_step(objective, momentum, growth, theta, value, slope, velocity, k
 
 
 def train_to(secret, recipe, start, target, most=60_000):
-    """Descend from the network `start` until (1/m) Σ log(1 + exp(−y_iΦ(x_i))) is below `target`: Victim, and its Pace.
-
-    Without decay, momentum or a mean, on a Part. InputError if `most` steps are not enough.
-    """
+    """Descend without decay until the logistic loss is below `target`, in `most` steps: Victim, and its Pace."""
     (x, y), loss = secret, LOSSES["logistic"]
     basis = networks.span_of(x)  # (d, m)
     first, rest = coordinates.split(start[0].weight, basis)
