@@ -1,7 +1,6 @@
 """How well an adversary's scores tell true reconstructions from inventions: the practice, the truth and the numbers."""
 
 from collections import namedtuple
-from typing import NamedTuple
 
 import torch
 
@@ -25,12 +24,10 @@ ATTACKS = {
 }
 
 
-class Judged(NamedTuple):
-    """What the evaluator knows of the n reconstructions of an attack: masks (n,)."""
-
-    truth: torch.Tensor  # shows a training image, by `similarity.detail_ncc`
-    pixels: torch.Tensor  # shows one by a second likeness, that of all pixels: NCC > 0.7
-    null: torch.Tensor  # shows a held-out image, by the first likeness: true by chance
+# What the evaluator knows of the n reconstructions of an attack, masks (n,): it shows a training
+# image, by `similarity.detail_ncc`; by a second likeness, NCC > 0.7 of all pixels; a held-out one,
+# by the first: true by chance.
+Judged = namedtuple("Judged", "truth pixels null")
 
 
 def shows(adversary, images, in_pixels=False):

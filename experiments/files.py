@@ -1,7 +1,7 @@
 """What each entry of a training's files gives back, and what becomes of an optimiser's state that is kept otherwise."""
 
 import itertools
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -9,7 +9,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from experiments.variants import Settings, private_gradients
 from utils import measures
 from utils.attacks import checkpoints, known_start, unmixing
-from utils.attacks.contract import Attack, Checkpoint
+from utils.attacks.contract import Checkpoint
 from utils.errors import InputError
 from utils.kernels import naive
 from utils.networks import Layer, change
@@ -19,11 +19,9 @@ BARS = measures.SOME, measures.STRONG, measures.EXACT
 BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
 
 
-class Entry(NamedTuple):
-    """What came back from one entry: the unmixed Attack, and the one with zeros where it was made."""
-
-    unmixed: Attack
-    exact: Attack | None = None
+# What came back from one entry: the unmixed Attack, and the one with zeros where it was made, or
+# None.
+Entry = namedtuple("Entry", "unmixed exact", defaults=[None])
 
 
 def attacked(released, rows, shape, count, seed, *, zeros):

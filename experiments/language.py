@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections import namedtuple
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -53,14 +52,9 @@ def split(dataset, count, held_out, seed):
     return Texts(public, secret, twin, rest, words, hashlib.sha256(secret.numpy().tobytes()).hexdigest())
 
 
-class Tuned(NamedTuple):
-    """A fine-tuned model as its files hold it: state dicts, and the optimiser's first moments by their names."""
-
-    model: torch.nn.Module  # its code
-    before: dict
-    after: dict
-    moments: dict
-    loss: float
+# A fine-tuned model as its files hold it: its code, state dicts, the optimiser's first moments by
+# their names; its loss.
+Tuned = namedtuple("Tuned", "model before after moments loss")
 
 
 def shown(rows):

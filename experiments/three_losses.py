@@ -6,27 +6,22 @@ trainer released. An experiment of the evaluator: it measures the losses at the 
 """
 
 import math
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
 from utils import images, networks, trial
 from utils.attacks import bilevel, starts
-from utils.attacks.contract import Released
 from utils.kernels import affine, one_hidden, solvers
 from utils.training import stationary
 
 LOSSES = ("bilevel", "stationarity", "DecoReco")
 
 
-class Model(NamedTuple):
-    """A victim and three sets of m images, in coordinates of all that the losses see of them."""
-
-    sets: tuple  # training, partition and noise, each (m, r)
-    known: Released  # one neuron for all that are equal, which changes no output
-    basis: torch.Tensor  # (d, r), of the coordinates
-    begins: tuple = ()  # for a hidden layer: two θ⁰ (Weights), the victim's own and another
-    target: tuple = ()  # θ*, with all of its neurons
+# A victim and three sets (m, r) of images, training, partition and noise, in coordinates of all
+# that the losses see: what was Released, equal neurons merged; the basis (d, r). For a hidden
+# layer: two θ⁰ (Weights), the victim's own and another, and θ* with all of its neurons.
+Model = namedtuple("Model", "sets known basis begins target", defaults=[(), ()])
 
 
 def setting(labelled, m, recipe, seed, device):

@@ -16,6 +16,7 @@ steps of the first epoch one by one: which image was in which batch is learned, 
 import itertools
 import math
 import time
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
@@ -37,14 +38,10 @@ SEARCH, TRIED, SHARP = ((40, 30, 12), (80, 90, 1)), 12, 8.0  # neurons, steps, o
 BETAS, OUTLIER = (0.9, 0.99), 1.5  # of our own Adam; median misfits from which the loss grows but slowly
 
 
-class Slices(NamedTuple):
-    """What the slopes of h neurons for m images were in K slices of the training; each (K, h, m)."""
-
-    means: torch.Tensor  # b
-    spreads: torch.Tensor  # log C
-    commons: torch.Tensor  # l
-    slopes: torch.Tensor  # (h, m) in the first epoch, where it is modelled by itself
-    scores: torch.Tensor | None = None  # (T, 1 or h, m) of the images for its T batches, as `shared` takes them
+# What the slopes of h neurons for m images were in K slices of the training: b, log C and l, each
+# (K, h, m); slopes in the first epoch (h, m), where it is modelled by itself; scores of images for
+# its T batches (T, 1 or h, m), see `shared`.
+Slices = namedtuple("Slices", "means spreads commons slopes scores", defaults=[None])
 
 
 class Undone(NamedTuple):
@@ -92,12 +89,6 @@ def modelled(slices, x):
     return total
 
 
-def robust(misfit):
-    """mean log(1 + misfit²/s²), with OUTLIER medians for s: where a gradient changed its sign, the model is far off."""
-    size = OUTLIER * misfit.detach().flatten()[::61].abs().median()
-    return (misfit / size).square().log1p().mean()
-
-
 def begin(u, x, generator, scores=None):
     """The Slices to begin with: the regression of U (h, d) on images x (m, d), shared among them, and noise."""
     b = torch.linalg.lstsq(x.mT, u.mT).solution.mT
@@ -127,7 +118,11 @@ def seen(part, mirrored):
 
 
 def fit(u, x, slices, steps, rates, generator, mirror=None):
-    """Lower `robust` by Adam, in Slices and images x (m, d), with a `mirror` (m/2, d): Slices, images, residual."""
+    """Fit Slices and images x (m, d), with a `mirror` (m/2, d), to U (h, d + 1) by Adam: Slices, images, residual.
+
+    What falls is mean log(1 + misfit²/s²), with OUTLIER medians for s: where a gradient changed its sign, the model is
+    far off.
+    """
     blocks = [block.to(x.device) for block in blocks_of(x.shape[1], mirror, generator)]
     targets = [torch.cat([u[:, block], u[:, -1:]], 1) for block in blocks]
     slices, parts = Slices(*(p if p is None else p.clone() for p in slices)), [x[:, block] for block in blocks]
@@ -139,7 +134,8 @@ def fit(u, x, slices, steps, rates, generator, mirror=None):
     for k in range(steps):
         optimiser.zero_grad()
         misfit = modelled(slices, seen(parts[k % BLOCKS], mirror is not None)) - targets[k % BLOCKS]
-        robust(misfit).backward()
+        size = OUTLIER * misfit.detach().flatten()[::61].abs().median()
+        (misfit / size).square().log1p().mean().backward()
         optimiser.step()
         cycle.step()
         squares.append(misfit.detach().square().sum() / targets[k % BLOCKS].square().sum())

@@ -6,7 +6,7 @@ optimiser. Torch's SGD adds the weight decay to a gradient before it sums it up,
 found as α is. Of one training, all these rows are combinations of the same images: one stands below the other.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import cosine_similarity
@@ -20,13 +20,11 @@ NEAR, MOST, WORSE = 0.9, 0.85, 0.01  # cosine of an image and the unmixed one; s
 NO_STEP = "The moment is zero: the file was written before the first step, or the state was reset; give a later file."
 
 
-class Written(NamedTuple):
-    """Rows of a first layer that are combinations of the images, W = BX and b = B1."""
-
-    layer: Layer  # (k, d) and (k,)
-    first: Layer  # (k, d) and (k,), the first layer when images began to write into these rows …
-    last: Layer  # … and when they ended: an image that activates a neuron in neither is likely to have written nothing
-    removed: tuple = ()  # of every entry: α, or c in units of the moment
+# Rows of a first layer that are combinations of the images, a Layer W = BX (k, d), b = B1 (k,); the
+# first layer when they began to write there and when they ended, Layers (an image that activates a
+# neuron in neither is likely to have written nothing); and of every entry what was removed: α, or c
+# in units of the moment.
+Written = namedtuple("Written", "layer first last removed", defaults=[()])
 
 
 def of_difference(released, after, before, alpha=None):

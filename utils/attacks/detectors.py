@@ -4,7 +4,7 @@ Equations are those of the chapter *Can the adversary tell?*. `known` is a Part 
 images (k, d) and labels (k,). The adversary never sees a training image.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -20,18 +20,10 @@ NEAR = 0.02  # the width of a kink, in units of the usual pre-activation
 SPREAD = 0.22  # of the pixels of an unmixed image, as in `unmixing.attack`
 
 
-class Adversary(NamedTuple):
-    """All that an adversary has: what was released, its photographs, its attacks."""
-
-    released: contract.Released
-    known: torch.Tensor  # (k, d), photographs without their mean
-    shape: tuple  # (H, W, C)
-    start: torch.Tensor  # (n, d)
-    attack: contract.Attack  # by stationarity, from the start
-    again: contract.Attack  # a second run, from noise
-    unmixed: torch.Tensor  # (m, d)
-    surplus: torch.Tensor  # (m + m/5, d): more were unmixed than there are
-    surplus_again: torch.Tensor  # the same from another seed
+# All that an adversary has: what was released; photographs (k, d) without their mean, of a shape
+# (H, W, C); an Attack by stationarity from a start (n, d), and again from noise; unmixed images (m,
+# d); and more than there are (m + m/5, d), twice.
+Adversary = namedtuple("Adversary", "released known shape start attack again unmixed surplus surplus_again")
 
 
 def photographs(known, n, shape):

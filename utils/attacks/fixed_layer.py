@@ -7,7 +7,7 @@ neurons than m images have pixels, h ≫ md, allows no others). Where weight dec
 """
 
 import time
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from scipy.optimize import minimize
@@ -24,12 +24,9 @@ RIDGE = 1e-9  # of the mean of the features' squared norms, so that equal images
 SCALE = 0.2  # standard deviation of the pixels of the images to begin with
 
 
-class Missed(NamedTuple):
-    """What the features of m images leave of Δ (k, h)."""
-
-    share: torch.Tensor  # ‖P⊥Δ‖²/‖Δ‖²
-    absence: torch.Tensor  # (m,), what the absence of each image would add to it
-    coefficients: torch.Tensor  # c (m, k)
+# What the features of m images leave of Δ (k, h), ‖P⊥Δ‖²/‖Δ‖²; what each one's absence would add to
+# it (m,); c (m, k).
+Missed = namedtuple("Missed", "share absence coefficients")
 
 
 def missed(first, change, x):

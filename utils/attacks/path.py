@@ -17,6 +17,7 @@ a difference of two slopes of E, with a softplus for every ReLU, so that no seco
 
 import math
 import time
+from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -105,15 +106,11 @@ def same(g):
     return g
 
 
-class Path(NamedTuple):
-    """A guess at the weights θ_t at which T gradients were taken: each is near to that of one of K anchors."""
-
-    anchors: torch.Tensor  # a (K, P)
-    part: torch.Tensor  # k (T,), the anchor of every place
-    rest: torch.Tensor | None = None  # r (T, P), what its gradient lacks; None: nothing was simulated yet
-    gap: float = 1.0  # from the end of the simulation to where training ended, over the length of the way
-    rate: float | None = None  # of the simulation
-    counts: torch.Tensor | None = None  # of every place (T,), where not all gradients count alike
+# A guess at the weights θ_t at which T gradients were taken, each near to that of an anchor: a (K,
+# P), and k (T,) of every place; r (T, P), what its gradient lacks, or None where nothing was
+# simulated yet; from the end of the simulation to where training ended, over the length of the way;
+# its rate; how much each counts (T,), where not all do alike.
+Path = namedtuple("Path", "anchors part rest gap rate counts", defaults=[None, 1.0, None, None])
 
 
 def grouped(places, share, slopes, anchors=ANCHORS):
@@ -241,11 +238,6 @@ def pull(module, anchors, x, y, toward, width):
     return sum(each)
 
 
-def variation(x):
-    """Mean absolute difference of neighbouring pixels of images (n, C, H, W)."""
-    return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
-
-
 def between(ends, share):
     """From the first of two positive numbers to the second, at an even pace of the logarithm."""
     return ends[0] * (ends[1] / ends[0]) ** share
@@ -271,7 +263,8 @@ def attack(module, known, labels, shape, steps=300, seed=0, images=None):
         with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
             x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * known.way)
         z = x.clone().requires_grad_()
-        x.grad += between(VARIATION, done) * torch.autograd.grad(variation(z), z)[0]
+        variation = z.diff(dim=-1).abs().mean() + z.diff(dim=-2).abs().mean()
+        x.grad += between(VARIATION, done) * torch.autograd.grad(variation, z)[0]
         x.grad.sign_()
         optimiser.step()
         cosine.step()

@@ -16,7 +16,7 @@ an image is known but for a combination of their images, and unmixing chooses th
 """
 
 import math
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import cosine_similarity, normalize
@@ -43,13 +43,10 @@ LIKE = 0.8  # cosine of an image before and after a round, in the median
 RANGE = 0.05, 0.6  # of spreads that are believed
 
 
-class Columns(NamedTuple):
-    """What training added to the first layer, in coordinates; every neuron's row has length one."""
-
-    rows: torch.Tensor  # orthonormal columns that span those of A (h, m): A = rows @ upper
-    upper: torch.Tensor  # (m, m)
-    bias: torch.Tensor  # (h,)
-    basis: torch.Tensor  # (d, m), of the images
+# What training added to the first layer, in coordinates of a basis (d, m) of the images, every
+# neuron's row of length one: A = rows @ upper with orthonormal columns, (h, m) and (m, m), and the
+# bias (h,).
+Columns = namedtuple("Columns", "rows upper bias basis")
 
 
 def sized(matrix, known):

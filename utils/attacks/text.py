@@ -8,7 +8,7 @@ the change.
 """
 
 import copy
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
@@ -24,12 +24,9 @@ MANY = 1000  # words of a bag
 WIDE = 4  # prefixes kept of each first token
 
 
-class Bag(NamedTuple):
-    """Which tokens training used."""
-
-    tokens: torch.Tensor  # (V,) bool
-    score: torch.Tensor  # (V,), larger for those that were used
-    alpha: float = 1.0  # by which all other rows shrank
+# Which tokens training used, a mask (V,); a score (V,), larger for these; and α, by which all other
+# rows shrank.
+Bag = namedtuple("Bag", "tokens score alpha", defaults=[1.0])
 
 
 def table(state, names):
@@ -100,11 +97,9 @@ def above_the_gap(score):
     return score >= ordered[int((ordered[:-1] - ordered[1:]).argmax())]
 
 
-class Evidence(NamedTuple):
-    """What training left in the first block: directions that no input of its layers had."""
-
-    model: torch.nn.Module  # at whose weights the inputs are taken
-    unseen: dict  # {layer: (inputs, k)}
+# What training left in the first block of a model, at whose weights the inputs are taken:
+# directions {layer: (inputs, k)} that no input of its layers had.
+Evidence = namedtuple("Evidence", "model unseen")
 
 
 def unseen(change, inputs):

@@ -4,7 +4,7 @@ Training that ends after a few steps returns a function θ(x) of the images, and
 attacks from k starts (k, m, d) are made in one batch.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
@@ -16,12 +16,9 @@ from utils.kernels import coordinates, one_hidden, solvers
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
 
 
-class Training(NamedTuple):
-    """How the attacker trains."""
-
-    steps: int  # K
-    method: str  # descent or quasi-Newton, or stationary: until the gradient vanishes
-    rate: float  # of descent
+# How the attacker trains: K steps of descent at a rate, of quasi-Newton, or stationary, until the
+# gradient vanishes.
+Training = namedtuple("Training", "steps method rate")
 
 
 def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):

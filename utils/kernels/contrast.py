@@ -6,7 +6,7 @@ determinant couples the two. L-BFGS begins from the inverse of that, and tens of
 (Picard; Ablin, Cardoso and Gramfort, 2018).
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import avg_pool2d, conv2d, normalize
@@ -21,12 +21,9 @@ SETTLED = 5e-6  # decrease for each free row at which the search ends
 MEMORY = 10  # steps
 
 
-class Relative(NamedTuple):
-    """The objective for rows (1 + E)M, brought to length one, and its derivatives in E at zero."""
-
-    value: torch.Tensor  # ()
-    slope: torch.Tensor  # (m, u)
-    curvature: torch.Tensor  # (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm
+# The objective for rows (1 + E)M, brought to length one, its slope in E at zero (m, u), and its
+# curvature (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm.
+Relative = namedtuple("Relative", "value slope curvature")
 
 
 def details(rows, shape, grey=1.0, together=False):
