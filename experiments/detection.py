@@ -4,9 +4,10 @@ from collections import namedtuple
 
 import torch
 
-from utils import measures, null, trial
+from utils import measures, null
 from utils.attacks import detectors
 from utils.images import Part
+from utils.notebook import verdicts
 from utils.training import stationary
 
 SCORES = (
@@ -123,7 +124,7 @@ def rows(named, judged, place, seed):
         }
         if detections[attack].get("combination"):
             numbers |= of_combination(named[attack]["combination"], one)
-        listed += trial.rows(name_of(attack, start, quantity=""), seed, numbers)
+        listed += verdicts.rows(name_of(attack, start, quantity=""), seed, numbers)
     return listed
 
 

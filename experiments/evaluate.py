@@ -11,7 +11,7 @@ from utils import measures, networks, null
 from utils.attacks import bilevel
 from utils.attacks.contract import scores
 from utils.kernels.similarity import detail_ncc, half_ncc, l2, mean_pair_gain, pairwise_ssim, ssim, stretch
-from utils.trial import rows as rows_named
+from utils.notebook.verdicts import rows as rows_named
 
 # Table 1 of the first paper: ‖θ* − θ‖².
 TABLE_1 = {

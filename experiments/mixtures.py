@@ -9,9 +9,10 @@ from collections import namedtuple
 import torch
 
 from experiments import evaluate
-from utils import images, measures, networks, trial
+from utils import images, measures, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.errors import InputError
+from utils.notebook import verdicts
 from utils.training import stationary
 
 SETS = ("training", "partition", "noise", "held_out")
@@ -152,5 +153,5 @@ def rows(name, grid, mixed, seed, sets, shape):
     listed = []
     for s, (a, b) in enumerate(mixed.T.tolist()):
         numbers = numbers_of(grid, s, sets, shape, a * b == 0)
-        listed += trial.rows(f"landscape/{name}", seed, numbers, lambda_1=a, lambda_2=b)
+        listed += verdicts.rows(f"landscape/{name}", seed, numbers, lambda_1=a, lambda_2=b)
     return listed

@@ -1,11 +1,12 @@
 """Planted images, judged by training on them: whether the weights that they were made for come back, and from where."""
 
-from utils import networks, trial
+from utils import networks
 from utils.attacks import bilevel, planting
 from utils.images import Part
 from utils.kernels import one_hidden
 from utils.kernels.layers import unflatten
 from utils.kernels.similarity import ssim
+from utils.notebook import verdicts
 from utils.training import stationary
 
 # Of `measures`, what goes into RESULTS, and what of them is the baseline.
@@ -71,4 +72,4 @@ def numbers_of(released, images, targets, shape, seed):
 def rows_of(name, measured, seed):
     """The numbers of `numbers_of` for RESULTS."""
     pairs = {quantity: (measured[quantity], measured.get(base)) for quantity, base in QUANTITIES.items()}
-    return trial.rows(f"plant_network/{name}", seed, pairs)
+    return verdicts.rows(f"plant_network/{name}", seed, pairs)

@@ -10,9 +10,10 @@ from collections import namedtuple
 
 import torch
 
-from utils import images, networks, trial
+from utils import images, networks
 from utils.attacks import bilevel, starts
 from utils.kernels import affine, one_hidden, solvers
+from utils.notebook import verdicts
 from utils.training import stationary
 
 LOSSES = ("bilevel", "stationarity", "DecoReco")
@@ -203,4 +204,4 @@ def rows(numbers, seed):
             named[name] = stationarity, upper
         if math.isfinite(free):
             named[free_name(name)] = free, None
-    return trial.rows("landscape", seed, named)
+    return verdicts.rows("landscape", seed, named)

@@ -169,19 +169,14 @@ def noise_outside(o, basis, shape, count, noise):
     return size * (drawn - drawn @ basis @ basis.T)
 
 
-def optimiser_of(net, factor, o):
-    """The optimiser of torch that moves the parameters of a module, and the `factor` c of what no image touches."""
-    first, bias, *upper = net.parameters()
-    moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
-    momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
-    return getattr(torch.optim, o.optimiser)(moving, lr=o.rate, weight_decay=o.decay, **momentum)
-
-
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
     net, basis, rest = initialised(x, outputs, o, seed)
-    factor = torch.ones((), device=x.device)  # c
-    optimiser, gradients = optimiser_of(net, factor, o), private_gradients if o.clip else plain_gradients
+    factor, (first, bias, *upper) = torch.ones((), device=x.device), net.parameters()  # c, of what no image touches
+    moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
+    momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
+    optimiser = getattr(torch.optim, o.optimiser)(moving, lr=o.rate, weight_decay=o.decay, **momentum)
+    gradients = private_gradients if o.clip else plain_gradients
     noise, seen, y = torch.Generator().manual_seed(seed), (x @ basis).float(), y.float()
     for _ in range(o.steps):
         rows = torch.randperm(len(y), generator=noise)[: o.batch or len(y)]

@@ -211,19 +211,18 @@ def arguments_of(words):
     return chosen
 
 
-def run_grid(chosen):
-    """Run what is not finished of a grid; return the status to exit with."""
-    plan = plan_of(read(chosen.grid), chosen.given)
-    done, status = drive(plan, chosen.folder, chosen.profile, chosen.dry_run)
-    files = ["snakemake.log"] if status else ["table.csv", "report.html"]
-    print(f"{len(done)} of {len(plan['runs'])} done: see {', '.join(str(chosen.folder / file) for file in files)}")
-    return int(status != 0)
-
-
 def main(words):
-    """Return the status to exit with: a number, or one sentence."""
+    """Run what is not finished of a grid; return the status to exit with: a number, or one sentence."""
     chosen = arguments_of(words)
-    return sentence_of(lambda: run_grid(chosen), chosen.grid)
+
+    def run():
+        plan = plan_of(read(chosen.grid), chosen.given)
+        done, status = drive(plan, chosen.folder, chosen.profile, chosen.dry_run)
+        files = ["snakemake.log"] if status else ["table.csv", "report.html"]
+        print(f"{len(done)} of {len(plan['runs'])} done: see {', '.join(str(chosen.folder / file) for file in files)}")
+        return int(status != 0)
+
+    return sentence_of(run, chosen.grid)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from lab.record import RESULTS, printed
 from lab.run import ROOT, sentence_of, until_interrupted
 from utils.errors import choose, located
 from utils.notebook import registry
-from utils.trial import Row
+from utils.notebook.verdicts import Row
 
 FOLDER = ROOT / "_build" / "verify"
 BASELINE = " (baseline)"  # behind the name of a quantity, as in lab.recorded

@@ -110,13 +110,6 @@ def downward(at):
     return pull * at.bend, -at.w * at.bend * (pull > 0), pull * at.third
 
 
-def curving(at, weight):
-    """E curves up unless images of its class lie near the kink of a neuron: `weight` times the root of `downward`."""
-    each, *of = downward(at)
-    roots = (each.sum(0) + 1e-14).sqrt()
-    return weight * roots, weight / 2 * changes(at, *of) / roots[:, None, None]
-
-
 def parting(at, copied, sizes, margin):
     """Where equal neurons may part: that q_j has no eigenvalue below `margin`, and Σ_i ‖x̄_i‖² f_ij is at most 15.
 
@@ -144,8 +137,11 @@ def conditions(z, problem, theta, weight, margin=0.0):
     """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E at images with coordinates Z, and their slopes."""
     here = terms(z, problem.labels, theta, problem.weight_decay)
     bias = here.r.sum()[None] / here.decay + theta.second[-1:], here.turns[None] / here.decay
+    each, *of = downward(here)  # E curves up unless images of its class lie near the kink of a neuron
+    roots = (each.sum(0) + 1e-14).sqrt()
+    curving = weight * roots, weight / 2 * changes(here, *of) / roots[:, None, None]
     parts = parting(here, problem.copied, problem.sizes, margin)
-    values, slopes = zip(stationary(here), kinks(here), bias, curving(here, weight), parts)
+    values, slopes = zip(stationary(here), kinks(here), bias, curving, parts)
     return torch.cat(values), torch.cat(slopes)
 
 

@@ -14,12 +14,11 @@ from IPython.display import Markdown
 
 from utils.errors import InputError, check_writable, write, written
 from utils.kernels import products
-from utils.notebook import registry
+from utils.notebook import registry, verdicts
 from utils.notebook.parameters import assignments, check_parameters
-from utils.trial import Row as Row  # notebooks make and print their numbers with report.Row, rows and number
-from utils.trial import number as number
-from utils.trial import rows as rows
-from utils.trial import typeset as typeset
+
+# Notebooks make and print their numbers with report.Row, report.rows and report.number.
+Row, rows, number, typeset = verdicts.Row, verdicts.rows, verdicts.number, verdicts.typeset
 
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
 if get_ipython():
