@@ -14,8 +14,6 @@ SCORES = (
     "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
     "drift from the start", "kinks",
 )  # fmt: skip
-
-
 # The reconstructions of one attack that scores tell apart: functions of a detectors.Adversary, images -> (n, d) and
 # scores -> {name: (n,)}, and whether a negative of a training image is an invention.
 Reconstructions = namedtuple("Reconstructions", "images scores signed")
@@ -23,8 +21,6 @@ ATTACKS = {
     "stationarity": Reconstructions(lambda adversary: adversary.attack.images, detectors.candidate_scores, True),
     "unmixing": Reconstructions(lambda adversary: adversary.surplus, detectors.surplus_scores, False),
 }
-
-
 # What the evaluator knows of the n reconstructions of an attack, masks (n,): it shows a training
 # image, by `similarity.detail_ncc`; by a second likeness, NCC > 0.7 of all pixels; a held-out one,
 # by the first: true by chance.

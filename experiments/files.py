@@ -17,8 +17,6 @@ from utils.training import torch_trainer
 
 BARS = measures.SOME, measures.STRONG, measures.EXACT
 BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
-
-
 # What came back from one entry: the unmixed Attack, and the one with zeros where it was made, or
 # None.
 Entry = namedtuple("Entry", "unmixed exact", defaults=[None])

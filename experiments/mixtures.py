@@ -16,8 +16,6 @@ from utils.notebook import verdicts
 from utils.training import stationary
 
 SETS = ("training", "partition", "noise", "held_out")
-
-
 # What an attack made of S starts: the images before it, after a quarter of the steps and at the end (S, m, d), the
 # attacker's loss before and at the end (S,), and the distances of these images to the four sets (S, 4).
 Grid = namedtuple("Grid", "start early end start_loss loss start_distance early_distance distance")

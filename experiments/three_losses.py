@@ -17,8 +17,6 @@ from utils.notebook import verdicts
 from utils.training import stationary
 
 LOSSES = ("bilevel", "stationarity", "DecoReco")
-
-
 # A victim and three sets (m, r) of images, training, partition and noise, in coordinates of all
 # that the losses see: what was Released, equal neurons merged; the basis (d, r). For a hidden
 # layer: two θ⁰ (Weights), the victim's own and another, and θ* with all of its neurons.

@@ -17,8 +17,6 @@ from utils.errors import InputError, choose
 from utils.kernels import affine, one_hidden, solvers
 
 BUDGET = 50_000  # steps that the inner solver of a network may take in all, unless another budget is given
-
-
 # The lower level: the kernel whose minimum training finds, affine or one_hidden; the weights θ* that it is to return,
 # in the kernel's own type; labels (m,) and μ.
 Lower = namedtuple("Lower", "model target labels weight_decay")

@@ -1,9 +1,8 @@
 """What a training's files say of its images: rows that are combinations of them, from every entry that holds such.
 
 A gradient of the first layer is a combination of the images, BX, and that of its biases is B1. So are sums of
-gradients: what was added between two checkpoints, W(t) − αW(s) (see `known_start`), and the first moment of an
-optimiser. Torch's SGD adds the weight decay to a gradient before it sums it up, so that its moment is BX + cW, and c is
-found as α is. Of one training, all these rows are combinations of the same images: one stands below the other.
+gradients: what was added between two checkpoints, W(t) − αW(s) (see `known_start`), and an optimiser's first moment,
+with torch's SGD BX + cW, where c is found as α is. All rows of one training stand one below the other.
 """
 
 from collections import namedtuple
@@ -18,8 +17,6 @@ from utils.networks import Layer, change
 
 NEAR, MOST, WORSE = 0.9, 0.85, 0.01  # cosine of an image and the unmixed one; share of such images; fall of their score
 NO_STEP = "The moment is zero: the file was written before the first step, or the state was reset; give a later file."
-
-
 # Rows of a first layer that are combinations of the images, a Layer W = BX (k, d), b = B1 (k,); the
 # first layer when they began to write there and when they ended, Layers (an image that activates a
 # neuron in neither is likely to have written nothing); and of every entry what was removed: α, or c

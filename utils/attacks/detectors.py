@@ -1,7 +1,6 @@
 """An adversary who judges its own reconstructions: attacks made twice, scores of them, and a combination of scores.
 
-Equations are those of the chapter *Can the adversary tell?*. `known` is a Part of the adversary's own photographs, with
-images (k, d) and labels (k,). The adversary never sees a training image.
+Equations are those of the chapter *Can the adversary tell?*. `known` is a Part of the adversary's own photographs.
 """
 
 from collections import namedtuple
@@ -18,8 +17,6 @@ from utils.networks import span
 COMBINED = ("agreement", "recurrence", "contrast")  # the scores that `fit` combines
 NEAR = 0.02  # the width of a kink, in units of the usual pre-activation
 SPREAD = 0.22  # of the pixels of an unmixed image, as in `unmixing.attack`
-
-
 # All that an adversary has: what was released; photographs (k, d) without their mean, of a shape
 # (H, W, C); an Attack by stationarity from a start (n, d), and again from noise; unmixed images (m,
 # d); and more than there are (m + m/5, d), twice.
@@ -68,10 +65,7 @@ def make_attacks(released, known, shape, seed, place, steps):
 
 
 def kinks(x, network, known):
-    """Equation (eq-kink-score), the share of first neurons that bend near x (n, d): (n,).
-
-    A neuron is near its bend if its pre-activation is small beside its root mean square over `known` (k, d).
-    """
+    """Eq. (eq-kink-score): the share (n,) of first neurons that bend near x (n, d), in units of `known` ones (k, d)."""
     reached, usual = (forward(network[:1], images)[1][0] for images in (x.to(known), known))
     return (reached.abs() < NEAR * usual.square().mean(0).sqrt()).double().mean(1)
 
@@ -103,10 +97,7 @@ def features(named):
 
 
 def fit(named, truth):
-    """Fit eq. (eq-told-combination) to scores {name: (n,)} and the truth (n,) about a network of the adversary's own.
-
-    Returns a function of scores that gives the probability (n,) of being true; None where all is true, or nothing.
-    """
+    """Fit eq. (eq-told-combination) to scores {name: (n,)} of an own network: their probability to be true, or None."""
     x, y = features(named), truth.cpu()
     if y.all() or not y.any():
         return None

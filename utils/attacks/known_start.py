@@ -1,9 +1,8 @@
 """A known start: what training added to the first layer is what the images wrote there, whatever was there before.
 
-A step of gradient descent adds combinations of training images to the rows of W₁, and weight decay shrinks all of them
-by one factor. So W₁ = BX + αW₁⁰ for training images X, the start W₁⁰ and a number α, one without decay. An attacker who
-knows the start, because the network was fine-tuned from public weights or its seed is published, takes αW₁⁰ away and
-attacks the rest as if training had begun at zero. The biases are b₁ = B1 + αb₁⁰.
+Gradient descent adds combinations of images to the rows of W₁, and weight decay shrinks all rows by one factor: so W₁ =
+BX + αW₁⁰ for training images X, the start W₁⁰ and a number α, one without decay; and b₁ = B1 + αb₁⁰. Who knows the
+start, such as public weights that were fine-tuned, takes αW₁⁰ away, and attacks the rest as if it had been zero.
 """
 
 import torch
@@ -100,9 +99,8 @@ def exact(released, start, alpha, unmixed, shape):
 def refined(first, layers, unmixed, shape, refine=sparse.refine):
     """An `unmixed` Attack with exact images where their columns of B are sparse, for W = BX and b = B1 in `first`.
 
-    `layers` are two Layers of the same neurons: an image that activates a neuron in neither is likely to have written
-    nothing there. `shape` is that of an image; `refine` is `sparse.refine` or `sparse.agreed`. Where the layer does not
-    tell the count, its span holds more than images: then they are returned as they were, none of them sure.
+    Images that activate a neuron in none of two `layers` hardly wrote there. `refine` is `sparse.refine` or `agreed`.
+    Where the layer does not tell the count, its span holds more than images: then none is sure, and all are kept.
     """
     details, device = unmixed.details, unmixed.images.device
     if details.count != details.basis.shape[1]:

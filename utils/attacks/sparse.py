@@ -2,14 +2,12 @@
 
 W₁ − αW₁⁰ = BX, and b_ji = 0 up to rounding where image i activates neuron j at no step of the training. So a column of
 B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
-holds the layer in coordinates. Any vector of a span without structure has m − 1 zeros at most; one with clearly more is
-most likely a column of B. That is evidence and no proof: where two columns are proportional at many neurons, a
-difference of them has many zeros, too. So vectors with fewer zeros than usual wait, and are sought again. And a vector
-that is zero only where another one is, too, is taken for a difference with that: its zeros are those that both share.
+holds the layer in coordinates. A vector of a span without structure has m − 1 zeros at most; one with clearly more is
+most likely a column of B. That is no proof: a difference of two columns that are proportional at many neurons has many
+zeros, too. So vectors with fewer zeros than usual wait, and one that is zero only where another is, too, is none.
 
-Unmixed images say where to look: the neurons that they leave most inactive, at the start and at the end of training,
-are likely to be zeros. Needs more neurons than about three times the images, and updates that are sums of gradients:
-Adam's are not.
+Unmixed images say where to look: zeros are likely at neurons that they leave inactive at the start and at the end.
+Needs more neurons than about three times the images, and updates that are sums of gradients: Adam's are not.
 
 A sure column makes the other images exact, since their rows of M = B⁺A are orthogonal to it. Where columns stay unsure,
 an image is known but for a combination of their images, and unmixing chooses that.
@@ -41,8 +39,6 @@ CENTRE, WIDTH = CENTRES[0], 0.25  # of the logistic function that takes pre-acti
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
 LIKE = 0.8  # cosine of an image before and after a round, in the median
 RANGE = 0.05, 0.6  # of spreads that are believed
-
-
 # What training added to the first layer, in coordinates of a basis (d, m) of the images, every
 # neuron's row of length one: A = rows @ upper with orthonormal columns, (h, m) and (m, m), and the
 # bias (h,).

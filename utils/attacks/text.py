@@ -22,8 +22,6 @@ GROUPS = {"q": ("q", "k", "v"), "out": ("out",), "mlp.0": ("mlp.0",)}  # layers 
 PART = 4  # one of so many directions that the inputs leave is asked: others have drifted in training
 MANY = 1000  # words of a bag
 WIDE = 4  # prefixes kept of each first token
-
-
 # Which tokens training used, a mask (V,); a score (V,), larger for these; and α, by which all other
 # rows shrank.
 Bag = namedtuple("Bag", "tokens score alpha", defaults=[1.0])
@@ -119,26 +117,22 @@ def at(model, weights):
 
 def evidence(model, weights, change, inputs):
     """Evidence of a change {parameter: tensor} by so many inputs, at `weights` in the middle of training."""
-    model = at(model, weights)
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}.{end}" for layer in layers for end in ("weight", "A")]
-        parts = [change[name] for name in names if name in change and change[name].any()]
-        if parts:
+        if parts := [change[name] for name in names if name in change and change[name].any()]:
             found[group] = unseen(torch.cat(parts), inputs).float()
-    return Evidence(model, found)
+    return Evidence(at(model, weights), found)
 
 
 def evidence_of_adapters(model, weights, inputs):
     """Evidence of adapters whose start is not known: what A makes of the inputs is the row space of B."""
-    model = at(model, weights)
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}" for layer in layers if f"blocks.0.{layer}.B" in weights]
-        parts = [weights[f"{name}.A"].double().mT @ unseen(weights[f"{name}.B"], inputs) for name in names]
-        if parts:
+        if parts := [weights[f"{name}.A"].double().mT @ unseen(weights[f"{name}.B"], inputs) for name in names]:
             found[group] = torch.linalg.qr(torch.cat(parts, 1))[0].float()
-    return Evidence(model, found)
+    return Evidence(at(model, weights), found)
 
 
 def share(shown, directions):
@@ -160,6 +154,12 @@ def bag_of_span(known):
 
 
 @torch.no_grad()
+def summed(known, tokens, at, mask, first):
+    """The summed log-shares (m, T − first) of tokens (m, T) at places (T,), which see others by a mask (T, T)."""
+    shown = known.model.blocks[0].attend(known.model.tokens(tokens) + known.model.places(at), mask)[1]
+    return sum(share(shown[name][:, first:], directions) for name, directions in known.unseen.items())
+
+
 def extended(known, prefixes, tokens):
     """The summed log-shares (m, n) of the last inputs where each of tokens (n,) follows each of prefixes (m, place)."""
     (m, place), n = prefixes.shape, len(tokens)
@@ -167,9 +167,7 @@ def extended(known, prefixes, tokens):
     mask[:, :place] = True
     mask[:place] &= torch.ones_like(mask[:place]).tril()
     at = torch.cat([torch.arange(place), torch.full((n,), place)])
-    x = known.model.tokens(torch.cat([prefixes, tokens.expand(m, n)], 1)) + known.model.places(at)
-    shown = known.model.blocks[0].attend(x, mask)[1]
-    return sum(share(shown[name][:, place:], directions) for name, directions in known.unseen.items())
+    return summed(known, torch.cat([prefixes, tokens.expand(m, n)], 1), at, mask, place)
 
 
 def texts(known, tokens, count, length):
@@ -202,11 +200,7 @@ def different(rows, scores, count):
     return rows[chosen], scores[chosen]
 
 
-@torch.no_grad()
 def membership(known, rows):
     """The mean log-share (n,) of whole texts (n, T): the lower, the likelier they were trained on."""
-    tokens = torch.nn.functional.pad(rows, (1, 0))
-    x = known.model.tokens(tokens) + known.model.places.weight[: tokens.shape[1]]
-    mask = torch.ones(len(tokens[0]), len(tokens[0]), dtype=torch.bool).tril()
-    shown = known.model.blocks[0].attend(x, mask)[1]
-    return sum(share(shown[name][:, 1:], directions) for name, directions in known.unseen.items()).mean(1)
+    at = torch.arange(rows.shape[1] + 1)
+    return summed(known, torch.nn.functional.pad(rows, (1, 0)), at, at[:, None] >= at, 1).mean(1)

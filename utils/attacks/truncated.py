@@ -14,8 +14,6 @@ from utils.errors import InputError
 from utils.kernels import coordinates, one_hidden, solvers
 
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
-
-
 # How the attacker trains: K steps of descent at a rate, of quasi-Newton, or stationary, until the
 # gradient vanishes.
 Training = namedtuple("Training", "steps method rate")

@@ -1,9 +1,8 @@
 """How faint the details of unmixed images are: details F (r, G, K, H, W) of r basis images, and rows M (m, r).
 
-The objective is lowered by preconditioned independent component analysis: L-BFGS over E, by which rows M become
-(1 + E)M. In E its second derivatives are nearly known: where images are independent, E_ij concerns E_ji alone, and the
-determinant couples the two. L-BFGS begins from the inverse of that, and tens of steps do what takes hundreds over M
-(Picard; Ablin, Cardoso and Gramfort, 2018).
+The objective is lowered by L-BFGS over E, by which rows M become (1 + E)M. Where images are independent, its second
+derivatives couple E_ij with E_ji alone; from the inverse of that, tens of steps do what takes hundreds over M (Picard;
+Ablin, Cardoso and Gramfort, 2018).
 """
 
 from collections import namedtuple
@@ -19,8 +18,6 @@ OPPONENT = [[1, 1, 1], [1, -1, 0], [1, 1, -2]]  # rows: colours from RGB
 LEAST = 0.1  # eigenvalue of a block that is believed
 SETTLED = 5e-6  # decrease for each free row at which the search ends
 MEMORY = 10  # steps
-
-
 # The objective for rows (1 + E)M, brought to length one, its slope in E at zero (m, u), and its
 # curvature (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm.
 Relative = namedtuple("Relative", "value slope curvature")

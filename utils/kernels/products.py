@@ -1,8 +1,7 @@
 """Which library multiplies matrices of single precision on a processor, and with how many digits.
 
-Torch asks MKL, which uses half of the vector width of an AMD processor with AVX-512; oneDNN, which torch holds as well,
-uses all of it. The processor's flags say which one multiplies, never a timing: load must not change digits. The
-environment variable PRODUCTS, `mkl` or `onednn`, takes the place of the flags.
+Torch asks MKL, which uses half of the vector width of an AMD processor with AVX-512; oneDNN, also in torch, uses all.
+The processor's flags decide, or the environment variable PRODUCTS, and never a timing: load must not change digits.
 """
 
 import os

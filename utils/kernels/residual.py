@@ -1,10 +1,9 @@
 """The residual of stationarity, R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖², and its gradient in closed form.
 
-Eq. (3) of the first paper and the attacks it builds on differ in the rules for the c (`coefficients`). A layer's share
-is ‖W̄_l − D_lᵀĀ_{l−1}‖², with its inputs Ā (…, n, n_{l−1}) and the back-propagated signals D (…, n, n_l), whose rows
-carry the c. The gradient follows the signals up and the inputs down: nothing is differentiated twice. Candidates are x
-(…, n, d), coefficients λ (…, n); leading dimensions are independent sets of candidates for the same network. Where the
-start θ⁰ of the training is known, the target is θ* − αθ⁰ in place of θ*.
+Attacks differ in the rules for the c (`coefficients`). A layer's share is ‖W̄_l − D_lᵀĀ_{l−1}‖², with its inputs Ā
+(…, n, n_{l−1}) and the back-propagated signals D (…, n, n_l), whose rows carry the c. The gradient follows the signals
+up and the inputs down: nothing is differentiated twice. Candidates are x (…, n, d), coefficients λ (…, n); leading
+dimensions are independent sets. Where the start θ⁰ is known, the target is θ* − αθ⁰ in place of θ*.
 """
 
 import math

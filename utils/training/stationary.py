@@ -112,8 +112,7 @@ def check(recipe, secret, smooth):
 def descended(network, x, y, recipe):
     """Train by gradient descent in the recipe's type, in the coordinates L; all else is in the type of x.
 
-    Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm. With a
-    polish, the descent is made twice, and Newton's step in between leaves nothing outside.
+    Outside of the row space of X̄ all of W̄₁ is one number, its norm. A polish between two descents leaves nothing there.
     """
     loss, decay = LOSSES[recipe.loss], recipe.weight_decay
     basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
@@ -197,10 +196,9 @@ def lowered(objective, theta, target, most):
 def published(network, secret, recipe):
     """The Victim whose network others trained, such as the layers that `audit.weights.read` finds in a file.
 
-    `recipe` says how it was trained, such as networks.perceptron("margin"), but for widths and biases; `secret` is the
-    Part it was trained on. For the perceptrons of github.com/nivha/dataset_reconstruction (Haim et al. 2022) and
-    github.com/gonbuzaglo/decoreco (Buzaglo et al. 2023) that is CIFAR-10 in file order: of vehicles and animals the
-    first 250 each (DATASET=cifar10, SEED=0, IMAGES=500; for `images.halves` 1000), of ten classes the first 50.
+    `recipe` says how, such as networks.perceptron("margin"), but for widths and biases; `secret` is the Part. For
+    github.com/nivha/dataset_reconstruction (Haim et al. 2022), github.com/gonbuzaglo/decoreco (Buzaglo et al. 2023)
+    that is CIFAR-10 in file order: of vehicles and animals the first 250 each (IMAGES=500), of ten classes 50.
     """
     network = change(network, lambda p: p.to(secret.images))
     widths, biases = [len(layer.weight) for layer in network], [layer.bias is not None for layer in network]

@@ -1,8 +1,7 @@
 """Ordinary training, as a practitioner writes it: torch's own layers, start and optimisers, in shuffled mini-batches.
 
 Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean per colour, the start is torch's default
-or a network that was trained on other images, and training ends after a number of epochs. `stationary` trains to a
-stationary point instead, and `variants` in many settings from small starts.
+or a network that was trained on other images, and training ends after a number of epochs.
 """
 
 from functools import partial
