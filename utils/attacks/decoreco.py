@@ -8,7 +8,6 @@ import copy
 import math
 import time
 from collections import namedtuple
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -46,10 +45,6 @@ class State(NamedTuple):
         self.best_x.copy_(torch.where(better[..., None, None], self.x, self.best_x))
         self.best_coefficients.copy_(torch.where(better[..., None], self.coefficients, self.best_coefficients))
         self.least.copy_(torch.where(better, loss, self.least))
-
-    def ended(self, tolerance):
-        """Whether all attacks have converged, or all have diverged; the history is zero before the first step."""
-        return bool((self.least <= tolerance).all() or not self.history[int(self.step) - 1].isfinite().any())
 
 
 class Settings(NamedTuple):
@@ -159,13 +154,12 @@ def attack(
     The network is a stack of layers or any torch.nn.Module of rows (n, d), which autograd differentiates, slowly.
     `labels` (n,) of the candidates are `balanced` unless given; `rule` is one of RULES. `optimiser` is `sgd` (momentum
     0.9), `adam` (cosine schedule), or `projection`: Adam for the images, the best λ for each of them. Rates and the
-    surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. With an orthonormal `basis`
-    (d, r), as from `networks.span`, r coordinates move, at √(d/r) times a pixel's rate, which keeps the length of
-    steps. A `target` takes the place of θ*, such as θ* − θ⁰ for a known start. λ starts at `coefficients` (…, n), or is
-    drawn from `seed`. Products have a `precision` of products.PRECISIONS, and are exact in the last tenth of the steps.
-    Only exact iterates with the last α count: the first with a loss of at most `tolerance`, or else that with the
-    smallest, is returned. With `until` an attack stops after so many `iterations`; a call given its `details.state`
-    goes on. InputError if it diverges; of a batch, `stopped` says it.
+    surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. In an orthonormal `basis`
+    (d, r), r coordinates move at √(d/r) times a pixel's rate, which keeps the length of steps. A `target` takes the
+    place of θ*, such as θ* − θ⁰. λ starts at `coefficients` (…, n), or is drawn from `seed`. Products have a
+    `precision` of products.PRECISIONS, and are exact in the last tenth of the steps. Only exact iterates with the last
+    α count: the first with a loss of at most `tolerance`, or else that with the smallest. An attack stops after `until`
+    steps; a call given its `details.state` goes on. InputError if it diverges; of a batch, `stopped` says it.
     """
     clock, x = time.perf_counter(), start.to(dtype)
     choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project
@@ -224,12 +218,15 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
         move(state.coefficients, coefficient_gradient, state.coefficient_memory, coefficient_rate)
         state.step.add_(1)
 
+    def ended():  # all have converged, or all have diverged; the history is zero before the first step
+        return bool((state.least <= tolerance).all() or not state.history[int(state.step) - 1].isfinite().any())
+
     graph = not (projects or objective.slow)
     with bar(end - 1, "DecoReco attack", progress) as shown:
         shown.update(taken)
         for digits, stop in {precision: min(rough, end), "exact": end}.items():
             with rounded(digits):
-                run(step, state, stop - int(state.step), partial(state.ended, tolerance), shown.update, graph)
+                run(step, state, stop - int(state.step), ended, shown.update, graph)
     return state
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections import namedtuple
-from typing import NamedTuple
 
 import torch
 
@@ -10,18 +9,10 @@ from utils.kernels.step import LOOK
 
 # The answer x of a linear solve, b − Ax, a list of ‖b − Ax‖/‖b‖ (…) after each iteration, and booleans (…).
 Solution = namedtuple("Solution", "x remainder residuals converged")
-
-
-class Minimum(NamedTuple):
-    """The answer of a minimisation and what happened."""
-
-    x: torch.Tensor  # (…, n), the iterate with the smallest value
-    value: torch.Tensor  # (…)
-    gradient_norm: torch.Tensor  # (…), at the last iterate
-    iterations: int
-    converged: torch.Tensor  # (…) booleans
-    stopped: str | list  # converged, stalled (no step decreases a value), iterations (used up) or left; see `words`
-    pairs: list = []  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
+# The iterate x (…, n) with the smallest value (…), the gradient's norm at the last one (…), booleans
+# (…), and how it stopped, in `words`: converged, stalled (no step decreases a value), iterations (used
+# up) or left; the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`.
+Minimum = namedtuple("Minimum", "x value gradient_norm iterations converged stopped pairs", defaults=[()])
 
 
 def words(otherwise, **masks):
