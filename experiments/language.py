@@ -160,22 +160,18 @@ def numbers(known, bag, secret, others, known_twin, tied=False):
     """
     m, rest = len(secret), others[:, :-1]
     found = searched(known, bag, m)
-    pairs = [
-        (in_bag(bag, rows if tied else rows[:, :-1]), agreement(found, rows[:, :-1])) for rows in (secret, others[:m])
-    ]
+    bags = (in_bag(bag, rows if tied else rows[:, :-1]) for rows in (secret, others[:m]))
+    placed = [agreement(found, rows[:, :-1]) for rows in (secret, others[:m])]
     by_twin = agreement(searched(known_twin, bag, m), secret[:, :-1])
-    tested = {
-        name: tuple(
-            area(*(-text.membership(one, rows) for rows in (secret[:, :-1], unlike))) for one in (known, known_twin)
-        )
-        for name, unlike in {"area": rest, "area_of_order": shuffled(secret[:, :-1])}.items()
-    }
-    bags = {
-        f"bag_{name}": tuple(pair[0][k] for pair in pairs) for k, name in enumerate(("precision", "recall", "area"))
-    }
-    return bags | {
-        "exact": tuple((pair[1] == 1).sum().item() for pair in pairs),
-        "in_place": tuple(pair[1].mean().item() for pair in pairs),
+
+    def areas(unlike):
+        pairs = [[-text.membership(one, rows) for rows in (secret[:, :-1], unlike)] for one in (known, known_twin)]
+        return tuple(area(*pair) for pair in pairs)
+
+    return dict(zip(("bag_precision", "bag_recall", "bag_area"), zip(*bags))) | {
+        "exact": tuple((one == 1).sum().item() for one in placed),
+        "in_place": tuple(one.mean().item() for one in placed),
         "in_place_by_twin": (by_twin.mean().item(), None),
-        **tested,
+        "area": areas(rest),
+        "area_of_order": areas(shuffled(secret[:, :-1])),
     }
