@@ -5,6 +5,7 @@ from collections import namedtuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from experiments.variants import Settings, private_gradients
 from utils import measures
@@ -75,19 +76,14 @@ def entries(released, start, average, of_gradient, shape, count, seed):
 
 def averaging(decay=0.99):
     """A `prepare` of `torch_trainer.fit` that keeps a running mean of the weights, and a function that gives it."""
-    means: list = []
+    kept: list = []
 
     def prepare(net, optimiser):
-        means.extend(p.detach().clone() for p in net.parameters())
-        optimiser.register_step_post_hook(
-            lambda *_: [mean.lerp_(p.detach(), 1 - decay) for mean, p in zip(means, net.parameters())]
-        )
+        kept.append(AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(decay)))
+        kept[0].update_parameters(net)  # the first call copies
+        optimiser.register_step_post_hook(lambda *_: kept[0].update_parameters(net))
 
-    def network():
-        parts = iter([mean.double() for mean in means])
-        return tuple(map(Layer, parts, parts))
-
-    return prepare, network
+    return prepare, lambda: torch_trainer.layers_of(kept[0].module)
 
 
 def levels():

@@ -160,15 +160,6 @@ def initialised(x, outputs, o, seed):
     return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, rest
 
 
-def noise_outside(o, basis, shape, count, noise):
-    """What the noise of a private trainer of so many images adds to W₁ outside of them, in all steps: (h, d)."""
-    shrunk = 1 - o.rate * o.decay
-    sizes = sum(shrunk ** (2 * k) for k in range(o.steps))
-    size = o.rate * o.private * o.clip / count * sizes**0.5
-    drawn = torch.randn(shape, dtype=torch.float64, generator=noise).to(basis)
-    return size * (drawn - drawn @ basis @ basis.T)
-
-
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
     net, basis, rest = initialised(x, outputs, o, seed)
@@ -187,7 +178,11 @@ def train_in_coordinates(x, y, outputs, o, seed):
         optimiser.step()
     (first, bias), *upper = layers_of(net)
     first = coordinates.joined(first, basis, rest, factor.double())
-    return networks.Layer(first + noise_outside(o, basis, rest.shape, len(y), noise), bias), *upper
+    # What a private trainer's noise adds to W₁ outside of the images, in all steps.
+    sizes = sum((1 - o.rate * o.decay) ** (2 * k) for k in range(o.steps))
+    size = o.rate * o.private * o.clip / len(y) * sizes**0.5
+    drawn = torch.randn(rest.shape, dtype=torch.float64, generator=noise).to(basis)
+    return networks.Layer(first + size * (drawn - networks.within(drawn, basis)), bias), *upper
 
 
 def changed(weight, o, noise):

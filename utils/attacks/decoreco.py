@@ -15,14 +15,11 @@ import torch
 from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
-from utils.kernels import naive
+from utils.kernels import naive, products, solvers
 from utils.kernels.coefficients import RULES, Tied, best
-from utils.kernels.layers import change, flatten
-from utils.kernels.products import possible, rounded
 from utils.kernels.residual import Stationarity
-from utils.kernels.solvers import STEPS, words
 from utils.kernels.step import run
-from utils.networks import in_span
+from utils.networks import change, flatten, in_span
 
 
 class State(NamedTuple):
@@ -62,7 +59,7 @@ class Settings(NamedTuple):
 
     def plan(self, optimiser, iterations, like):
         """α and the rates of x and of λ at every step (K+1, 3), of the type of `like`; the last step moves nothing."""
-        factors = [*(STEPS[optimiser][1](k, iterations) for k in range(iterations)), 0.0]
+        factors = [*(solvers.STEPS[optimiser][1](k, iterations) for k in range(iterations)), 0.0]
         rates = self.learning_rate, self.coefficient_rate
         rows = [(self.alpha(k, iterations), *(factor * rate for rate in rates)) for k, factor in enumerate(factors)]
         return torch.tensor(rows, dtype=torch.float64).to(like)
@@ -199,11 +196,11 @@ def begin(x, coefficients, iterations):
 
 def descend(objective, state, plan, optimiser, tolerance, until, progress, precision="exact"):
     """Step from a State until all has converged or diverged, to the end, or `until` a step: the State there."""
-    state, move = State(*(part.clone() for part in state)), STEPS[optimiser][0]
+    state, move = State(*(part.clone() for part in state)), solvers.STEPS[optimiser][0]
     projects, last, taken = optimiser == "projection", len(plan) - 1, int(state.step)
     end = until if until is not None and until < last else last + 1  # the last candidates have a loss, too
     final = plan[-1, 0]  # the α behind which losses count
-    precision = possible(precision, state.x.device)
+    precision = products.possible(precision, state.x.device)
     rough = 0 if precision == "exact" else round((1 - EXACT) * last)  # steps whose losses do not count
 
     def step():  # reads and writes tensors of the state alone: a GPU captures it
@@ -225,7 +222,7 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
     with bar(end - 1, "DecoReco attack", progress) as shown:
         shown.update(taken)
         for digits, stop in {precision: min(rough, end), "exact": end}.items():
-            with rounded(digits):
+            with products.rounded(digits):
                 run(step, state, stop - int(state.step), ended, shown.update, graph)
     return state
 
@@ -233,7 +230,7 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
 def result(objective, state, plan, tolerance, until, start, clock):
     """The Attack that ends in a State; InputError if all has diverged."""
     history = state.history[: int(state.step)]
-    stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
+    stopped = solvers.words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Give `attack` a smaller learning_rate.")
     counted = until is None or state.least.isfinite().all()
