@@ -139,10 +139,7 @@ def compare(one, other, fresh):
 
 
 def lookalikes(sets, truth, photographs, centre, shape):
-    """{name: the shares of a set's pictures like any training image, and like the photograph chosen for them}.
-
-    Of a pair the first counts. `centre` (n, d) are those of the split set's cells, used where an image has λ > 0.
-    """
+    """{name: shares of a set's pictures like any training image, like its photograph}; `centre` (n, d) of cells."""
     n, needed, shares = len(photographs), truth.multipliers > 0, {}
     shown = {name: (kkt.points[:n], photographs) for name, kkt in sets.items()}
     shown["split/second"] = sets["split"].points[n:], photographs

@@ -51,10 +51,7 @@ def states(released, *how):
 
 
 def entries(released, start, average, of_gradient, shape, count, seed):
-    """What each entry of the files gives back: {name: Entry}; see `attacked`.
-
-    `average` is a running mean of the weights, `of_gradient` a Checkpoint with a gradient in the place of the moment.
-    """
+    """What each entry of the files gives back, {name: Entry}, an `average` of weights and a gradient among them."""
     how, files = (shape, count, seed), released.checkpoints
     middle, last = files[-2:]
     started = checkpoints.of_difference(released, last.network, start)

@@ -26,10 +26,7 @@ def eight_bits(images):
 
 
 def from_perturbed(released, images, seed, basis=None):
-    """‖θ(x) − θ*‖²/‖θ*‖² of training from θ* plus a thousandth of its norm in noise, a θ⁰ drawn from `seed`.
-
-    It runs in the coordinates of a `basis` (d, r), if there is one, which holds the images and the rows of W₁.
-    """
+    """‖θ(x) − θ*‖²/‖θ*‖² of training from θ* plus 0.1 % of noise, a θ⁰ drawn from `seed`, in a `basis` or none."""
     network, labels, recipe, *_ = released
     if basis is not None:
         images, network = images @ basis, networks.in_span(network, basis)

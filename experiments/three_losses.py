@@ -131,10 +131,7 @@ def losses_on(x, model):
 
 
 def common_minima(released, sets, model, iterations):
-    """{name: images (m, d)} of the affine Model at which all three losses vanish.
-
-    The truth, where the bilevel attack ends from the partition and from noise, and where L-BFGS on l_st ends from it.
-    """
+    """{name: images (m, d)} where all losses of the affine Model vanish: the truth, and the ends of three searches."""
     ends = {"truth": sets[0]}
     for name, start in zip(("partition", "noise"), sets[1:]):
         ends[name] = bilevel.attack(released, start).images

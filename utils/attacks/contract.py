@@ -106,10 +106,7 @@ def bar(iterations, name, progress):
 
 
 def scores(released, start, attack, again, shape):
-    """What an adversary can say of an Attack from `start` (n, d): {name: score (n,)}, the higher, the likelier.
-
-    A score is left out where it is constant up to rounding, such as the share in a span that the attack never left.
-    """
+    """What an adversary can say of an Attack from `start`: {name: score (n,)}, high if likely, and not constant."""
     x, basis = attack.images, span(released.network)
     seen, before = within(x, basis), within(start, basis)
     named = {

@@ -20,10 +20,7 @@ Training = namedtuple("Training", "steps method rate")
 
 
 def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
-    """θ(x), the Weights after so many steps on E from Weights θ⁰, for images x (…, m, d): differentiable in x.
-
-    `descent` takes steps at a `rate`, `quasi-Newton` those of L-BFGS, both in the coordinates of Xᵀ = QLᵀ.
-    """
+    """θ(x), the Weights after steps of `descent` or `quasi-Newton` from Weights θ⁰, differentiable in x (…, m, d)."""
     q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
     first, rest = coordinates.split(start.first[..., :-1], q)
     size, bias = rest.norm(dim=(-2, -1))[..., None], start.first[..., -1:].expand(*q.shape[:-2], -1, 1)
@@ -51,10 +48,7 @@ def lower_level(released, basis=None):
 
 
 def objective_of(lower, shape, theta0, inner):
-    """l(x) = ½‖θ(x) − θ*‖² (…) of a bilevel.Lower and its gradient, of x flattened to (…, md), from Weights θ⁰.
-
-    The gradient goes through all steps, or, where training ends at a stationary point, is that of eq. (7).
-    """
+    """l(x) = ½‖θ(x) − θ*‖² of a bilevel.Lower and its gradient, through all steps or by eq. (7), of x (…, md)."""
 
     def explicit(flat):
         x = flat.reshape(shape).requires_grad_()

@@ -41,10 +41,7 @@ def details(rows, shape, grey=1.0, together=False):
 
 
 def whiten(details):
-    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it.
-
-    What is nearly flat, such as a piece of sky, stays so: made as strong as the rest it would spoil all other images.
-    """
+    """Details made uncorrelated between r images, of mean square one where not nearly flat; the matrix (r, r)."""
     flat = details.flatten(1)
     values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
     matrix = vectors * values.clamp_min(FLAT * values[-1]).rsqrt() @ vectors.T
@@ -123,10 +120,7 @@ def precondition(slope, curvature, free=slice(None)):
 
 
 def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambda matrix: None):
-    """Rows M (m, r) of length one that lower the contrast of `details` (r, G, K, H, W), and the value of every step.
-
-    At most so many `steps` are taken, which add `free` rows to others; `each` is called with the rows of every step.
-    """
+    """Rows M (m, r) of length one that lower the contrast of `details` (r, G, K, H, W), and the value of every step."""
     matrix = normalize(matrix, dim=1)
     seen = mixed(matrix, details)
     now, pairs = relative(matrix, seen, floor, window, free), []
@@ -170,10 +164,7 @@ def shortened(matrix, seen, now, move, where):
 
 
 def score(pictures, known, shape):
-    """−J of each picture (n, d) by itself, eq. (eq-contrast-score): (n,), the higher, the more like a photograph.
-
-    Details are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
-    """
+    """−J of each picture (n, d) in units of `known` ones (k, d), eq. (eq-contrast-score): (n,), high if natural."""
     filtered = details(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
     own, filtered = filtered[: len(known)], filtered[len(known) :]
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)

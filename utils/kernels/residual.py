@@ -63,10 +63,7 @@ def cheaper_share(layer, size, a, d, z):
 
 
 class Stationarity:
-    """R as a function of candidates and coefficients, for one network, rule and sharpness α of the surrogate.
-
-    A `target` of the network's shapes takes the place of θ* before the sum, not in its gradients.
-    """
+    """R of candidates and coefficients, for a network, rule and sharpness α; a `target` stands for the outer θ*."""
 
     def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share, target=None):
         self.network, self.rule, self.sharpness = network, rule, sharpness
