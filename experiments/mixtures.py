@@ -1,7 +1,6 @@
 """Attacks from mixtures of training images, a partition and noise: eq. (10) of the first paper, and what they end at.
 
-An experiment of the evaluator, who has the training images. A *set* holds m images of d values; S of them are a batch.
-The four sets are, in this order, those of SETS.
+A *set* holds m images of d values; S of them are a batch. The four sets are, in this order, those of SETS.
 """
 
 from collections import namedtuple

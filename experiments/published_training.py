@@ -1,7 +1,6 @@
-"""Training as published: full-batch gradient descent with one rate and no momentum.
+"""Training as published (Haim et al., 2022; Buzaglo et al., 2023): full-batch gradient descent of one rate, very long.
 
-The networks of Haim et al. (2022) and Buzaglo et al. (2023) took a million steps. A step here moves A and c of
-`kernels.coordinates` in place of W₁, and its updates are part of the products that compute the gradients; a GPU
+A step moves A and c of `kernels.coordinates` in place of W₁, within the products that compute the gradients; a GPU
 repeats it as one graph.
 """
 

@@ -1,7 +1,6 @@
 """What the row space of a victim's first layer holds of its training images, and what becomes of noise planted there.
 
-Every number comes with a baseline, or None: {quantity: (value, baseline)}. The baseline is that of held-out images, of
-candidates without the row space, or of the start.
+Numbers are {quantity: (value, baseline)}: of held-out images, of candidates without the row space, of the start, None.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Three losses of candidates x (…, m, d) on one model, without a unit: the bilevel, the stationarity and DecoReco's.
 
 l_bi = ‖θ(x) − θ*‖²/‖θ*‖² of eq. (2), l_st = ‖∇_θE(x, y; θ*)‖²/(μ²‖θ*‖²) of eq. (3), and with free coefficients
-l_free = min_c ‖θ* − Σ_i c_i ∇_θΦ(x_i; θ*)‖²/‖θ*‖². The model is affine or has one hidden layer; `known` is what its
-trainer released. An experiment of the evaluator: it measures the losses at the training images.
+l_free = min_c ‖θ* − Σ_i c_i ∇_θΦ(x_i; θ*)‖²/‖θ*‖². The model is affine or has one hidden layer, `known` was released.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Variants of one training: optimisers, losses, starts, augmentation, defences; every step is that of torch.
 
 The optimiser moves A and c of `kernels.coordinates`, for a basis Q of all versions of the images, which is much faster
-than moving W₁. Adam scales every pixel by itself, so Q is the identity there. `stationary` trains to a stationary point
-instead.
+than moving W₁. Adam scales every pixel by itself, so Q is the identity there.
 """
 
 import itertools

@@ -1,12 +1,11 @@
 """The ledger: every sentence of a paper that this book judges, once, and how the records in `data/results` judge it.
 
-`data/claims.yaml` holds the sentences, and its head says what the fields mean. A sentence has lines, one per setting. A
-line names recorded quantities, a formula of them, and a threshold; or where a proof stands; or which experiment is
-missing. No verdict is written there but as `judged`, which a test compares with what the record says.
+`data/claims.yaml` holds the sentences, and its head says what the fields mean: a line per setting names recorded
+quantities, a formula and a threshold; or where a proof stands; or which experiment is missing.
 
-The rules are strict and need no distribution: a sentence is true of a seed if the number of this seed is on its side
-of the threshold. It *held* if it is true of all seeds, it *did not hold* if of none, and it is *open* in between. Where
-all of five seeds agree, the median is on their side with a confidence of 94 %.
+A sentence is true of a seed if the seed's number is on its side of the threshold. It *held* if it is true of all seeds,
+it *did not hold* if of none, and is *open* in between. Where all of five seeds agree, the median is on their side with
+a confidence of 94 %.
 """
 
 import functools

@@ -1,11 +1,10 @@
 """Compute runs of the records again, and compare every number: `python -m lab.verify [RECORD] [--all]`.
 
-One run of each record, or --all, with the threads that were recorded, by today's code. A number is *equal* if it
-differs by at most a billionth of itself, or by rounding. Unless data/quantities.yaml says that it repeats exactly, it
-may also lie *in the spread* of its record: its range over the seeds for the same parameters, widened on both sides by
-its width, and by at least a tenth of its largest number. Numbers that today's code writes in addition are *new*: they
-contradict nothing. --dataset cifar10-subset, or FILE.npz, has CIFAR-10's images, for those in need. What was computed
-on a GPU is left out where there is none, unless the RECORD is named.
+One run of each record, or --all, by today's code. A number is *equal* if it differs by at most a billionth of itself,
+or by rounding. Unless data/quantities.yaml says that it repeats exactly, it may lie *in the spread* of its record: its
+range over seeds, widened on both sides by its width, and by at least a tenth of its largest number. *New* numbers
+contradict nothing. --dataset cifar10-subset, or FILE.npz, has CIFAR-10's images. What was computed on a GPU is left out
+where there is none, unless the RECORD is named.
 """
 
 import argparse

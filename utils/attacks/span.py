@@ -2,12 +2,8 @@
 
 The gradient of a layer's weights is a sum of outer products δaᵀ with its inputs a: the features behind the layers
 below, one vector for each place of a convolution or token of a text. So W − αW⁰ = BA behind SGD, and likewise an
-optimiser's first moment. While there are fewer inputs than rows and columns, and while the layers below do not move, an
-image was trained on only if
-
-    r(x) = ‖a(x) − VVᵀa(x)‖ / ‖a(x)‖
-
-is zero, V being a basis of that row space. The test says who can be a member, and reconstructs nothing.
+optimiser's first moment. While there are fewer inputs than rows and columns, and the layers below do not move, an image
+was trained on only if r(x) = ‖a(x) − VVᵀa(x)‖ / ‖a(x)‖ is zero, V being a basis of that row space.
 """
 
 import torch

@@ -1,10 +1,9 @@
 """Text: which tokens a fine-tuned language model was shown, and in what order, from what training changed.
 
 The rows of an embedding whose tokens were never used move by weight decay alone, one factor α for all: the others are
-the bag of words. Every layer's change has its inputs in its row space (`attacks.span`), and so a prefix that was
-trained on gives the layers of the first block inputs without a share in the rest of the space. Texts are found by
-extending such prefixes, as DAGER does from a gradient (Petrov et al., 2024). An optimiser's first moment may stand for
-the change.
+the bag of words. Every layer's change, or its first moment, has its inputs in its row space (`attacks.span`): a prefix
+that was trained on has no share in the rest. Texts are found by extending such prefixes, as DAGER does from a gradient
+(Petrov et al., 2024).
 """
 
 import copy

@@ -1,7 +1,6 @@
 """The bilevel attack on a network with one hidden layer whose inner training may end before it converges.
 
-Training that ends after a few steps returns a function θ(x) of the images, and autograd goes through it. Independent
-attacks from k starts (k, m, d) are made in one batch.
+Then it returns a function θ(x) of the images, and autograd goes through it; attacks from k starts are one batch.
 """
 
 from collections import namedtuple

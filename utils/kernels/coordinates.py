@@ -1,8 +1,7 @@
 """Coordinates in which a network trains and is attacked: those of the images' span, in which few numbers are enough.
 
-A step of gradient descent adds combinations of the images to the rows of the first layer, and weight decay shrinks all
-of them by one factor. So W = AQᵀ + cN at any time, for an orthonormal basis Q (d, r) of the images: A (h, r) is
-trained, and no image ever touches N (h, d), of which only the factor c changes. Training moves A and c in place of W.
+Gradient descent adds combinations of the images to the rows of the first layer, and weight decay shrinks all by one
+factor: W = AQᵀ + cN for an orthonormal basis Q (d, r) of the images. Training moves A (h, r) and c in place of W.
 """
 
 import torch

@@ -1,8 +1,7 @@
 """The plainest forms, by autograd, with which closed forms and the chapters' fast kernels are compared.
 
-The residual of stationarity is for any torch.nn.Module that takes rows (n, d). The energy is for networks of any depth
-with softplus, σ(s) = softplus(βs)/β, and may be differentiated twice: images are x (m, d) with labels y (m,) in {0, 1},
-a network is a tuple of Layers with biases and one output, and β is the sharpness.
+The residual of stationarity is for any torch.nn.Module of rows (n, d); the energy, twice differentiable, for Layers
+with biases, σ(s) = softplus(βs)/β of a sharpness β and one output, images x (m, d) and labels y (m,) in {0, 1}.
 """
 
 import math
