@@ -21,7 +21,6 @@ from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from scipy.optimize import nnls
@@ -83,22 +82,16 @@ def slope(module, theta, x, y):
     return torch.autograd.grad(error(module, theta, x, y), x)[0]
 
 
-class Metric(NamedTuple):
-    """A symmetric matrix I − Q diag(s) Qᵀ that shrinks the directions in which gradients of public images are large."""
-
-    basis: torch.Tensor  # Q (P, n)
-    shrink: torch.Tensor  # s (n,)
-
-    def __call__(self, g):
-        return g - ((g @ self.basis) * self.shrink) @ self.basis.mT
-
-
 def whitening(gradients):
-    """The Metric (I + GᵀG/c)^(−1/2) of single gradients G (n, P), c being PUBLIC times their median second moment."""
+    """The metric (I + GᵀG/c)^(−1/2) of single gradients G (n, P), c being PUBLIC times their median second moment.
+
+    It shrinks the directions in which gradients of public images are large: I − Q diag(s) Qᵀ.
+    """
     values, vectors = torch.linalg.eigh((gradients @ gradients.mT).double())
     values, vectors = values[values > 1e-8 * values[-1]], vectors[:, values > 1e-8 * values[-1]]
     basis = gradients.mT @ (vectors / values.sqrt()).to(gradients)
-    return Metric(basis, (1 - (1 + values / (PUBLIC * values.median())).rsqrt()).to(gradients))
+    shrink = (1 - (1 + values / (PUBLIC * values.median())).rsqrt()).to(gradients)
+    return lambda g: g - ((g @ basis) * shrink) @ basis.mT
 
 
 def same(g):
@@ -159,7 +152,7 @@ class Known:
 
     start: torch.Tensor  # θ⁰ (P,)
     end: torch.Tensor  # θ* (P,)
-    metric: Callable = same  # says which directions of gradients count less: a Metric
+    metric: Callable = same  # of gradients: which directions count less, see `whitening`
     rate: float | None = None
     far = FAR
 
