@@ -117,15 +117,15 @@ def rounded(checkpoint, how):
     return checkpoint._replace(first=change(checkpoint.first, ROUNDED[how]))
 
 
-def noisy(checkpoint, share, seed):
-    """A Checkpoint with normal noise on its first moment, of so large a `share` of its root mean square."""
+def noisy(network, share, seed):
+    """A network, or moments, with normal noise of so large a `share` of the root mean square of each tensor."""
     drawn = torch.Generator().manual_seed(seed)
 
     def disturbed(p):
         noise = torch.randn(p.shape, dtype=p.dtype, generator=drawn).to(p.device)
         return p + share * p.square().mean().sqrt() * noise
 
-    return checkpoint._replace(first=change(checkpoint.first, disturbed))
+    return change(network, disturbed)
 
 
 def after(step, action):
