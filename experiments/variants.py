@@ -1,6 +1,6 @@
 """Variants of one training: optimisers, losses, starts, augmentation, defences; every step is that of torch.
 
-The optimiser moves A and c of `kernels.coordinates`, for a basis Q of all versions of the images, which is much faster
+The optimiser moves A and c of `kernels.layers`, for a basis Q of all versions of the images, which is much faster
 than moving W₁. Adam scales every pixel by itself, so Q is the identity there.
 """
 
@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
-from utils.kernels import coordinates, losses, naive
+from utils.kernels import layers, losses, naive
 from utils.training import Victim, stationary
 from utils.training.torch_trainer import layers_of, mirrored
 
@@ -155,7 +155,7 @@ def initialised(x, outputs, o, seed):
     drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, start=o.start)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
     basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
-    inside, rest = coordinates.split(first, basis)
+    inside, rest = layers.split(first, basis)
     return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, rest
 
 
@@ -176,7 +176,7 @@ def train_in_coordinates(x, y, outputs, o, seed):
             p.grad = slope
         optimiser.step()
     (first, bias), *upper = layers_of(net)
-    first = coordinates.joined(first, basis, rest, factor.double())
+    first = layers.joined(first, basis, rest, factor.double())
     # What a private trainer's noise adds to W₁ outside of the images, in all steps.
     sizes = sum((1 - o.rate * o.decay) ** (2 * k) for k in range(o.steps))
     size = o.rate * o.private * o.clip / len(y) * sizes**0.5

@@ -8,8 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from utils.errors import choose
-from utils.kernels.coordinates import in_span, span_of, within
-from utils.kernels.layers import Layer, change, flatten, forward, joint, parted, square_norm
+from utils.kernels.layers import Layer, change, flatten, forward, in_span, joint, parted, span_of, square_norm, within
 from utils.kernels.similarity import l2
 
 __all__ = ["Layer", "change", "flatten", "forward", "in_span", "joint", "parted", "span_of", "square_norm", "within"]

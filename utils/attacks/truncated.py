@@ -10,7 +10,7 @@ import torch
 from utils import networks
 from utils.attacks import bilevel, planting
 from utils.errors import InputError
-from utils.kernels import coordinates, one_hidden, solvers
+from utils.kernels import layers, one_hidden, solvers
 
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
 # How the attacker trains: K steps of descent at a rate, of quasi-Newton, or stationary, until the
@@ -21,7 +21,7 @@ Training = namedtuple("Training", "steps method rate")
 def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
     """θ(x), the Weights after steps of `descent` or `quasi-Newton` from Weights θ⁰, differentiable in x (…, m, d)."""
     q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
-    first, rest = coordinates.split(start.first[..., :-1], q)
+    first, rest = layers.split(start.first[..., :-1], q)
     size, bias = rest.norm(dim=(-2, -1))[..., None], start.first[..., -1:].expand(*q.shape[:-2], -1, 1)
     inside = start._replace(first=torch.cat([first, bias], -1))
     v = torch.cat([one_hidden.pack(inside), size], -1)
@@ -36,7 +36,7 @@ def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
     for _ in range(steps if method == "descent" else 0):
         v = v - rate * energy(v)[1]
     theta = one_hidden.unpack(v[..., :-1], x.shape[-2], start.sharpness)
-    rows = coordinates.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
+    rows = layers.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
     return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
 
 

@@ -10,8 +10,7 @@ from collections import namedtuple
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from utils.kernels.coordinates import in_span
-from utils.kernels.layers import flatten, parted
+from utils.kernels.layers import flatten, in_span, parted
 from utils.kernels.losses import curvatures
 
 # A stationary point θ of E (…, d+1), z = X̄θ (…, m), X̄X̄ᵀ (…, m, m), ‖∇_θ E‖ (…), the Newton steps, and (…) booleans.

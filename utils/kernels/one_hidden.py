@@ -14,8 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad, softplus
 
 from utils.kernels import solvers
 from utils.kernels.affine import residuals, ridge, times
-from utils.kernels.coordinates import in_span
-from utils.kernels.layers import joint, parted
+from utils.kernels.layers import in_span, joint, parted
 from utils.kernels.losses import curvatures
 
 

@@ -12,7 +12,7 @@ import torch
 from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
-from utils.kernels import affine, coordinates, layers, one_hidden, solvers
+from utils.kernels import affine, layers, one_hidden, solvers
 from utils.kernels.kinks import Stationary, polish, relative_gradients
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
@@ -116,7 +116,7 @@ def descended(network, x, y, recipe):
     """
     loss, decay = LOSSES[recipe.loss], recipe.weight_decay
     basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
-    first, rest = coordinates.split(joint(network[0]), basis)
+    first, rest = layers.split(joint(network[0]), basis)
     inner, norm = (Layer(first, None), *network[1:]), rest.norm().clamp_min(1e-300)
     seen, known = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
 
@@ -132,7 +132,7 @@ def descended(network, x, y, recipe):
             theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
-    first = coordinates.joined(inner[0].weight, basis, rest, theta[-1] / norm)
+    first = layers.joined(inner[0].weight, basis, rest, theta[-1] / norm)
     return change((parted(first), *inner[1:]), torch.clone)
 
 
@@ -167,11 +167,11 @@ def train_to(secret, recipe, start, target, most=60_000):
     """Descend without decay until the logistic loss is below `target`, in `most` steps: Victim, and its Pace."""
     (x, y), loss = secret, LOSSES["logistic"]
     basis = networks.span_of(x)  # (d, m)
-    first, rest = coordinates.split(start[0].weight, basis)
+    first, rest = layers.split(start[0].weight, basis)
     inner, seen = (Layer(first, start[0].bias), *start[1:]), x @ basis
     theta, pace = lowered(lambda v: mean_loss(unflatten(v, inner), seen, y, loss)[:2], flatten(inner), target, most)
     (first, bias), *upper = unflatten(theta, inner)
-    network = Layer(coordinates.joined(first, basis, rest), bias), *upper
+    network = Layer(layers.joined(first, basis, rest), bias), *upper
     return Victim(Released(network, y, recipe), torch.zeros_like(x[0]), pace.losses[-1], len(y)), pace
 
 

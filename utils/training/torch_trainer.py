@@ -13,7 +13,7 @@ from utils import networks
 from utils.attacks.contract import Checkpoint, Released
 from utils.errors import InputError, choose
 from utils.images import Part
-from utils.kernels import coordinates, naive
+from utils.kernels import layers, naive
 from utils.training import Victim
 
 BATCHES = 5  # in an epoch, whatever the number of images
@@ -160,7 +160,7 @@ def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
     for _ in range(steps):
         a = (1 - shrink) * a - rate * (torch.sigmoid(kept * z + gram @ a) - y) / len(y)
         kept *= 1 - shrink
-    network = first, networks.Layer(coordinates.joined(a, rows.mT, last, kept), None)
+    network = first, networks.Layer(layers.joined(a, rows.mT, last, kept), None)
     loss = binary_cross_entropy_with_logits(kept * z + gram @ a, y).item()
     return Victim(Released(network, y, recipe(neurons)), mean, loss, len(y), (first, networks.Layer(last, None)))
 
