@@ -16,7 +16,7 @@ import torch
 from utils.attacks import text
 from utils.errors import InputError
 from utils.images import DATA
-from utils.training import deep, gpt
+from utils.training import deep
 
 RATES = {"plain": 0.05, "sgd": 0.02, "adam": 3e-4, "adamw": 3e-4}
 LENGTH = 32  # of a text, in tokens
@@ -64,7 +64,7 @@ def shown(rows):
 
 def start(words, public, width, steps, seed):
     """A model of so many words, trained for some steps on 16 public texts each."""
-    model = deep.drawn(lambda: gpt.GPT(words, width, LENGTH + 1), seed)
+    model = deep.drawn(lambda: deep.GPT(words, width, LENGTH + 1), seed)
     x, y = shown(public[: 16 * steps])
     deep.train(model, x, y, "adam", 1e-3, steps, 16, seed)
     return model
@@ -78,8 +78,8 @@ def tune(base, rows, trainer, kind, steps, seed):
     elif kind == "frozen":
         frozen = model.tokens, model.places
     elif kind != "trained":
-        model = deep.drawn(lambda: gpt.adapt(model, int(kind)), seed)
-        frozen = gpt.frozen(model)
+        model = deep.drawn(lambda: deep.adapt(model, int(kind)), seed)
+        frozen = deep.frozen(model)
     before = copy.deepcopy(model.state_dict())
     rate = RATES[trainer] * (10 if frozen and kind != "frozen" else 1)
     x, y = shown(rows)

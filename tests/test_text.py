@@ -6,7 +6,7 @@ import torch
 from experiments import language
 from utils.attacks import text
 from utils.errors import InputError
-from utils.training import gpt
+from utils.training import deep
 
 WORDS, WIDTH, M = 200, 64, 1  # one text of 32 tokens leaves half of 64 directions
 
@@ -117,7 +117,7 @@ def test_other_refusals_are_said(base):
         text.bag_of_moment(SMALL)
     with pytest.raises(InputError, match="too many to try"):
         text.texts(text.Evidence(base, {}), torch.arange(1, text.MANY + 2), 1, 4)
-    assert isinstance(gpt.adapt(gpt.GPT(9, 8, 4), 2).blocks[0].q, gpt.Adapted)
+    assert isinstance(deep.adapt(deep.GPT(9, 8, 4), 2).blocks[0].q, deep.Adapted)
 
 
 def test_half_precision_tells_words_where_nothing_decayed():
