@@ -1,6 +1,7 @@
 """What every attack is given, what it returns, and what anyone can say of that."""
 
 import os
+from collections import namedtuple
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -13,13 +14,9 @@ from utils.kernels.layers import forward
 from utils.kernels.similarity import is_constant, match
 from utils.networks import Recipe, span, within
 
-
-class Checkpoint(NamedTuple):
-    """What one file of a training holds, of all layers or the first ones: tuples of Layers, () where it has none."""
-
-    network: tuple  # θ(t)
-    first: tuple = ()  # of gradients, a sum in which each step weighs more than the one before it
-    second: tuple = ()  # the same of the squares of their entries
+# What one file of a training holds, of all layers or the first ones, tuples of Layers, () where it has
+# none: θ(t), and the optimiser's moments, torch's `momentum_buffer` or `exp_avg`, and `exp_avg_sq`.
+Checkpoint = namedtuple("Checkpoint", "network first second", defaults=[(), ()])
 
 
 class Released(NamedTuple):

@@ -4,6 +4,7 @@ Equations are those of the chapter *Can the adversary tell?*. `known` is a Part 
 """
 
 from collections import namedtuple
+from functools import partial
 
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -54,10 +55,8 @@ def make_attacks(released, known, shape, seed, place, steps):
     n, basis = 2 * len(released.labels), span(released.network)
     start = draw_start(known, n, shape, seed, place)
     other = draw_start(known, n, shape, seed + 1000, "random")
-    first, again = (
-        decoreco.attack(released, x, seed=s, basis=basis, iterations=steps)
-        for x, s in ((start, seed), (other, seed + 1000))
-    )
+    attack = partial(decoreco.attack, released, basis=basis, iterations=steps)
+    first, again = attack(start, seed=seed), attack(other, seed=seed + 1000)
     unmixed = unmixing.attack(released, shape, seed=seed).images
     more = [unmix_surplus(released, shape, s) for s in (seed, seed + 1000)]
     own = known.images - known.images.mean(0)
