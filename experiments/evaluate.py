@@ -159,20 +159,16 @@ def numbers_of_pictures(trial):
     }
 
 
-def numbers_of_leak(trial):
-    """What leaked beside the untouched start, and how well recurrence tells it if measured."""
+def rows(trial):
+    """The trial's numbers for RESULTS: of weights if the attack trains, else of pictures; and of what leaked."""
+    numbers = numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
     ours, start = leak(trial), leak(trial, trial.start)
     recurrence = detections(trial).get("recurrence") if trial.again else None
-    return {
+    numbers |= {
         "leak_auc": (ours.auc.value, start.auc.value),
         "leak_auc_low": (ours.auc.low, start.auc.low),
         "above": (ours.above, start.above),
         "alike": (ours.alike, ours.alike_held_out),
         "detector_auc": (recurrence and recurrence.auc.value, None),
     }
-
-
-def rows(trial):
-    """The trial's numbers for RESULTS, under its name: of weights if the attack trains, of pictures otherwise."""
-    numbers = numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
-    return rows_named(trial.name.prefix, trial.seed, numbers | numbers_of_leak(trial))
+    return rows_named(trial.name.prefix, trial.seed, numbers)

@@ -55,13 +55,6 @@ def sized(matrix, known):
     return matrix * torch.where(believed, factors, factors.sign() * SPREAD / spread)[:, None]
 
 
-def inactive(x, layers, centre=CENTRE):
-    """How likely images (m, d) never activated each neuron of a first layer, given at the start and the end: (m, h)."""
-    reached = [forward((layer,), x)[1][0] for layer in layers]
-    most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
-    return torch.sigmoid((centre - most) / WIDTH) + 0.01
-
-
 def sparsest(rows, near, likely, size):
     """Unit vectors w (n, m) beside `near` for which rows·w (h,) have most zeros, where they are `likely` (n, h).
 
@@ -151,7 +144,9 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
     vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
-        likely = inactive(matrix @ basis.mT, layers, centre)
+        reached = [forward((layer,), matrix @ basis.mT)[1][0] for layer in layers]
+        most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
+        likely = torch.sigmoid((centre - most) / WIDTH) + 0.01  # that images never activated each neuron (m, h)
         near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
         initial = torch.where(sure[:, None], vectors, near)
         vectors, before = initial.clone(), sure
