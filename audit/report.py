@@ -17,7 +17,7 @@ from audit.stages import BY_LOSS, BY_SHADOWS, UNREAD
 from utils.errors import check_writable, write_all, written
 from utils.images import DATA
 from utils.kernels.similarity import ncc, stretch
-from utils.trial import number
+from utils.notebook.verdicts import number
 
 SCHEMA = DATA / "audit.schema.json"
 FILES = "report.json", "report.html"

@@ -30,10 +30,7 @@ Compared = namedtuple("Compared", "agreement cosine")
 
 
 def photographs_of(name, data, count, seed, device):
-    """The Part of photographs to be planted: others of the Split that the network was trained on, or of other data.
-
-    `name` is empty for the former, or as for `images.load`; InputError if these pictures have another shape.
-    """
+    """The Part of photographs to plant: of `name`, as for `images.load`, or if it is empty others of the Split."""
     if not name:
         return data.known
     other = images.split(images.load(name), count, count, seed, device)
@@ -110,8 +107,7 @@ def moved(network, photographs, labels, steps):
 def alternatives(truth, chosen, u, steps):
     """Sets in place of the training set, {name: KKTSet}, and their ε/‖θ‖ with the best slopes, {name: number}.
 
-    `chosen` is a Part of photographs, one per image, and u (n, d) are the `halves` towards them. Both halves of *split*
-    and *planted* have the pre-activations of the image near kinks: the truth's slopes and its number do for them.
+    `chosen` are photographs, a Part, and u (n, d) the `halves` towards them. *split* and *planted* bend as the truth.
     """
     photographs, network, hidden = chosen.images, truth.network, kkt_sets.unseen(truth, chosen.images)
     inside = moved(network, photographs, chosen.labels, steps)
@@ -143,11 +139,7 @@ def compare(one, other, fresh):
 
 
 def lookalikes(sets, truth, photographs, centre, shape):
-    """The shares of the pictures of every set like any training image, and like the photograph chosen for them.
-
-    {name: two shares}; of a pair the first counts, and of the split set all. `centre` (n, d) are the centres of the
-    split set's cells; of them those count whose image has λ > 0.
-    """
+    """{name: shares of a set's pictures like any training image, like its photograph}; `centre` (n, d) of cells."""
     n, needed, shares = len(photographs), truth.multipliers > 0, {}
     shown = {name: (kkt.points[:n], photographs) for name, kkt in sets.items()}
     shown["split/second"] = sets["split"].points[n:], photographs

@@ -1,7 +1,6 @@
-"""Membership tests for somebody who holds an image: one number for each, no reconstruction.
+"""Membership tests for somebody who holds an image: one number for each, larger for a member, and no reconstruction.
 
-Images x (n, d) are without the trainer's mean, with their labels y (n,). Larger scores say "a member". Used on training
-and held-out images alike, each is an attack that any attack on pixels has to beat.
+Images x (n, d) are without the trainer's mean, with labels y (n,). An attack on pixels has to beat each.
 """
 
 import torch

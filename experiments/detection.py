@@ -1,21 +1,19 @@
 """How well an adversary's scores tell true reconstructions from inventions: the practice, the truth and the numbers."""
 
 from collections import namedtuple
-from typing import NamedTuple
 
 import torch
 
-from utils import measures, null, trial
+from utils import measures, null
 from utils.attacks import detectors
 from utils.images import Part
+from utils.notebook import verdicts
 from utils.training import stationary
 
 SCORES = (
     "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
     "drift from the start", "kinks",
 )  # fmt: skip
-
-
 # The reconstructions of one attack that scores tell apart: functions of a detectors.Adversary, images -> (n, d) and
 # scores -> {name: (n,)}, and whether a negative of a training image is an invention.
 Reconstructions = namedtuple("Reconstructions", "images scores signed")
@@ -23,14 +21,10 @@ ATTACKS = {
     "stationarity": Reconstructions(lambda adversary: adversary.attack.images, detectors.candidate_scores, True),
     "unmixing": Reconstructions(lambda adversary: adversary.surplus, detectors.surplus_scores, False),
 }
-
-
-class Judged(NamedTuple):
-    """What the evaluator knows of the n reconstructions of an attack: masks (n,)."""
-
-    truth: torch.Tensor  # shows a training image, by `similarity.detail_ncc`
-    pixels: torch.Tensor  # shows one by a second likeness, that of all pixels: NCC > 0.7
-    null: torch.Tensor  # shows a held-out image, by the first likeness: true by chance
+# What the evaluator knows of the n reconstructions of an attack, masks (n,): it shows a training
+# image, by `similarity.detail_ncc`; by a second likeness, NCC > 0.7 of all pixels; a held-out one,
+# by the first: true by chance.
+Judged = namedtuple("Judged", "truth pixels null")
 
 
 def shows(adversary, images, in_pixels=False):
@@ -54,8 +48,7 @@ def halved(part):
 def practise(known, recipe, shape, seed, place, steps):
     """Fit a combination of scores for each attack on a shadow victim: {attack: function of scores, or None}.
 
-    The adversary trains the shadow by the public recipe on half of its photographs, a Part, and attacks it with the
-    other half, as `detectors.make_attacks` does. Here, and only here, it knows the truth.
+    The adversary trains it by the public recipe on half of its photographs, and attacks it with the other half.
     """
     mine, rest = halved(known)
     shadow = stationary.train(mine, recipe, seed)
@@ -127,7 +120,7 @@ def rows(named, judged, place, seed):
         }
         if detections[attack].get("combination"):
             numbers |= of_combination(named[attack]["combination"], one)
-        listed += trial.rows(name_of(attack, start, quantity=""), seed, numbers)
+        listed += verdicts.rows(name_of(attack, start, quantity=""), seed, numbers)
     return listed
 
 

@@ -11,7 +11,7 @@ from utils import measures, networks, null
 from utils.attacks import bilevel
 from utils.attacks.contract import scores
 from utils.kernels.similarity import detail_ncc, half_ncc, l2, mean_pair_gain, pairwise_ssim, ssim, stretch
-from utils.trial import rows as rows_named
+from utils.notebook.verdicts import rows as rows_named
 
 # Table 1 of the first paper: ‖θ* − θ‖².
 TABLE_1 = {
@@ -159,20 +159,16 @@ def numbers_of_pictures(trial):
     }
 
 
-def numbers_of_leak(trial):
-    """What leaked beside the untouched start, and how well recurrence tells it if measured."""
+def rows(trial):
+    """The trial's numbers for RESULTS: of weights if the attack trains, else of pictures; and of what leaked."""
+    numbers = numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
     ours, start = leak(trial), leak(trial, trial.start)
     recurrence = detections(trial).get("recurrence") if trial.again else None
-    return {
+    numbers |= {
         "leak_auc": (ours.auc.value, start.auc.value),
         "leak_auc_low": (ours.auc.low, start.auc.low),
         "above": (ours.above, start.above),
         "alike": (ours.alike, ours.alike_held_out),
         "detector_auc": (recurrence and recurrence.auc.value, None),
     }
-
-
-def rows(trial):
-    """The trial's numbers for RESULTS, under its name: of weights if the attack trains, of pictures otherwise."""
-    numbers = numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
-    return rows_named(trial.name.prefix, trial.seed, numbers | numbers_of_leak(trial))
+    return rows_named(trial.name.prefix, trial.seed, numbers)

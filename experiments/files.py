@@ -1,15 +1,16 @@
 """What each entry of a training's files gives back, and what becomes of an optimiser's state that is kept otherwise."""
 
 import itertools
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from experiments.variants import Settings, private_gradients
 from utils import measures
 from utils.attacks import checkpoints, known_start, unmixing
-from utils.attacks.contract import Attack, Checkpoint
+from utils.attacks.contract import Checkpoint
 from utils.errors import InputError
 from utils.kernels import naive
 from utils.networks import Layer, change
@@ -17,13 +18,9 @@ from utils.training import torch_trainer
 
 BARS = measures.SOME, measures.STRONG, measures.EXACT
 BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
-
-
-class Entry(NamedTuple):
-    """What came back from one entry: the unmixed Attack, and the one with zeros where it was made."""
-
-    unmixed: Attack
-    exact: Attack | None = None
+# What came back from one entry: the unmixed Attack, and the one with zeros where it was made, or
+# None.
+Entry = namedtuple("Entry", "unmixed exact", defaults=[None])
 
 
 def attacked(released, rows, shape, count, seed, *, zeros):
@@ -54,11 +51,7 @@ def states(released, *how):
 
 
 def entries(released, start, average, of_gradient, shape, count, seed):
-    """What each entry of the files gives back: {name: Entry}; see `attacked`.
-
-    Released are Checkpoints, the last one of the end; `average` is a running mean of the weights, `of_gradient` a
-    Checkpoint with a gradient in the place of the moment.
-    """
+    """What each entry of the files gives back, {name: Entry}, an `average` of weights and a gradient among them."""
     how, files = (shape, count, seed), released.checkpoints
     middle, last = files[-2:]
     started = checkpoints.of_difference(released, last.network, start)
@@ -80,19 +73,14 @@ def entries(released, start, average, of_gradient, shape, count, seed):
 
 def averaging(decay=0.99):
     """A `prepare` of `torch_trainer.fit` that keeps a running mean of the weights, and a function that gives it."""
-    means: list = []
+    kept: list = []
 
     def prepare(net, optimiser):
-        means.extend(p.detach().clone() for p in net.parameters())
-        optimiser.register_step_post_hook(
-            lambda *_: [mean.lerp_(p.detach(), 1 - decay) for mean, p in zip(means, net.parameters())]
-        )
+        kept.append(AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(decay)))
+        kept[0].update_parameters(net)  # the first call copies
+        optimiser.register_step_post_hook(lambda *_: kept[0].update_parameters(net))
 
-    def network():
-        parts = iter([mean.double() for mean in means])
-        return tuple(map(Layer, parts, parts))
-
-    return prepare, network
+    return prepare, lambda: torch_trainer.layers_of(kept[0].module)
 
 
 def levels():
@@ -129,15 +117,15 @@ def rounded(checkpoint, how):
     return checkpoint._replace(first=change(checkpoint.first, ROUNDED[how]))
 
 
-def noisy(checkpoint, share, seed):
-    """A Checkpoint with normal noise on its first moment, of so large a `share` of its root mean square."""
+def noisy(network, share, seed):
+    """A network, or moments, with normal noise of so large a `share` of the root mean square of each tensor."""
     drawn = torch.Generator().manual_seed(seed)
 
     def disturbed(p):
         noise = torch.randn(p.shape, dtype=p.dtype, generator=drawn).to(p.device)
         return p + share * p.square().mean().sqrt() * noise
 
-    return checkpoint._replace(first=change(checkpoint.first, disturbed))
+    return change(network, disturbed)
 
 
 def after(step, action):

@@ -7,22 +7,14 @@ the network is affine. Equations in brackets are those of the chapter on merge a
 
 import math
 from collections import namedtuple
-from typing import NamedTuple
 
 import torch
 
 from utils.kernels.layers import flatten, forward, pullback
 
-
-class KKTSet(NamedTuple):
-    """A network and points that may explain it."""
-
-    network: tuple  # two Layers: W (h, d) with b (h,) or None, and v (1, h) without
-    points: torch.Tensor  # x (n, d)
-    signs: torch.Tensor  # y (n,) of ±1
-    multipliers: torch.Tensor  # λ (n,)
-
-
+# A network of two Layers, W (h, d) with b (h,) or None and v (1, h) without, and points x (n, d) that
+# may explain it, with signs y (n,) of ±1 and multipliers λ (n,).
+KKTSet = namedtuple("KKTSet", "network points signs multipliers")
 # By how much each condition of a KKT set is missed; all four are zero at one: ε/‖θ‖ for ε = ‖θ − Σ λ_i y_i ∇_θΦ(x_i)‖,
 # and, at least 0 each, max_i (1 − y_iΦ(x_i)), max_i −λ_i, and δ = max_i λ_i(y_iΦ(x_i) − 1).
 Conditions = namedtuple("Conditions", "stationarity violation negativity slackness")
@@ -116,10 +108,7 @@ def replaced(kkt, which, points, multipliers):
 
 
 def paired(kkt, free):
-    """The set with x + free and x − free in the place of every x, each with λ/2; pluses come first.
-
-    It is the planted set (eq-planted-set) if `free` is what of photographs is `unseen`.
-    """
+    """x ± free, each with λ/2, in place of every x, pluses first: (eq-planted-set) if `free` is `unseen`."""
     points = torch.cat([kkt.points + free, kkt.points - free])
     return KKTSet(kkt.network, points, kkt.signs.repeat(2), kkt.multipliers.repeat(2) / 2)
 
@@ -181,10 +170,7 @@ def bounds(kkt, i, direction):
 
 
 def straight_split(kkt, longest):
-    """Split every point with λ > 0 both ways, towards the next one of its class, along its margin (Lemma 3).
-
-    The step is 0.9 of the way to the first hyperplane, and `longest` at most.
-    """
+    """Split every point with λ > 0 both ways along its margin, 0.9 of its `reach` or `longest` (Lemma 3)."""
     made, n = kkt, len(kkt.points)
     for i in reversed(range(n)):
         if kkt.multipliers[i] > 0:

@@ -1,27 +1,60 @@
-"""Fine-tuning a small language model on secret texts, and what attacks on it find, beside held-out texts."""
+"""Fine-tuning a small language model on secret texts, and what attacks on it find, beside held-out texts.
+
+Texts are tokens, words or marks, of a public book, and of another from which secret ones are drawn; token 0 stands at
+the beginning of a text. The vocabulary is that of both books.
+"""
 
 import copy
-from typing import NamedTuple
+import gzip
+import hashlib
+import re
+from collections import namedtuple
+from pathlib import Path
 
 import torch
 
 from utils.attacks import text
 from utils.errors import InputError
-from utils.training import deep, gpt
+from utils.images import DATA
+from utils.training import deep
 
 RATES = {"plain": 0.05, "sgd": 0.02, "adam": 3e-4, "adamw": 3e-4}
 LENGTH = 32  # of a text, in tokens
 BATCH = 2  # texts of a step
+PUBLIC, OTHER = (DATA / "texts" / f"{name}.txt.gz" for name in ("as-you-like-it", "alice-in-wonderland"))
+TOKEN = r"[A-Za-z]+(?:'[a-z]+)?|[^\sA-Za-z]"
+EDGE = "⁋"  # token 0
+
+# Texts (n, T + 1) of token numbers, the last of which is only said, never shown: public ones, secret ones, and
+# others of the same book; and the words of the numbers.
+Texts = namedtuple("Texts", "public secret twin held_out words sha256")
 
 
-class Tuned(NamedTuple):
-    """A fine-tuned model as its files hold it: state dicts, and the optimiser's first moments by their names."""
+def read(path):
+    """The tokens of a text file, compressed or not."""
+    try:
+        whole = Path(path).read_bytes()
+        return re.findall(TOKEN, (gzip.decompress(whole) if str(path).endswith(".gz") else whole).decode())
+    except (OSError, EOFError, UnicodeError) as error:
+        raise InputError(f"{path} cannot be read as a text ({error}): give a text file in UTF-8.") from error
 
-    model: torch.nn.Module  # its code
-    before: dict
-    after: dict
-    moments: dict
-    loss: float
+
+def split(dataset, count, held_out, seed):
+    """Draw secret texts, as many for a twin, and held-out ones, of a book or a .txt `dataset`: Texts."""
+    books = [read(PUBLIC), read(dataset if dataset.endswith(".txt") else OTHER)]
+    words = [EDGE, *sorted({word for book in books for word in book})]
+    place = {word: number for number, word in enumerate(words)}
+    public, other = (torch.tensor([place[word] for word in book]).unfold(0, LENGTH + 1, LENGTH) for book in books)
+    if 2 * count + held_out > len(other):
+        raise InputError(f"Twice {count} texts and {held_out} others are more than the {len(other)} of the book.")
+    order = torch.randperm(len(other), generator=torch.Generator().manual_seed(seed))
+    secret, twin, rest = other[order[: 2 * count + held_out]].split([count, count, held_out])
+    return Texts(public, secret, twin, rest, words, hashlib.sha256(secret.numpy().tobytes()).hexdigest())
+
+
+# A fine-tuned model as its files hold it: its code, state dicts, the optimiser's first moments by
+# their names; its loss.
+Tuned = namedtuple("Tuned", "model before after moments loss")
 
 
 def shown(rows):
@@ -31,7 +64,7 @@ def shown(rows):
 
 def start(words, public, width, steps, seed):
     """A model of so many words, trained for some steps on 16 public texts each."""
-    model = deep.drawn(lambda: gpt.GPT(words, width, LENGTH + 1), seed)
+    model = deep.drawn(lambda: deep.GPT(words, width, LENGTH + 1), seed)
     x, y = shown(public[: 16 * steps])
     deep.train(model, x, y, "adam", 1e-3, steps, 16, seed)
     return model
@@ -45,8 +78,8 @@ def tune(base, rows, trainer, kind, steps, seed):
     elif kind == "frozen":
         frozen = model.tokens, model.places
     elif kind != "trained":
-        model = deep.drawn(lambda: gpt.adapt(model, int(kind)), seed)
-        frozen = gpt.frozen(model)
+        model = deep.drawn(lambda: deep.adapt(model, int(kind)), seed)
+        frozen = deep.frozen(model)
     before = copy.deepcopy(model.state_dict())
     rate = RATES[trainer] * (10 if frozen and kind != "frozen" else 1)
     x, y = shown(rows)
@@ -56,10 +89,7 @@ def tune(base, rows, trainer, kind, steps, seed):
 
 
 def entries(tuned, kind, count):
-    """What an attacker who is told the number of texts can look at, {name: (Evidence, Bag)}.
-
-    That is the change, with the start known, the optimiser's moments, or adapters alone.
-    """
+    """What can be looked at, {name: (Evidence, Bag)}: the change, the optimiser's moments, adapters alone."""
     before, after, inputs = tuned.before, tuned.after, count * LENGTH
     found = {"change": changed(tuned, kind, inputs)}
     moments = {name: one for name, one in tuned.moments.items() if one is not None}
@@ -130,22 +160,18 @@ def numbers(known, bag, secret, others, known_twin, tied=False):
     """
     m, rest = len(secret), others[:, :-1]
     found = searched(known, bag, m)
-    pairs = [
-        (in_bag(bag, rows if tied else rows[:, :-1]), agreement(found, rows[:, :-1])) for rows in (secret, others[:m])
-    ]
+    bags = (in_bag(bag, rows if tied else rows[:, :-1]) for rows in (secret, others[:m]))
+    placed = [agreement(found, rows[:, :-1]) for rows in (secret, others[:m])]
     by_twin = agreement(searched(known_twin, bag, m), secret[:, :-1])
-    tested = {
-        name: tuple(
-            area(*(-text.membership(one, rows) for rows in (secret[:, :-1], unlike))) for one in (known, known_twin)
-        )
-        for name, unlike in {"area": rest, "area_of_order": shuffled(secret[:, :-1])}.items()
-    }
-    bags = {
-        f"bag_{name}": tuple(pair[0][k] for pair in pairs) for k, name in enumerate(("precision", "recall", "area"))
-    }
-    return bags | {
-        "exact": tuple((pair[1] == 1).sum().item() for pair in pairs),
-        "in_place": tuple(pair[1].mean().item() for pair in pairs),
+
+    def areas(unlike):
+        pairs = [[-text.membership(one, rows) for rows in (secret[:, :-1], unlike)] for one in (known, known_twin)]
+        return tuple(area(*pair) for pair in pairs)
+
+    return dict(zip(("bag_precision", "bag_recall", "bag_area"), zip(*bags))) | {
+        "exact": tuple((one == 1).sum().item() for one in placed),
+        "in_place": tuple(one.mean().item() for one in placed),
         "in_place_by_twin": (by_twin.mean().item(), None),
-        **tested,
+        "area": areas(rest),
+        "area_of_order": areas(shuffled(secret[:, :-1])),
     }

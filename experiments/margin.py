@@ -22,8 +22,7 @@ TRAININGS = {  # of recorded networks, {name: in words}
 def kkt_distance(network, x, labels, near=0.0, rounds=8):
     """min over λ ≥ 0 of ‖θ − Σ λ_iy_i∇Φ(x_i)‖/‖θ‖: 0 at a KKT point, 1 if the points explain nothing.
 
-    The ReLU's slopes are 0 and 1, but where a pre-activation is below `near` of its neuron's largest they are the best
-    ones in [0, 1], sought in turns with λ, in so many `rounds`; then what comes out is an upper bound.
+    Below `near` of a neuron's largest pre-activation the ReLU's slopes are sought, too, in `rounds`: an upper bound.
     """
     z = forward(network, x)[1][0].abs()
     return distance_with_slopes(network, x, signs(labels), z < near * z.amax(0), rounds=rounds)
@@ -32,8 +31,7 @@ def kkt_distance(network, x, labels, near=0.0, rounds=8):
 def distance_with_slopes(network, x, y, kinks, rounds=20, steps=30):
     """min ‖θ − Σ_i λ_iy_i∇Φ(x_i)‖/‖θ‖ over λ ≥ 0, and over slopes where `kinks` (m, h), for x (m, d) of signs y (m,).
 
-    Of one hidden layer without a bias above it. λ and slopes are sought in turns, each a convex problem, the latter by
-    accelerated gradient steps; so what comes out is an upper bound. Without any kink it is the minimum.
+    λ and slopes are sought in turns, each a convex problem: an upper bound, and without any kink the minimum.
     """
     (first, top), y, z = network, y[:, None], forward(network, x)[1][0]
     v, bordered = top.weight, torch.cat([x, torch.ones_like(x[:, :1])], 1)

@@ -1,7 +1,6 @@
 """Attacks from mixtures of training images, a partition and noise: eq. (10) of the first paper, and what they end at.
 
-An experiment of the evaluator, who has the training images. A *set* holds m images of d values; S of them are a batch.
-The four sets are, in this order, those of SETS.
+A *set* holds m images of d values; S of them are a batch. The four sets are, in this order, those of SETS.
 """
 
 from collections import namedtuple
@@ -9,14 +8,13 @@ from collections import namedtuple
 import torch
 
 from experiments import evaluate
-from utils import images, measures, networks, trial
+from utils import images, measures, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.errors import InputError
+from utils.notebook import verdicts
 from utils.training import stationary
 
 SETS = ("training", "partition", "noise", "held_out")
-
-
 # What an attack made of S starts: the images before it, after a quarter of the steps and at the end (S, m, d), the
 # attacker's loss before and at the end (S,), and the distances of these images to the four sets (S, 4).
 Grid = namedtuple("Grid", "start early end start_loss loss start_distance early_distance distance")
@@ -68,10 +66,7 @@ def affine_target(data, sets, weight_decay):
 
 
 def deep_target(data, sets, neurons, seed, mean="training"):
-    """The Target of a network with three layers, and how far it is from stationary: the largest ‖∇E‖/(μ‖θ‖).
-
-    It is polished longer if it is not stationary. `mean` says whose is subtracted, `training` or `partition`.
-    """
+    """The Target of a network with three layers, polished until it is stationary, and its largest ‖∇E‖/(μ‖θ‖)."""
     recipe = networks.perceptron("signed", neurons, neurons)
     for stages in (recipe.stages, 9, 12):
         victim = stationary.train(data.secret, recipe._replace(stages=stages), seed)
@@ -155,5 +150,5 @@ def rows(name, grid, mixed, seed, sets, shape):
     listed = []
     for s, (a, b) in enumerate(mixed.T.tolist()):
         numbers = numbers_of(grid, s, sets, shape, a * b == 0)
-        listed += trial.rows(f"landscape/{name}", seed, numbers, lambda_1=a, lambda_2=b)
+        listed += verdicts.rows(f"landscape/{name}", seed, numbers, lambda_1=a, lambda_2=b)
     return listed

@@ -1,11 +1,12 @@
 """Planted images, judged by training on them: whether the weights that they were made for come back, and from where."""
 
-from utils import networks, trial
+from utils import networks
 from utils.attacks import bilevel, planting
 from utils.images import Part
 from utils.kernels import one_hidden
 from utils.kernels.layers import unflatten
 from utils.kernels.similarity import ssim
+from utils.notebook import verdicts
 from utils.training import stationary
 
 # Of `measures`, what goes into RESULTS, and what of them is the baseline.
@@ -25,11 +26,7 @@ def eight_bits(images):
 
 
 def from_perturbed(released, images, seed, basis=None):
-    """‖θ(x) − θ*‖²/‖θ*‖² if training begins at θ* plus noise of a thousandth of its norm, in every weight.
-
-    The noise is a θ⁰ drawn from `seed`. All is done in the coordinates of a `basis` (d, r), if there is one; it must
-    hold the images (m, d) and the rows of W₁.
-    """
+    """‖θ(x) − θ*‖²/‖θ*‖² of training from θ* plus 0.1 % of noise, a θ⁰ drawn from `seed`, in a `basis` or none."""
     network, labels, recipe, *_ = released
     if basis is not None:
         images, network = images @ basis, networks.in_span(network, basis)
@@ -48,10 +45,7 @@ def from_start(released, images, seed):
 
 
 def numbers_of(released, images, targets, shape, seed):
-    """What planting made of target images, both (m, d), for a victim whose θ⁰ was drawn from 2·`seed`: {name: number}.
-
-    Distances are those of `planting.distance`, or of `from_start` for the affine model, which has one minimum.
-    """
+    """What planting made of target images (m, d), for a victim whose θ⁰ was drawn from 2·`seed`: {name: number}."""
     hidden, own = len(released.network) > 1, ssim(images, targets, shape).diagonal()
     small = bilevel.condensed(released)
 
@@ -75,4 +69,4 @@ def numbers_of(released, images, targets, shape, seed):
 def rows_of(name, measured, seed):
     """The numbers of `numbers_of` for RESULTS."""
     pairs = {quantity: (measured[quantity], measured.get(base)) for quantity, base in QUANTITIES.items()}
-    return trial.rows(f"plant_network/{name}", seed, pairs)
+    return verdicts.rows(f"plant_network/{name}", seed, pairs)

@@ -1,7 +1,6 @@
-"""Training as published: full-batch gradient descent with one rate and no momentum.
+"""Training as published (Haim et al., 2022; Buzaglo et al., 2023): full-batch gradient descent of one rate, very long.
 
-The networks of Haim et al. (2022) and Buzaglo et al. (2023) took a million steps. A step here moves A and c of
-`kernels.coordinates` in place of W₁, and its updates are part of the products that compute the gradients; a GPU
+A step moves A and c of `kernels.layers` in place of W₁, within the products that compute the gradients; a GPU
 repeats it as one graph.
 """
 
@@ -10,8 +9,8 @@ from functools import partial
 import torch
 
 from utils import networks
-from utils.kernels import coordinates, losses
-from utils.kernels.layers import Layer, joint, parted
+from utils.kernels import losses
+from utils.kernels.layers import Layer, joined, joint, parted, split
 from utils.kernels.one_hidden import bordered
 from utils.kernels.step import run
 from utils.training import stationary
@@ -40,12 +39,12 @@ def train(secret, rule, width, lengths, seed=0):
     mean, loss = x.mean(0), losses.LOSSES[recipe.loss]
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis, upper = torch.linalg.qr(bordered(x - mean).mT)  # (d + 1, m), a column of ones for the bias
-    inside, rest = coordinates.split(joint(theta0[0]), basis)
+    inside, rest = split(joint(theta0[0]), basis)
     second, last, factor = theta0[1].weight.clone(), theta0[2].weight[0].clone(), x.new_ones(())
     state = inside, second, last, factor
     step = partial(descend, *state, upper.mT.contiguous(), y, loss, recipe.weight_decay)
     for before, after in zip((0, *lengths), lengths):
         run(step, state, after - before)
-        first = parted(coordinates.joined(inside, basis, rest, factor))
+        first = parted(joined(inside, basis, rest, factor))
         network = first, Layer(second.clone(), None), Layer(last[None].clone(), None)
         yield stationary.measured(network, secret, recipe)

@@ -1,7 +1,6 @@
 """What the row space of a victim's first layer holds of its training images, and what becomes of noise planted there.
 
-Every number comes with a baseline, or None: {quantity: (value, baseline)}. The baseline is that of held-out images, of
-candidates without the row space, or of the start.
+Numbers are {quantity: (value, baseline)}: of held-out images, of candidates without the row space, of the start, None.
 """
 
 import math
@@ -10,19 +9,12 @@ import torch
 
 from utils import measures, networks
 from utils.attacks import bilevel, planting
-from utils.kernels import one_hidden
 from utils.kernels.similarity import detail_ncc
 
 
 def outside(images, basis):
     """The share of the energy of images (n, d) outside of the span of a basis (d, r): ‖X(1 − UUᵀ)‖²/‖X‖²."""
     return ((images - networks.within(images, basis)).square().sum() / images.square().sum()).item()
-
-
-def distinct_neurons(released):
-    """How many neurons of a softplus network with one hidden layer differ; equal ones are one."""
-    theta = one_hidden.weights(released.network, released.recipe.sharpness)
-    return len(one_hidden.merged(theta).first)
 
 
 def measured(victim, data, noise):
@@ -39,7 +31,7 @@ def measured(victim, data, noise):
     pair = networks.within(drawn, basis), drawn
     numbers["leak_auc"] = tuple(measures.leaked(x, data, mean).auc.value for x in pair)
     if math.isfinite(recipe.sharpness):
-        numbers["neurons"] = distinct_neurons(victim.released), None
+        numbers["neurons"] = len(bilevel.condensed(victim.released).network[0].weight), None  # equal ones are one
     if recipe.weight_decay:
         pull = recipe.weight_decay * networks.flatten(network).norm().item()
         numbers["gradient_error"] = victim.gradient_norm / pull, None

@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from utils import images, networks, trial
+from utils import images, networks
 from utils.attacks import starts, truncated
 from utils.attacks.contract import Released
 from utils.errors import choose
 from utils.kernels import one_hidden
 from utils.kernels.similarity import pairwise_ssim
+from utils.notebook import verdicts
 from utils.training import stationary
 
 STARTS = ("random", "ground_truth", "partition")
@@ -93,7 +94,7 @@ WORDS: dict[str, dict] = {  # for values
 def in_words(name, value):
     """A setting of a reading and its value, for a table."""
     if isinstance(value, float) and 0 < value < math.inf:
-        value = trial.typeset(f"{value:g}").removeprefix("1·")
+        value = verdicts.typeset(f"{value:g}").removeprefix("1·")
     return LABELS.get(name, name), WORDS.get(name, {}).get(value, str(value))
 
 
@@ -166,5 +167,5 @@ def rows_of(reading, labelled, seed, device="cpu"):
     of_all = of_victim(reading, target, theta0, secret)
     for k, place in enumerate(STARTS):
         of_one = {name: [part[k] for part in both] for name, both in attacked.items()}
-        listed += trial.rows(f"reading/{place}", seed, of_one | of_all)
+        listed += verdicts.rows(f"reading/{place}", seed, of_one | of_all)
     return listed

@@ -1,32 +1,25 @@
 """Three losses of candidates x (…, m, d) on one model, without a unit: the bilevel, the stationarity and DecoReco's.
 
 l_bi = ‖θ(x) − θ*‖²/‖θ*‖² of eq. (2), l_st = ‖∇_θE(x, y; θ*)‖²/(μ²‖θ*‖²) of eq. (3), and with free coefficients
-l_free = min_c ‖θ* − Σ_i c_i ∇_θΦ(x_i; θ*)‖²/‖θ*‖². The model is affine or has one hidden layer; `known` is what its
-trainer released. An experiment of the evaluator: it measures the losses at the training images.
+l_free = min_c ‖θ* − Σ_i c_i ∇_θΦ(x_i; θ*)‖²/‖θ*‖². The model is affine or has one hidden layer, `known` was released.
 """
 
 import math
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
-from utils import images, networks, trial
+from utils import images, networks
 from utils.attacks import bilevel, starts
-from utils.attacks.contract import Released
 from utils.kernels import affine, one_hidden, solvers
+from utils.notebook import verdicts
 from utils.training import stationary
 
 LOSSES = ("bilevel", "stationarity", "DecoReco")
-
-
-class Model(NamedTuple):
-    """A victim and three sets of m images, in coordinates of all that the losses see of them."""
-
-    sets: tuple  # training, partition and noise, each (m, r)
-    known: Released  # one neuron for all that are equal, which changes no output
-    basis: torch.Tensor  # (d, r), of the coordinates
-    begins: tuple = ()  # for a hidden layer: two θ⁰ (Weights), the victim's own and another
-    target: tuple = ()  # θ*, with all of its neurons
+# A victim and three sets (m, r) of images, training, partition and noise, in coordinates of all
+# that the losses see: what was Released, equal neurons merged; the basis (d, r). For a hidden
+# layer: two θ⁰ (Weights), the victim's own and another, and θ* with all of its neurons.
+Model = namedtuple("Model", "sets known basis begins target", defaults=[(), ()])
 
 
 def setting(labelled, m, recipe, seed, device):
@@ -112,10 +105,7 @@ def free_gradient(x, known):
 
 
 def trained_from(begin, x, known, target):
-    """‖θ(x) − θ*‖²/‖θ*‖² (S,) of a hidden layer trained from θ⁰ (Weights), then with neurons matched to the network θ*.
-
-    Not a number where training does not converge.
-    """
+    """‖θ(x) − θ*‖²/‖θ*‖² (S,) of training from θ⁰, then with neurons matched; NaN where it does not converge."""
     solved = one_hidden.solve(x, known.labels, known.recipe.weight_decay, begin, 1e-6)
     pairs = zip(solved.weights.first, solved.weights.second)
     nets = [one_hidden.network(one_hidden.Weights(*pair, begin.sharpness)) for pair in pairs]
@@ -140,10 +130,7 @@ def losses_on(x, model):
 
 
 def common_minima(released, sets, model, iterations):
-    """{name: images (m, d)} of the affine Model at which all three losses vanish.
-
-    The truth, where the bilevel attack ends from the partition and from noise, and where L-BFGS on l_st ends from it.
-    """
+    """{name: images (m, d)} where all losses of the affine Model vanish: the truth, and the ends of three searches."""
     ends = {"truth": sets[0]}
     for name, start in zip(("partition", "noise"), sets[1:]):
         ends[name] = bilevel.attack(released, start).images
@@ -157,10 +144,7 @@ def common_minima(released, sets, model, iterations):
 
 
 def spectra(x, known):
-    """Eigenvalues of both Hessians at a common minimum x (m, d), up to 2/‖θ*‖², rising: of l_bi and of l_st.
-
-    One that many directions share is there once per neuron.
-    """
+    """Eigenvalues of the Hessians of l_bi and of l_st at a common minimum x (m, d), up to 2/‖θ*‖², rising."""
     basis = networks.span_of(x, known.network[0].weight)
     seen = in_coordinates(known, basis)
     (model, theta, y, decay), x = bilevel.lower_level(seen), x @ basis
@@ -214,4 +198,4 @@ def rows(numbers, seed):
             named[name] = stationarity, upper
         if math.isfinite(free):
             named[free_name(name)] = free, None
-    return trial.rows("landscape", seed, named)
+    return verdicts.rows("landscape", seed, named)

@@ -3,15 +3,12 @@
 A victim of the bilevel attack sees its images as they are; one of the stationarity attack sees them without their mean.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
-
-import torch
 
 from utils import networks
 from utils.attacks import bilevel, decoreco, planting, starts
-from utils.attacks.contract import Attack
-from utils.images import Split
-from utils.training import Victim, stationary
+from utils.training import stationary
 
 SCALE = decoreco.SETTINGS["sgd"].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
 DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESULTS
@@ -31,17 +28,10 @@ class Name(NamedTuple):
         return "/".join(part for part in self if part)
 
 
-class Trial(NamedTuple):
-    """One attack on one victim, with all that the evaluation needs; no attack ever sees it."""
-
-    name: Name
-    seed: int
-    data: Split
-    victim: Victim
-    start: torch.Tensor  # x₀ (n, d) as it was drawn: for decoreco without a mean, and not yet within any basis
-    attack: Attack
-    basis: torch.Tensor | None = None  # (d, r), if the attack searched the span of the first layer
-    again: Attack | None = None  # an independent attack from a random start, which any adversary can make
+# One Attack on one Victim of a Split, which no attack ever sees: its Name and seed; the start x₀ (n,
+# d) as it was drawn, for decoreco without a mean, and not yet within any basis; the basis (d, r), if
+# the attack searched the span of the first layer; an independent Attack from a random start.
+Trial = namedtuple("Trial", "name seed data victim start attack basis again", defaults=[None, None])
 
 
 def begin(place, data, victim, seed, n):
@@ -87,10 +77,9 @@ def candidates(rule, data):
 
 
 def decoreco_trial(data, victim, rule, place, seed, space="pixels", restart=None, **settings):
-    """DecoReco on a Victim trained on a Split's secret images: a Trial.
+    """DecoReco in `pixels`, or in the `span` of the first layer, on a Victim of a Split's secret images: a Trial.
 
-    `space` is `pixels`, or `span`, that of the first layer. With `restart`, a seed of coefficients, a second attack
-    begins at other noise, which any adversary can draw.
+    With `restart`, a seed of coefficients, a second attack begins at other noise, which any adversary can draw.
     """
     basis = networks.span(victim.released.network) if space == "span" else None
     settings |= {"rule": rule, "basis": basis}

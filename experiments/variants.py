@@ -1,8 +1,7 @@
 """Variants of one training: optimisers, losses, starts, augmentation, defences; every step is that of torch.
 
-The optimiser moves A and c of `kernels.coordinates`, for a basis Q of all versions of the images, which is much faster
-than moving W₁. Adam scales every pixel by itself, so Q is the identity there. `stationary` trains to a stationary point
-instead.
+The optimiser moves A and c of `kernels.layers`, for a basis Q of all versions of the images, which is much faster
+than moving W₁. Adam scales every pixel by itself, so Q is the identity there.
 """
 
 import itertools
@@ -16,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
-from utils.kernels import coordinates, losses, naive
+from utils.kernels import layers, losses, naive
 from utils.training import Victim, stationary
 from utils.training.torch_trainer import layers_of, mirrored
 
@@ -156,32 +155,18 @@ def initialised(x, outputs, o, seed):
     drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, start=o.start)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
     basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
-    inside, rest = coordinates.split(first, basis)
+    inside, rest = layers.split(first, basis)
     return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, rest
-
-
-def noise_outside(o, basis, shape, count, noise):
-    """What the noise of a private trainer of so many images adds to W₁ outside of them, in all steps: (h, d)."""
-    shrunk = 1 - o.rate * o.decay
-    sizes = sum(shrunk ** (2 * k) for k in range(o.steps))
-    size = o.rate * o.private * o.clip / count * sizes**0.5
-    drawn = torch.randn(shape, dtype=torch.float64, generator=noise).to(basis)
-    return size * (drawn - drawn @ basis @ basis.T)
-
-
-def optimiser_of(net, factor, o):
-    """The optimiser of torch that moves the parameters of a module, and the `factor` c of what no image touches."""
-    first, bias, *upper = net.parameters()
-    moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
-    momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
-    return getattr(torch.optim, o.optimiser)(moving, lr=o.rate, weight_decay=o.decay, **momentum)
 
 
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
     net, basis, rest = initialised(x, outputs, o, seed)
-    factor = torch.ones((), device=x.device)  # c
-    optimiser, gradients = optimiser_of(net, factor, o), private_gradients if o.clip else plain_gradients
+    factor, (first, bias, *upper) = torch.ones((), device=x.device), net.parameters()  # c, of what no image touches
+    moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
+    momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
+    optimiser = getattr(torch.optim, o.optimiser)(moving, lr=o.rate, weight_decay=o.decay, **momentum)
+    gradients = private_gradients if o.clip else plain_gradients
     noise, seen, y = torch.Generator().manual_seed(seed), (x @ basis).float(), y.float()
     for _ in range(o.steps):
         rows = torch.randperm(len(y), generator=noise)[: o.batch or len(y)]
@@ -191,8 +176,12 @@ def train_in_coordinates(x, y, outputs, o, seed):
             p.grad = slope
         optimiser.step()
     (first, bias), *upper = layers_of(net)
-    first = coordinates.joined(first, basis, rest, factor.double())
-    return networks.Layer(first + noise_outside(o, basis, rest.shape, len(y), noise), bias), *upper
+    first = layers.joined(first, basis, rest, factor.double())
+    # What a private trainer's noise adds to W₁ outside of the images, in all steps.
+    sizes = sum((1 - o.rate * o.decay) ** (2 * k) for k in range(o.steps))
+    size = o.rate * o.private * o.clip / len(y) * sizes**0.5
+    drawn = torch.randn(rest.shape, dtype=torch.float64, generator=noise).to(basis)
+    return networks.Layer(first + size * (drawn - networks.within(drawn, basis)), bias), *upper
 
 
 def changed(weight, o, noise):

@@ -115,10 +115,7 @@ def git(*words):
 
 
 def plan_of(grid, given):
-    """Check a grid, and return its plan: for each run what it needs, under a key of all that it depends on.
-
-    Its commit is the one that is checked out, marked -dirty if the code is not that of the commit; "" without git.
-    """
+    """Check a grid: its runs, under keys of all that they depend on; their commit, with -dirty if code differs."""
     check_keys(grid)
     declared = declared_by(notebook := notebook_of(grid.get("experiment")))
     values = values_of(grid, given, declared)
@@ -174,10 +171,7 @@ def finished(plan, folder):
 
 
 def drive(plan, folder, profile=None, dry=False):
-    """Let Snakemake compute what is not finished; return {key: what it wrote} of all that is, and its status.
-
-    The lock of the folder is held until this process and its Snakemake are gone; another driver waits for it.
-    """
+    """{key: what it wrote} of all finished runs, after Snakemake; the folder's lock is held, others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "driver.lock", "w") as lock, open(folder / "snakemake.log", "a") as log:
         try:
@@ -217,19 +211,18 @@ def arguments_of(words):
     return chosen
 
 
-def run_grid(chosen):
-    """Run what is not finished of a grid; return the status to exit with."""
-    plan = plan_of(read(chosen.grid), chosen.given)
-    done, status = drive(plan, chosen.folder, chosen.profile, chosen.dry_run)
-    files = ["snakemake.log"] if status else ["table.csv", "report.html"]
-    print(f"{len(done)} of {len(plan['runs'])} done: see {', '.join(str(chosen.folder / file) for file in files)}")
-    return int(status != 0)
-
-
 def main(words):
-    """Return the status to exit with: a number, or one sentence."""
+    """Run what is not finished of a grid; return the status to exit with: a number, or one sentence."""
     chosen = arguments_of(words)
-    return sentence_of(lambda: run_grid(chosen), chosen.grid)
+
+    def run():
+        plan = plan_of(read(chosen.grid), chosen.given)
+        done, status = drive(plan, chosen.folder, chosen.profile, chosen.dry_run)
+        files = ["snakemake.log"] if status else ["table.csv", "report.html"]
+        print(f"{len(done)} of {len(plan['runs'])} done: see {', '.join(str(chosen.folder / file) for file in files)}")
+        return int(status != 0)
+
+    return sentence_of(run, chosen.grid)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """The ledger: every sentence of a paper that this book judges, once, and how the records in `data/results` judge it.
 
-`data/claims.yaml` holds the sentences, and its head says what the fields mean. A sentence has lines, one per setting. A
-line names recorded quantities, a formula of them, and a threshold; or where a proof stands; or which experiment is
-missing. No verdict is written there but as `judged`, which a test compares with what the record says.
+`data/claims.yaml` holds the sentences, and its head says what the fields mean: a line per setting names recorded
+quantities, a formula and a threshold; or where a proof stands; or which experiment is missing.
 
-The rules are strict and need no distribution: a sentence is true of a seed if the number of this seed is on its side
-of the threshold. It *held* if it is true of all seeds, it *did not hold* if of none, and it is *open* in between. Where
-all of five seeds agree, the median is on their side with a confidence of 94 %.
+A sentence is true of a seed if the seed's number is on its side of the threshold. It *held* if it is true of all seeds,
+it *did not hold* if of none, and is *open* in between. Where all of five seeds agree, the median is on their side with
+a confidence of 94 %.
 """
 
 import functools
@@ -33,7 +32,7 @@ RULES = {"above": operator.gt, "below": operator.lt}  # of the number of one see
 WITHOUT = {"proof": PROVED, "refutation": REFUTED, "open": OPEN}  # rules that need no record, and their verdicts
 COUNTED = "at", "measure", "record", "quantities", "threshold", "stated", "needs_convergence"
 NEEDED = {"proof": ["place"], "refutation": ["place"], "open": ["experiment", "cost"]} | dict.fromkeys(RULES, COUNTED)
-FAILURES, PAPERS = (FAILED, REFUTED, MISSED), {1: "first paper", 2: "second paper"}
+PAPERS = {1: "first paper", 2: "second paper"}
 SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
 FUNCTIONS = {"__builtins__": {"min": min, "max": max, "abs": abs}}  # of a formula
 record_of = functools.cache(recorded.load)  # a page judges many lines by the same few records
@@ -129,13 +128,6 @@ def unconverged(line, seeds):
     return sum(not by_seed.get(seed, False) for seed in seeds)
 
 
-def returning(line, values):
-    """How many seeds were on the other side halfway, or would be there after three more changes like the last one."""
-    before = of_seeds(line, line.halfway) if line.halfway else {}
-    paths = [(soon, values[seed], values[seed] + AHEAD * (values[seed] - soon)) for seed, soon in before.items()]
-    return sum(len({RULES[line.rule](value, line.threshold) for value in path}) > 1 for path in paths)
-
-
 @functools.cache
 def judge(line):
     """The verdict on a line, from the record alone: Judged."""
@@ -144,13 +136,16 @@ def judge(line):
     if line.stated == "before" and not (recorded.DATA / "results" / f"{line.record}.json").exists():
         return Judged(OPEN, "not recorded yet", {})
     values = of_seeds(line, line.formula or next(iter(line.quantities)))
-    true, n = sum(RULES[line.rule](value, line.threshold) for value in values.values()), len(values)
+    before, rule = of_seeds(line, line.halfway) if line.halfway else {}, RULES[line.rule]
+    paths = [(soon, values[seed], values[seed] + AHEAD * (values[seed] - soon)) for seed, soon in before.items()]
+    turning = sum(len({rule(value, line.threshold) for value in path}) > 1 for path in paths)
+    true, n = sum(rule(value, line.threshold) for value in values.values()), len(values)
     reasons = {
         f"{n} of {verdicts.SEEDS} seeds": n < verdicts.SEEDS,
         "not at the paper's size": line.at == "paper" and not record_of(line.record).about["full_size"],
         f"{(late := unconverged(line, values))} of {n} runs have not converged": late > 0,
         f"true in {true} of {n} seeds": 0 < true < n,
-        f"drifts across the threshold in {(turning := returning(line, values))} of {n} seeds": turning > 0,
+        f"drifts across the threshold in {turning} of {n} seeds": turning > 0,
         "that one adversary fails does not show it of all": line.all_adversaries and true == n,
     }
     reason = ", ".join(text for text, holds in reasons.items() if holds)

@@ -14,7 +14,7 @@ import numpy as np
 from lab.grid import arguments_of, finished, plan_of, read
 from lab.run import OWN, ROOT, sentence_of, until_interrupted
 from utils.errors import InputError, write
-from utils.trial import Row
+from utils.notebook.verdicts import Row
 
 RESULTS = ROOT / "data" / "results"
 HOW = "threads", "device", "products"  # of the provenance of the cheapest run
@@ -29,10 +29,7 @@ def printed(value):
 
 
 def table_of(plan, done):
-    """The lines of a .csv, one per number: the crossed parameters but SEED, then name, seed, value, baseline.
-
-    Parameters that differ within a run stand behind the crossed ones.
-    """
+    """A line for each number: the crossed parameters but SEED, what differs within a run, then name and numbers."""
     several = sorted({name for content in done.values() for row in content["rows"] for name in row} - {*Row._fields})
     for key, run in plan["runs"].items():
         crossed = {name: value for name, value in run["crossed"].items() if name != "SEED"}

@@ -140,24 +140,24 @@ def results_of(path):
     return None
 
 
-def one_of_a_grid(run, results):
-    """Compute a run in the folder of its numbers; these are the last that it writes."""
-    if code_of(run["notebook"]) != run["code"]:
-        raise InputError("the code has changed since this was begun: run the same command again.")
-    own = {name: str(results.with_name(OWN[name])) for name in run["own"]}
-    notebook = results.with_name("notebook.ipynb")
-    execute(run["notebook"], notebook, run["parameters"] | own, run["minutes"])
-    if not results_of(results):
-        raise InputError(f"it ended without writing its numbers to RESULTS: see {notebook}")
-
-
 def job(plan, key, results, parent):
     """Compute a run of a plan, and print how many are done, or why it failed; return the status to exit with."""
     end_with(int(parent))
     start, runs, results = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"], Path(results)
-    failure = sentence_of(lambda: one_of_a_grid(runs[key], results), f"{runs[key]['label']} failed")
+    run = runs[key]
+
+    def compute():  # in the folder of its numbers, which are the last that it writes
+        if code_of(run["notebook"]) != run["code"]:
+            raise InputError("the code has changed since this was begun: run the same command again.")
+        own = {name: str(results.with_name(OWN[name])) for name in run["own"]}
+        notebook = results.with_name("notebook.ipynb")
+        execute(run["notebook"], notebook, run["parameters"] | own, run["minutes"])
+        if not results_of(results):
+            raise InputError(f"it ended without writing its numbers to RESULTS: see {notebook}")
+
+    failure = sentence_of(compute, f"{run['label']} failed")
     done = sum((results.parents[1] / each / results.name).exists() for each in runs)
-    last = f"{done} of {len(runs)} done, last: {runs[key]['label']} ({time.monotonic() - start:.0f} s)"
+    last = f"{done} of {len(runs)} done, last: {run['label']} ({time.monotonic() - start:.0f} s)"
     print(failure or last, flush=True)
     return int(bool(failure))
 

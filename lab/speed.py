@@ -50,12 +50,8 @@ class Record(NamedTuple):
             if (row["kernel"], row["version"]) == (kernel, fast):
                 other = self.row(kernel, slow, row["dtype"], **row["size"])
                 about, times = "≈ " * ("extrapolated" in other["note"]), (other["seconds"], row["seconds"])
-                yield [size_of(row), about + words(times[0]), words(times[1]), f"{times[0] / times[1]:.1f}"]
-
-
-def size_of(row):
-    """The size of what was timed, in words."""
-    return ", ".join(f"{unit} {number}" for unit, number in row["size"].items())
+                size = ", ".join(f"{unit} {number}" for unit, number in row["size"].items())
+                yield [size, about + words(times[0]), words(times[1]), f"{times[0] / times[1]:.1f}"]
 
 
 def load(name):

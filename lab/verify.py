@@ -1,11 +1,10 @@
 """Compute runs of the records again, and compare every number: `python -m lab.verify [RECORD] [--all]`.
 
-One run of each record, or --all, with the threads that were recorded, by today's code. A number is *equal* if it
-differs by at most a billionth of itself, or by rounding. Unless data/quantities.yaml says that it repeats exactly, it
-may also lie *in the spread* of its record: its range over the seeds for the same parameters, widened on both sides by
-its width, and by at least a tenth of its largest number. Numbers that today's code writes in addition are *new*: they
-contradict nothing. --dataset cifar10-subset, or FILE.npz, has CIFAR-10's images, for those in need. What was computed
-on a GPU is left out where there is none, unless the RECORD is named.
+One run of each record, or --all, by today's code. A number is *equal* if it differs by at most a billionth of itself,
+or by rounding. Unless data/quantities.yaml says that it repeats exactly, it may lie *in the spread* of its record: its
+range over seeds, widened on both sides by its width, and by at least a tenth of its largest number. *New* numbers
+contradict nothing. --dataset cifar10-subset, or FILE.npz, has CIFAR-10's images. What was computed on a GPU is left out
+where there is none, unless the RECORD is named.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from lab.record import RESULTS, printed
 from lab.run import ROOT, sentence_of, until_interrupted
 from utils.errors import choose, located
 from utils.notebook import registry
-from utils.trial import Row
+from utils.notebook.verdicts import Row
 
 FOLDER = ROOT / "_build" / "verify"
 BASELINE = " (baseline)"  # behind the name of a quantity, as in lab.recorded
@@ -57,10 +56,7 @@ def compared(name, value, now, seeds):
 
 
 def compare(rows, crossed, again):
-    """How the numbers that were recorded of the run with these crossed parameters stand to its own rows now.
-
-    Returns how many are equal, in the spread, outside and new; and a sentence for each that is outside.
-    """
+    """How many numbers of a run are equal, in the spread, outside and new; a sentence for each that is outside."""
     alike = [row for row in rows if all(row[name] == str(value) for name, value in crossed.items() if name != "SEED")]
     old = numbers_of(row for row in alike if row["seed"] == str(crossed.get("SEED", row["seed"])))
     now, of_seeds = numbers_of(again), {}

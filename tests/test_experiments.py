@@ -12,7 +12,7 @@ from experiments.variants import Settings
 from utils import images, networks
 from utils.attacks import bilevel, decoreco, starts
 from utils.errors import InputError
-from utils.kernels import coordinates, naive
+from utils.kernels import layers, naive
 from utils.kernels.layers import Layer
 from utils.training import stationary, torch_trainer
 
@@ -73,7 +73,7 @@ def test_neurons_that_differ_are_counted_for_softplus_networks_alone(toy):
     noise = starts.random(10, 192, 0)
     victim = stationary.train(toy.secret, networks.one_hidden(8, 0.01))
     found = rank.measured(victim, toy, noise)
-    assert found["neurons"][0] == rank.distinct_neurons(victim.released) < 8
+    assert found["neurons"][0] == len(bilevel.condensed(victim.released).network[0].weight) < 8
     assert found["rank"][0] == found["above_1e-6"][0] <= found["neurons"][0]
     ours, others = found["outside"]
     assert 0 < ours < others <= 1 and found["gradient_error"][0] < 1e-6
@@ -107,7 +107,7 @@ def test_training_in_coordinates_is_training_on_all_pixels_by_torch_alone(x, y, 
     o = SETTINGS._replace(**changes)
     net, basis, rest = variants.initialised(x[None], 1, o, 0)
     (first, bias), *upper = torch_trainer.layers_of(net)
-    net = naive.module_of((Layer(coordinates.joined(first, basis, rest), bias), *upper)).float()
+    net = naive.module_of((Layer(layers.joined(first, basis, rest), bias), *upper)).float()
     optimiser = torch.optim.SGD(net.parameters(), o.rate, o.momentum, weight_decay=o.decay)
     for _ in range(o.steps):
         optimiser.zero_grad()
@@ -122,7 +122,7 @@ def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
     net, basis, rest = variants.initialised(x[None], 1, SETTINGS, 0)
     first, second, _ = torch_trainer.layers_of(net)
     kept = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(frozen=True), 0)
-    torch.testing.assert_close(kept[0].weight, coordinates.joined(first.weight, basis, rest), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(kept[0].weight, layers.joined(first.weight, basis, rest), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(kept[1].weight, second.weight, atol=1e-3)
     without = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(biases=False), 0)
     assert without[0].bias.abs().max() == 0

@@ -20,7 +20,7 @@ from lab import grid, record, run, verify
 
 ROOT = Path(__file__).parent.parent
 SUMS = "def double(x):\n    return 2 * x\n"
-UTILS = "__init__", "errors", "trial", "attacks/__init__", "notebook/parameters", "notebook/registry"
+UTILS = "__init__", "errors", "attacks/__init__", "notebook/parameters", "notebook/registry", "notebook/verdicts"
 DECLARED = """# Parameters of this chapter
 DATASET = "photos"
 SEED = 0

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from conftest import drawn
-from utils.attacks import adam_path, path, reverse
+from utils.attacks import optimisers, path
 from utils.errors import InputError
+from utils.kernels import naive
 from utils.training import deep
 
 LABELS = torch.tensor([0, 1])
@@ -44,9 +45,9 @@ def knowns(victim):
     _, _, _, state = trained("adam", 1e-3, 8)
     for one in (
         path.Known(start, end),
-        adam_path.KnownAdam(start, end, scale=0.01),
-        reverse.KnownState(end, start - end, 0.1),
-        reverse.KnownState(end, **state),
+        optimisers.KnownAdam(start, end, scale=0.01),
+        optimisers.KnownState(end, start - end, 0.1),
+        optimisers.KnownState(end, **state),
     ):
         first = one.begin()
         yield one, first
@@ -112,7 +113,7 @@ def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(vict
 
 def test_adams_moves_are_torchs_and_add_up_to_the_change():
     x, start, end, _ = trained("adam", 1e-3, 8)
-    known = adam_path.KnownAdam(start, end, rate=1e-3)
+    known = optimisers.KnownAdam(start, end, rate=1e-3)
     guess = known.again(network(), known.begin(), x, LABELS, 0.5)
     assert guess.gap < 1e-4 and len(guess.part) == 8
     g = path.gradients(network(), guess.anchors, x, LABELS)
@@ -124,7 +125,7 @@ def test_adams_moves_are_torchs_and_add_up_to_the_change():
 @pytest.mark.parametrize("trainer, rate", [("sgd", 0.01), ("adam", 1e-4)])
 def test_walking_back_finds_the_way_that_training_came(trainer, rate):
     x, start, end, state = trained(trainer, rate, 8)
-    known = reverse.KnownState(end, **state)
+    known = optimisers.KnownState(end, **state)
     back, counts = known.back(network(), x, LABELS)
     back, after = back[:8], counts[8:]
     assert len(back) == 8 and after.sum() < 1e-2 < counts[7] and (back[-1] - start).norm() < 1e-2 * (end - start).norm()
@@ -146,12 +147,12 @@ def test_two_images_come_back_and_no_held_out_one(victim):
     gradients, held_out = public(start), drawn(2, 3, 6, 6, seed=8)
     for known, least in (
         (path.Known(start, end, path.whitening(gradients)), 0.8),
-        (adam_path.KnownAdam(adam[1], adam[2], scale=adam_path.size(gradients, 2)), 0.5),
-        (reverse.KnownState(state[0], metric=path.whitening(public(state[0])), **state[1]), 0.5),
+        (optimisers.KnownAdam(adam[1], adam[2], scale=optimisers.size(gradients, 2)), 0.5),
+        (optimisers.KnownState(state[0], metric=path.whitening(public(state[0])), **state[1]), 0.5),
     ):
         found = path.attack(network(), known, LABELS, x.shape[1:], steps=200)
         like = [torch.cosine_similarity(z.flatten(1), found.images.flatten(1)) for z in (x, held_out)]
-        assert found.losses[-1] < found.losses[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
+        assert found.history[-1] < found.history[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
 
 
 def test_the_attack_may_begin_at_images(victim):
@@ -162,7 +163,7 @@ def test_the_attack_may_begin_at_images(victim):
 
 def test_a_softened_relu_is_a_softplus():
     z = torch.linspace(-2, 2, 9)
-    with path.Softened(3.0):
+    with naive.InPlaceOfReLU(partial(nn.functional.softplus, beta=3.0)):
         soft = nn.ReLU()(z)
     assert torch.allclose(soft, torch.log1p((3 * z).exp()) / 3) and torch.equal(nn.ReLU()(z), z.clamp_min(0))
     assert math.isclose(nn.ReLU(inplace=True)(z.clone()).min(), 0.0)
@@ -178,9 +179,9 @@ def test_what_cannot_be_attacked_is_said(victim):
         "`start` has 481": path.Known(start[1:], end),
         "`end` holds": path.Known(start, end * math.nan),
         "nothing was trained": path.Known(start, start),
-        "`second` has 3": reverse.KnownState(end, start, 0.1, second=start[:3]),
-        "moment is zero": reverse.KnownState(end, 0 * start, 0.1),
-        "SGD without momentum": reverse.KnownState(end, start, 0.1, beta=0.0),
+        "`second` has 3": optimisers.KnownState(end, start, 0.1, second=start[:3]),
+        "moment is zero": optimisers.KnownState(end, 0 * start, 0.1),
+        "SGD without momentum": optimisers.KnownState(end, start, 0.1, beta=0.0),
     }.items():
         with pytest.raises(InputError, match=words):
             ask(wrong)

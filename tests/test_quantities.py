@@ -13,7 +13,7 @@ from test_notebooks import RELATIONS
 from lab import grid
 from utils.errors import InputError
 from utils.notebook import registry
-from utils.trial import Row
+from utils.notebook.verdicts import Row
 
 ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "data" / "results").glob("*.csv"))

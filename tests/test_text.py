@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from experiments import language
-from utils import texts
 from utils.attacks import text
 from utils.errors import InputError
-from utils.training import gpt
+from utils.training import deep
 
 WORDS, WIDTH, M = 200, 64, 1  # one text of 32 tokens leaves half of 64 directions
 
@@ -82,16 +81,16 @@ def test_a_tied_embedding_tells_the_words_by_the_way_they_went(base):
 
 
 def test_texts_share_no_place_and_are_those_of_the_book(tmp_path):
-    data = texts.split("photos", 6, 20, 0)
+    data = language.split("photos", 6, 20, 0)
     parts = [*data.secret, *data.twin, *data.held_out]
-    assert len({tuple(row.tolist()) for row in parts}) == 32 and data.words[0] == texts.EDGE
+    assert len({tuple(row.tolist()) for row in parts}) == 32 and data.words[0] == language.EDGE
     (file := tmp_path / "mine.txt").write_text("so it goes, said she. " * 60)
-    mine = texts.split(str(file), 1, 1, 0)
+    mine = language.split(str(file), 1, 1, 0)
     assert {mine.words[k] for k in mine.secret.flatten()} == {"so", "it", "goes", ",", "said", "she", "."}
     with pytest.raises(InputError, match="more than the"):
-        texts.split(str(file), 6, 20, 0)
+        language.split(str(file), 6, 20, 0)
     with pytest.raises(InputError, match="cannot be read as a text"):
-        texts.split(str(tmp_path / "none.txt"), 1, 1, 0)
+        language.split(str(tmp_path / "none.txt"), 1, 1, 0)
 
 
 SMALL = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
@@ -118,7 +117,7 @@ def test_other_refusals_are_said(base):
         text.bag_of_moment(SMALL)
     with pytest.raises(InputError, match="too many to try"):
         text.texts(text.Evidence(base, {}), torch.arange(1, text.MANY + 2), 1, 4)
-    assert isinstance(gpt.adapt(gpt.GPT(9, 8, 4), 2).blocks[0].q, gpt.Adapted)
+    assert isinstance(deep.adapt(deep.GPT(9, 8, 4), 2).blocks[0].q, deep.Adapted)
 
 
 def test_half_precision_tells_words_where_nothing_decayed():

@@ -5,10 +5,9 @@ images → training (the trainer) → attacks (the attacker) → measures, null 
 `kernels` is the arithmetic of all of them, tensors in and tensors out; `networks` what trainer, attacker and evaluator
 agree on. Attackers are given a `attacks.contract.Released`, and can reach neither the images nor the trainer.
 
-To import it, before torch, sets how threads wait for each other: asleep (OMP_WAIT_POLICY, unless the environment has
-one). By default they spin, and on busy cores take from each other the time that the awaited thread needs: a small
-training on two threads took 2.6 to 11 times as long as on one. Asleep it takes about as long; on idle cores up to half
-as long again as with spinning. OpenMP reads the setting once, when torch is loaded: so a notebook imports utils first.
+To import it sets how threads wait for each other: asleep (OMP_WAIT_POLICY, unless the environment has one). By default
+they spin, and on busy cores two threads took 2.6 to 11 times as long as one; asleep, on idle cores, half as long again
+at most. OpenMP reads the setting once, when torch is loaded: so a notebook imports utils first.
 """
 
 import builtins

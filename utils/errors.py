@@ -24,10 +24,7 @@ def choose(name, value, choices):
 
 
 def from_fields(kind, fields):
-    """A dataclass of fields {name: value} that a file gives; InputError if one is missing, empty, unknown or no choice.
-
-    The choices of a field are those of its type, Literal["a", "b"].
-    """
+    """A dataclass of a file's {name: value}; InputError if one is missing, empty, unknown or not in its Literal."""
     known = {one.name: one for one in dataclasses.fields(kind)}
     for name, one in known.items():
         if one.default is one.default_factory is dataclasses.MISSING and fields.get(name) in (None, "", [], {}):

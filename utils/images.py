@@ -58,24 +58,17 @@ def load(dataset, binary=True):
 
 
 def views():
-    """Squares of eleven free photographs in installed packages, (N, 32, 32, 3) bytes, and their classes (N,), shuffled.
-
-    data/README.md names authors and licences, and says how the squares were chosen.
-    """
+    """Squares (N, 32, 32, 3) of free photographs in packages, see data/README.md, and classes (N,), shuffled."""
     pictures, labels = [], []
     for file, (label, squares) in json.loads((DATA / "photographs.json").read_text(encoding="utf-8")).items():
         package, name = file.split("/", 1)  # which need not be imported
         photograph = Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore
-        pictures += [view(photograph, *square) for square in squares]
+        for top, left, side in squares:
+            square = photograph.crop((left, top, left + side, top + side))  # else resizing would look beyond it
+            pictures.append(np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS)))
         labels += [label] * len(squares)
     order = np.random.default_rng(0).permutation(len(pictures))
     return np.array(pictures)[order], np.array(labels)[order]
-
-
-def view(photograph, top, left, side):
-    """A square of a photograph, resized to (32, 32, 3) bytes."""
-    square = photograph.crop((left, top, left + side, top + side))  # else resizing would look beyond it
-    return np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS))
 
 
 def cifar10(root=DATA, binary=True, train=True):
@@ -93,9 +86,8 @@ def cifar10(root=DATA, binary=True, train=True):
 def npz(path, binary=True):
     """Load `images` (N, H, W) or (N, H, W, C), uint8 or floats in [0, 1], and `labels` (N,) from an `.npz` file.
 
-    The labels are whole numbers of two classes (the smaller becomes 0), or of ten together with `label_names`,
-    CIFAR-10's names. With `binary=False` there may be any number of classes, numbered in the order of their values.
-    The held-out part is drawn from `held_out_images` and `held_out_labels`, if the file has such, else from `images`.
+    Labels are whole numbers of two classes, or of CIFAR-10's ten with its `label_names`; with `binary=False` of any
+    classes, numbered by their values. Held-out images are `held_out_images`, `held_out_labels`, if there are such.
     """
     try:
         arrays = unpack(path)
@@ -183,9 +175,9 @@ def class_numbers(labels, names, path, binary):
 def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     """Draw disjoint balanced parts of `training`, `partition` and `held_out` images from a labelled data set.
 
-    Seed 0 takes the first images of each class in file order, as published, and every further seed the secret images
-    that come next, so that victims share none while a class lasts; then it is shuffled, and the walk begins again. The
-    held-out images follow the others, or come in the same way from those that the data set says are unused.
+    Seed 0 takes the first images of each class in file order, as published, and every further seed those that come
+    next, so that victims share none while a class lasts; then it is shuffled. The held-out images follow the others,
+    or come in the same way from those that the data set says are unused.
     """
     kinds, sizes = int(labelled.labels.max()) + 1, [training, partition, held_out]
     for name, size, least, other in zip(PARTS, sizes, (kinds, kinds, 0), ("", ", or CANDIDATES", "")):

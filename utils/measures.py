@@ -1,7 +1,4 @@
-"""How like images found and true ones are, and what that says of a leak; no attack calls anything here.
-
-Images are rows (n, d), found and true ones alike with the trainer's mean or without it.
-"""
+"""How like found and true images are, rows (n, d), and what that says of a leak; no attack calls anything here."""
 
 from typing import NamedTuple
 

@@ -8,8 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from utils.errors import choose
-from utils.kernels.coordinates import in_span, span_of, within
-from utils.kernels.layers import Layer, change, flatten, forward, joint, parted, square_norm
+from utils.kernels.layers import Layer, change, flatten, forward, in_span, joint, parted, span_of, square_norm, within
 from utils.kernels.similarity import l2
 
 __all__ = ["Layer", "change", "flatten", "forward", "in_span", "joint", "parted", "span_of", "square_norm", "within"]
@@ -63,8 +62,8 @@ def perceptron(rule, *widths):
 def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     """Draw θ⁰ for images of `inputs` values; the same numbers on every device.
 
-    `uniform` is U(0, 1) as in the first paper, `standard` U(−1/√n, 1/√n) for n inputs, torch's own default. A number is
-    the scale of a first layer from N(0, 1); the later ones are `standard` then.
+    `uniform` is U(0, 1), as in the first paper, `standard` torch's U(±1/√n) for n inputs, a number the scale of a
+    normal first layer, behind which layers are `standard`.
     """
     sizes, layers = (inputs, *recipe.hidden, outputs), []
     settings = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(seed)}
@@ -101,8 +100,7 @@ Gap = namedtuple("Gap", "values count ratio")
 def gap(network, least=2.0, noise=1e-6, values=None):
     """Find the largest ratio σ_k/σ_{k+1} of W₁ that is `least` or more, or one of 10 or more that ends in rounding.
 
-    Values below `noise`·σ_max are rounding, and count as that much. A drop that ends above σ_max/100 is no gap: the
-    first few singular values of photographs always fall by factors.
+    Values below `noise`·σ_max count as that much. A drop that ends above σ_max/100 is no gap: photographs have such.
     """
     values = torch.linalg.svdvals(network[0].weight) if values is None else values
     above = values.clamp_min(noise * values[0])
@@ -114,10 +112,7 @@ def gap(network, least=2.0, noise=1e-6, values=None):
 
 
 def span(network, tolerance=None):
-    """An orthonormal basis (d, r) of what W₁ sees: its right singular vectors before the gap.
-
-    Without a gap, or given a `tolerance`, those with σ > `tolerance`·σ_max, 1e-6 if it is not given.
-    """
+    """A basis (d, r) of what W₁ sees: before its gap, or with σ > `tolerance`·σ_max, 1e-6 if there is no gap."""
     _, values, vectors = torch.linalg.svd(network[0].weight, full_matrices=False)
     count = gap(network).count if tolerance is None else None
     return vectors[values > (tolerance or 1e-6) * values[0]][:count].mT

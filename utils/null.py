@@ -1,7 +1,5 @@
-"""One null for every attack: what a number would be if nothing leaked. No attack calls it.
-
-Training images and held-out images of the same classes, which nobody used, are exchangeable within a class if nothing
-leaked, and so are their scores.
+"""One null for every attack, which no attack calls: if nothing leaked, training images and held-out ones, which nobody
+used, are exchangeable within a class, and so are their scores.
 """
 
 from collections import namedtuple
@@ -32,24 +30,17 @@ def area(above, below):
 def p_value(training, held_out, seed=0, classes=None):
     """The share of random exchanges of values (m,), (n,) after which the AUC is at least as large.
 
-    Exchanged are the two values at a place, which are of one class; or, with the `classes` (m + n,) of the training
-    values and then of the held-out ones, any values of one class.
+    Exchanged are the two values at a place, or, given `classes` (m + n,) of both one after the other, any of a class.
     """
-    ranks, m = ranks_of(torch.cat([training, held_out]).cpu().numpy()), len(training)
-    sums = flipped(ranks.reshape(2, m), seed) if classes is None else shuffled(ranks, m, np.asarray(classes), seed)
-    return (1 + (sums >= ranks[:m].sum()).sum().item()) / (1 + len(sums))
-
-
-def ranks_of(values):
-    """The rank of each value (n,), from 1 on; equal ones share the mean of theirs."""
+    values, m = torch.cat([training, held_out]).cpu().numpy(), len(training)
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)  # scipy.stats takes long to import
-    return (counts.cumsum() - (counts - 1) / 2)[places]
-
-
-def flipped(ranks, seed):
-    """Sums of the first row of ranks (2, m) after random exchanges with the second one: (RESAMPLES,)."""
-    flips = torch.rand(RESAMPLES, ranks.shape[1], generator=torch.Generator().manual_seed(seed)) < 0.5
-    return np.where(flips, ranks[1], ranks[0]).sum(1)
+    ranks = (counts.cumsum() - (counts - 1) / 2)[places]  # from 1 on; equal values share the mean of theirs
+    if classes is None:
+        flips = torch.rand(RESAMPLES, m, generator=torch.Generator().manual_seed(seed)) < 0.5
+        sums = np.where(flips, ranks[m:], ranks[:m]).sum(1)
+    else:
+        sums = shuffled(ranks, m, np.asarray(classes), seed)
+    return (1 + (sums >= ranks[:m].sum()).sum().item()) / (1 + len(sums))
 
 
 def shuffled(ranks, m, classes, seed):
@@ -64,10 +55,7 @@ def shuffled(ranks, m, classes, seed):
 
 
 def detection(score, truth):
-    """How a score (n,) tells a mask (n,) from the rest.
-
-    None where there is nothing to tell apart, or where the score is constant up to rounding and so tells nothing.
-    """
+    """How a score (n,) tells a mask (n,) from the rest; None if there is no rest, or the score is constant."""
     truth = truth.cpu()
     if not truth.any() or truth.all() or is_constant(score):
         return None

@@ -1,7 +1,6 @@
 """The attackers: they see what was released, and never a training image, a trainer or an evaluator.
 
-ATTACKS are those that begin at images: functions `attack(released, start)` that return a `contract.Attack`. A line here
-makes one a value of ATTACK in experiments. It loads no torch, so that grids are fast.
+ATTACKS, which begin at images and return a `contract.Attack`, are values of ATTACK in experiments; no torch is loaded.
 """
 
 from importlib import import_module

@@ -6,17 +6,16 @@ that pixel are combinations of x_p, and their squares sum up to a quadratic form
 
     U_p = Σ_k b_k x_p / √v_k,    v_k = v_{k−1} + C_k x_p²/m + (l_k x_p)²,    v_0 = FLOOR.
 
-This is of degree zero in x_p and linear in b, so that neither the rate nor the pixels' scale matters; every pixel gets
-mean square one. A bias is one more pixel, which is 1 in every image. Each round fits b, C, l and the images to U, and
-unmixes the span of the images; unmixing the span of U itself gives the first ones. Faint images are not in that span,
-but stand out in what the first fit leaves of U, so that some directions of this are added. The later round models the
-steps of the first epoch one by one: which image was in which batch is learned, and then in which order they came.
+This is of degree zero in x_p and linear in b, so that every pixel gets mean square one. A bias is one more pixel, which
+is 1 in every image. Each round fits b, C, l and the images to U, and unmixes their span; the first images unmix that of
+U. Faint ones stand out in what the first fit leaves of U, so that some directions of this are added. The later round
+models the steps of the first epoch one by one: which image was in which batch is learned, and then their order.
 """
 
 import itertools
 import math
 import time
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
@@ -35,26 +34,18 @@ MOST, WORTH = 100, 0.9  # images for which batches are learned; the share of the
 NEURONS, LEARN = 150, (240, (0.05, 0.0, 0.15))  # that batches are learned from; steps and rates
 SEARCH, TRIED, SHARP = ((40, 30, 12), (80, 90, 1)), 12, 8.0  # neurons, steps, orders kept; at once; scores times this
 BETAS, OUTLIER = (0.9, 0.99), 1.5  # of our own Adam; median misfits from which the loss grows but slowly
+# What the slopes of h neurons for m images were in K slices of the training: b, log C and l, each
+# (K, h, m); slopes in the first epoch (h, m), where it is modelled by itself; scores of images for
+# its T batches (T, 1 or h, m), see `shared`.
+Slices = namedtuple("Slices", "means spreads commons slopes scores", defaults=[None])
 
 
-class Slices(NamedTuple):
-    """What the slopes of h neurons for m images were in K slices of the training; each (K, h, m)."""
-
-    means: torch.Tensor  # b
-    spreads: torch.Tensor  # log C
-    commons: torch.Tensor  # l
-    slopes: torch.Tensor  # (h, m) in the first epoch, where it is modelled by itself
-    scores: torch.Tensor | None = None  # (T, 1 or h, m) of the images for its T batches, as `shared` takes them
-
-
-class Undone(NamedTuple):
-    """What this attack knows beside its images; nothing where it refused."""
-
-    alpha: float | None = None  # what weight decay left of the start
-    residuals: tuple = ()  # Σ(U − fit)²/ΣU², after each round
-    slices: Slices | None = None  # of the last round
-    fitted: torch.Tensor | None = None  # the images (m, d) that belong to them, before unmixing, each pixel in units
-    unmixed: unmixing.Unmixed = unmixing.Unmixed()  # of the images returned
+# What this attack knows beside its images, nothing where it refused: what weight decay left of the
+# start; Σ(U − fit)²/ΣU² after each round; of the last one the Slices and their images (m, d) before
+# unmixing, each pixel in units; what is Unmixed.
+Undone = namedtuple(
+    "Undone", "alpha residuals slices fitted unmixed", defaults=[None, (), None, None, unmixing.Unmixed()]
+)
 
 
 def unit(x):
@@ -92,12 +83,6 @@ def modelled(slices, x):
     return total
 
 
-def robust(misfit):
-    """mean log(1 + misfit²/s²), with OUTLIER medians for s: where a gradient changed its sign, the model is far off."""
-    size = OUTLIER * misfit.detach().flatten()[::61].abs().median()
-    return (misfit / size).square().log1p().mean()
-
-
 def begin(u, x, generator, scores=None):
     """The Slices to begin with: the regression of U (h, d) on images x (m, d), shared among them, and noise."""
     b = torch.linalg.lstsq(x.mT, u.mT).solution.mT
@@ -127,9 +112,10 @@ def seen(part, mirrored):
 
 
 def fit(u, x, slices, steps, rates, generator, mirror=None):
-    """Lower `robust` in Slices and images x (m, d) by Adam, whose rates rise and fall once: Slices, images, residual.
+    """Fit Slices and images x (m, d), with a `mirror` (m/2, d), to U (h, d + 1) by Adam: Slices, images, residual.
 
-    U (h, d + 1) has the biases last. With a `mirror`, x (m/2, d) are half of the images, and mirror images the others.
+    What falls is mean log(1 + misfit²/s²), with OUTLIER medians for s: where a gradient changed its sign, the model is
+    far off.
     """
     blocks = [block.to(x.device) for block in blocks_of(x.shape[1], mirror, generator)]
     targets = [torch.cat([u[:, block], u[:, -1:]], 1) for block in blocks]
@@ -142,7 +128,8 @@ def fit(u, x, slices, steps, rates, generator, mirror=None):
     for k in range(steps):
         optimiser.zero_grad()
         misfit = modelled(slices, seen(parts[k % BLOCKS], mirror is not None)) - targets[k % BLOCKS]
-        robust(misfit).backward()
+        size = OUTLIER * misfit.detach().flatten()[::61].abs().median()
+        (misfit / size).square().log1p().mean().backward()
         optimiser.step()
         cycle.step()
         squares.append(misfit.detach().square().sum() / targets[k % BLOCKS].square().sum())
@@ -220,8 +207,7 @@ def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, ro
 
     `mirrored`: half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger,
     since nobody knows which pictures are none. `alpha` is 1 without weight decay, and estimated unless given. `batches`
-    of up to MOST images are learned if that helps. Images have the sign and size that `unmixing` gives. InputError as
-    `known_start.check`, `check` and `unmixing.read` say, and if the fit diverges.
+    of up to MOST images are learned if that helps. InputError as `known_start.check`, `check` and `unmixing.read` say.
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     changed, alpha = known_start.trained_part(released, start, alpha)

@@ -6,9 +6,8 @@ several. By the implicit function theorem dl/dx = −∇_x⟨∇_θ E(x, y; θ(x
 
 import math
 import time
-import typing
 from collections import namedtuple
-from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -18,17 +17,9 @@ from utils.errors import InputError, choose
 from utils.kernels import affine, one_hidden, solvers
 
 BUDGET = 50_000  # steps that the inner solver of a network may take in all, unless another budget is given
-
-
-class Lower(typing.NamedTuple):
-    """The lower level: whose minimum training finds, and the weights that it is to return, in the kernel's own type."""
-
-    model: ModuleType  # the kernel: affine or one_hidden
-    target: torch.Tensor | one_hidden.Weights  # θ*
-    labels: torch.Tensor  # (m,)
-    weight_decay: float  # μ
-
-
+# The lower level: the kernel whose minimum training finds, affine or one_hidden; the weights θ* that it is to return,
+# in the kernel's own type; labels (m,) and μ.
+Lower = namedtuple("Lower", "model target labels weight_decay")
 # The loss ½‖θ(x) − θ*‖² (…) and dl/dx (…, m, d); the Solved of the model's kernel, with θ(x); (…) booleans for where
 # training and the linear solve converged, at positive curvature.
 Hypergradient = namedtuple("Hypergradient", "loss gradient solved sound")
@@ -38,10 +29,9 @@ Inner = namedtuple("Inner", "sound gradient_norm iterations")
 
 
 def hypergradient(released, x, inverse=None, start=None):
-    """Evaluate l(x) = ½‖θ(x) − θ*‖² and dl/dx, eq. (7) with the sign that makes it a gradient, at images x (…, m, d).
+    """l(x) = ½‖θ(x) − θ*‖² and dl/dx, eq. (7) with the sign of a gradient, at images x (…, m, d): Hypergradient.
 
-    The inner solve begins at the network `start`; the affine model can do without. `inverse`, in place of the kernel's
-    `inner`, solves the lower level and finds p in another way.
+    Training begins at the network `start`, if need be; `inverse` takes the place of the kernel's `inner`.
     """
     lower = lower_level(released)
     if start is None and lower.model is one_hidden:
@@ -88,7 +78,7 @@ def attack(
     released, start, *, theta_start=None, iterations=1000, tolerance=1e-13, inner_start="warm", inner_budget=None,
     watch=None, progress=False,
 ) -> Attack:  # fmt: skip
-    """Move the images `start` (…, m, d) by L-BFGS until training on them returns the released weights θ*.
+    """Move the images `start` (…, m, d) by L-BFGS until training on them returns the released weights θ*: Attack.
 
     Converged: ‖θ(x) − θ*‖² ≤ `tolerance`·‖θ*‖². Inner solves begin at the last θ (`inner_start` = `warm`) or at
     `theta_start` (`cold`), a network. Without one, those of a hidden layer all begin at θ*, its equal neurons merged.
@@ -123,11 +113,10 @@ def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget
     """L-BFGS on l(x) from coordinates (…, m, r), until it is at most the `goal`: Minimum, Solved, Inner, history.
 
     Inner solves begin at the Weights θ, or if `warm` at the last θ(x). l(x) counts as infinite once all images are
-    further than 2 from their start (root mean square of `pixels`), or no inner step of the `budget` is left. Every
-    iterate is shown to `look(x, loss)`.
+    further than 2 from their start (root mean square of `pixels`), or the `budget` is used up.
     """
     history, sound, steps, tried = [], [], 0, start
-    here: typing.Any = None  # the last Hypergradient, at what was `tried` last
+    here: Any = None  # the last Hypergradient, at what was `tried` last
 
     def moved(flat):
         return ((flat.view_as(start) - start).square().sum((-2, -1)) / pixels).sqrt()

@@ -1,12 +1,11 @@
 """What a training's files say of its images: rows that are combinations of them, from every entry that holds such.
 
 A gradient of the first layer is a combination of the images, BX, and that of its biases is B1. So are sums of
-gradients: what was added between two checkpoints, W(t) − αW(s) (see `known_start`), and the first moment of an
-optimiser. Torch's SGD adds the weight decay to a gradient before it sums it up, so that its moment is BX + cW, and c is
-found as α is. Of one training, all these rows are combinations of the same images: one stands below the other.
+gradients: what was added between two checkpoints, W(t) − αW(s) (see `known_start`), and an optimiser's first moment,
+with torch's SGD BX + cW, where c is found as α is. All rows of one training stand one below the other.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import cosine_similarity
@@ -18,15 +17,11 @@ from utils.networks import Layer, change
 
 NEAR, MOST, WORSE = 0.9, 0.85, 0.01  # cosine of an image and the unmixed one; share of such images; fall of their score
 NO_STEP = "The moment is zero: the file was written before the first step, or the state was reset; give a later file."
-
-
-class Written(NamedTuple):
-    """Rows of a first layer that are combinations of the images, W = BX and b = B1."""
-
-    layer: Layer  # (k, d) and (k,)
-    first: Layer  # (k, d) and (k,), the first layer when images began to write into these rows …
-    last: Layer  # … and when they ended: an image that activates a neuron in neither is likely to have written nothing
-    removed: tuple = ()  # of every entry: α, or c in units of the moment
+# Rows of a first layer that are combinations of the images, a Layer W = BX (k, d), b = B1 (k,); the
+# first layer when they began to write there and when they ended, Layers (an image that activates a
+# neuron in neither is likely to have written nothing); and of every entry what was removed: α, or c
+# in units of the moment.
+Written = namedtuple("Written", "layer first last removed", defaults=[()])
 
 
 def of_difference(released, after, before, alpha=None):
@@ -64,10 +59,7 @@ def below(parts):
 
 
 def written(released, moments=True):
-    """What all checkpoints of a Released network say together: moments, or what was written from each to the next.
-
-    The latter where no file holds a moment, or without `moments`.
-    """
+    """What all checkpoints say together: `moments`, or else what was written from each to the next."""
     files = released.checkpoints
     found = [of_moment(released, file) for file in files if file.first and moments]
     if not found:
@@ -84,10 +76,9 @@ def attempt(released, rows, shape, count, seed=0):
 
 
 def exact(rows, unmixed, shape):
-    """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
+    """The `unmixed` Attack of `attempt`, with exact images where two of three readings agree (`sparse.agreed`): Attack.
 
-    Moments fade, and with them a column's zeros: so two of three readings must agree (`sparse.agreed`). If a column is
-    wrong none the less, many images come out far from the unmixed ones, and less like photographs: then those stay.
+    If many come out far from the unmixed ones, and less like photographs, a column was wrong, and those stay.
     """
     found = known_start.refined(rows.layer, (rows.first, rows.last), unmixed, shape, sparse.agreed)
     before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))

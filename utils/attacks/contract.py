@@ -1,6 +1,7 @@
 """What every attack is given, what it returns, and what anyone can say of that."""
 
 import os
+from collections import namedtuple
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -13,16 +14,9 @@ from utils.kernels.layers import forward
 from utils.kernels.similarity import is_constant, match
 from utils.networks import Recipe, span, within
 
-
-class Checkpoint(NamedTuple):
-    """What one file of a training holds, of all layers or of the first ones: tuples of Layers, none where it has none.
-
-    Moments are the optimiser's: torch's `momentum_buffer` or `exp_avg`, and `exp_avg_sq`.
-    """
-
-    network: tuple  # θ(t)
-    first: tuple = ()  # of gradients, a sum in which each step weighs more than the one before it
-    second: tuple = ()  # the same of the squares of their entries
+# What one file of a training holds, of all layers or the first ones, tuples of Layers, () where it has
+# none: θ(t), and the optimiser's moments, torch's `momentum_buffer` or `exp_avg`, and `exp_avg_sq`.
+Checkpoint = namedtuple("Checkpoint", "network first second", defaults=[(), ()])
 
 
 class Released(NamedTuple):
@@ -109,11 +103,7 @@ def bar(iterations, name, progress):
 
 
 def scores(released, start, attack, again, shape):
-    """What an adversary can say of an Attack from `start` (n, d): {name: score (n,)}, the higher, the likelier.
-
-    A score is left out where it is constant up to rounding, by `similarity.is_constant` for sums over d pixels: its
-    order would be that of rounding errors. So an attack within the span has no share in the span, which is 1 for all.
-    """
+    """What an adversary can say of an Attack from `start`: {name: score (n,)}, high if likely, and not constant."""
     x, basis = attack.images, span(released.network)
     seen, before = within(x, basis), within(start, basis)
     named = {

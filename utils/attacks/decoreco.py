@@ -1,14 +1,13 @@
 """The stationarity attack (DecoReco): find images and coefficients for which the given weights are stationary.
 
-Minimises R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖² and two penalties, for pixels out of range and coefficients
-below their bound. Images are without a mean: the trainer's is not released. Leading dimensions are independent attacks.
+Minimises R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖² and penalties for pixels out of range and coefficients below their
+bound. Images are without a mean: the trainer's is not released. Leading dimensions are independent attacks.
 """
 
 import copy
 import math
 import time
 from collections import namedtuple
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,18 +15,15 @@ import torch
 from utils.attacks import starts
 from utils.attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
-from utils.kernels import naive
+from utils.kernels import naive, products, solvers
 from utils.kernels.coefficients import RULES, Tied, best
-from utils.kernels.layers import change, flatten
-from utils.kernels.products import possible, rounded
 from utils.kernels.residual import Stationarity
-from utils.kernels.solvers import STEPS, words
 from utils.kernels.step import run
-from utils.networks import in_span
+from utils.networks import change, flatten, in_span
 
 
 class State(NamedTuple):
-    """Where an attack stands: all that it needs to go on as if it had not stopped. Steps change it in place."""
+    """All that an attack needs to go on as if it had not stopped. Steps change it in place."""
 
     step: torch.Tensor  # (1,), how many were taken; behind the last the candidates are looked at once more
     x: torch.Tensor  # pixels (…, n, d), or coordinates (…, n, r)
@@ -47,10 +43,6 @@ class State(NamedTuple):
         self.best_coefficients.copy_(torch.where(better[..., None], self.coefficients, self.best_coefficients))
         self.least.copy_(torch.where(better, loss, self.least))
 
-    def ended(self, tolerance):
-        """Whether all attacks have converged, or all have diverged; the history is zero before the first step."""
-        return bool((self.least <= tolerance).all() or not self.history[int(self.step) - 1].isfinite().any())
-
 
 class Settings(NamedTuple):
     """How an optimiser moves candidates."""
@@ -67,7 +59,7 @@ class Settings(NamedTuple):
 
     def plan(self, optimiser, iterations, like):
         """α and the rates of x and of λ at every step (K+1, 3), of the type of `like`; the last step moves nothing."""
-        factors = [*(STEPS[optimiser][1](k, iterations) for k in range(iterations)), 0.0]
+        factors = [*(solvers.STEPS[optimiser][1](k, iterations) for k in range(iterations)), 0.0]
         rates = self.learning_rate, self.coefficient_rate
         rows = [(self.alpha(k, iterations), *(factor * rate for rate in rates)) for k, factor in enumerate(factors)]
         return torch.tensor(rows, dtype=torch.float64).to(like)
@@ -84,9 +76,9 @@ Tuned = namedtuple("Tuned", "attack rate")  # the Attack with the smallest loss,
 
 
 class Parts(NamedTuple):
-    """The attacker's loss in parts, each (…); `stationarity` (…, L) for every layer, in units of ‖θ*‖²."""
+    """The attacker's loss in parts, each (…)."""
 
-    stationarity: torch.Tensor  # ‖W̄_l − D_lᵀĀ_{l−1}‖²/‖θ*‖²
+    stationarity: torch.Tensor  # ‖W̄_l − D_lᵀĀ_{l−1}‖²/‖θ*‖² of every layer (…, L)
     range: torch.Tensor  # weight · Σ relu(|x| − 1)²/‖θ*‖²
     feasibility: torch.Tensor  # 5 Σ relu(λ_min − λ)²/‖θ*‖², zero for rules without a bound
     share: torch.Tensor | None = None  # (…, n): by how much R/‖θ*‖² grows without a candidate
@@ -154,21 +146,23 @@ def attack(
     sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,
     target=None, seed=0, dtype=torch.float32, precision="TF32", progress=False, until=None, state=None,
 ) -> Attack:  # fmt: skip
-    """Move the candidates `start` (…, n, d) until the released weights are stationary for them.
+    """Move the candidates `start` (…, n, d) until the released weights are stationary for them: Attack.
 
-    The network is a stack of layers or any torch.nn.Module that takes rows (n, d), which autograd differentiates,
-    slowly. `labels` (n,) are those of the candidates, by default `balanced`; `rule` is one of RULES. `optimiser` is
-    `sgd` (momentum 0.9), `adam` (cosine schedule), or `projection`: Adam for the images, the best λ for each of them.
-    Rates and the surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. With an
-    orthonormal `basis` (d, r), as from `networks.span`, r coordinates move, at √(d/r) times a pixel's learning rate,
-    which keeps the length of steps. A `target` takes the place of θ*, such as θ* − θ⁰ for a known start. λ starts at
-    `coefficients` (…, n), or is drawn from `seed`. Products have a `precision` of products.PRECISIONS, and are exact in
-    the last tenth of the steps. Only exact iterates with the last α count: the first whose loss is at most `tolerance`
-    is returned, or else the one with the smallest loss. With `until` an attack stops after so many of its `iterations`;
-    a call given its `details.state` goes on. InputError if it diverges; of a batch, `stopped` says it.
+    The network is a stack of layers or any torch.nn.Module of rows (n, d), which autograd differentiates, slowly.
+    `labels` (n,) of the candidates are `balanced` unless given; `rule` is one of RULES. `optimiser` is `sgd` (momentum
+    0.9), `adam` (cosine schedule), or `projection`: Adam for the images, the best λ for each of them. Rates and the
+    surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. In an orthonormal `basis`
+    (d, r), r coordinates move at √(d/r) times a pixel's rate, which keeps the length of steps. A `target` takes the
+    place of θ*, such as θ* − θ⁰. λ starts at `coefficients` (…, n), or is drawn from `seed`. Products have a
+    `precision` of products.PRECISIONS, and are exact in the last tenth of the steps. Only exact iterates with the last
+    α count: the first with a loss of at most `tolerance`, or else that with the smallest. An attack stops after `until`
+    steps; a call given its `details.state` goes on. InputError if it diverges; of a batch, `stopped` says it.
     """
     clock, x = time.perf_counter(), start.to(dtype)
-    settings = settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness)
+    choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project
+    given = zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness))
+    changed = {name: value for name, value in given if value is not None}
+    settings = SETTINGS[choose("OPTIMISER", optimiser, choices)]._replace(**changed)
     if labels is None:
         labels = balanced(start.shape[-2], max(outputs_of(released.network), 2), start.device)
     check(released, start, labels, basis, settings.sharpness, lambda_min, range_weight, iterations)
@@ -201,12 +195,12 @@ def begin(x, coefficients, iterations):
 
 
 def descend(objective, state, plan, optimiser, tolerance, until, progress, precision="exact"):
-    """Step from a State until all has converged or diverged, or to the end, or `until` a step: the State there."""
-    state, move = State(*(part.clone() for part in state)), STEPS[optimiser][0]
+    """Step from a State until all has converged or diverged, to the end, or `until` a step: the State there."""
+    state, move = State(*(part.clone() for part in state)), solvers.STEPS[optimiser][0]
     projects, last, taken = optimiser == "projection", len(plan) - 1, int(state.step)
     end = until if until is not None and until < last else last + 1  # the last candidates have a loss, too
     final = plan[-1, 0]  # the α behind which losses count
-    precision = possible(precision, state.x.device)
+    precision = products.possible(precision, state.x.device)
     rough = 0 if precision == "exact" else round((1 - EXACT) * last)  # steps whose losses do not count
 
     def step():  # reads and writes tensors of the state alone: a GPU captures it
@@ -221,19 +215,22 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
         move(state.coefficients, coefficient_gradient, state.coefficient_memory, coefficient_rate)
         state.step.add_(1)
 
+    def ended():  # all have converged, or all have diverged; the history is zero before the first step
+        return bool((state.least <= tolerance).all() or not state.history[int(state.step) - 1].isfinite().any())
+
     graph = not (projects or objective.slow)
     with bar(end - 1, "DecoReco attack", progress) as shown:
         shown.update(taken)
         for digits, stop in {precision: min(rough, end), "exact": end}.items():
-            with rounded(digits):
-                run(step, state, stop - int(state.step), partial(state.ended, tolerance), shown.update, graph)
+            with products.rounded(digits):
+                run(step, state, stop - int(state.step), ended, shown.update, graph)
     return state
 
 
 def result(objective, state, plan, tolerance, until, start, clock):
     """The Attack that ends in a State; InputError if all has diverged."""
     history = state.history[: int(state.step)]
-    stopped = words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
+    stopped = solvers.words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Give `attack` a smaller learning_rate.")
     counted = until is None or state.least.isfinite().all()
@@ -244,14 +241,6 @@ def result(objective, state, plan, tolerance, until, start, clock):
     return Attack(images, coefficients, None, parts.total, history, stopped, parts, seconds)
 
 
-def settings_of(rule, optimiser, learning_rate, coefficient_rate, sharpness):
-    """The Settings of an optimiser, but for those that are given; InputError if the rule has no use for it."""
-    choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project
-    wanted = zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness))
-    changed = {name: value for name, value in wanted if value is not None}
-    return SETTINGS[choose("OPTIMISER", optimiser, choices)]._replace(**changed)
-
-
 def of_type(network, dtype):
     """The network with weights of another type; a module's copy does not train."""
     if isinstance(network, torch.nn.Module):
@@ -260,7 +249,7 @@ def of_type(network, dtype):
 
 
 def outputs_of(network):
-    """How many outputs a network has: as many as its last weights have rows."""
+    """How many outputs a network has: the rows of its last weights."""
     return len([*network.parameters()][-1] if isinstance(network, torch.nn.Module) else network[-1].weight)
 
 

@@ -1,10 +1,10 @@
 """An adversary who judges its own reconstructions: attacks made twice, scores of them, and a combination of scores.
 
-Equations are those of the chapter *Can the adversary tell?*. `known` is a Part of the adversary's own photographs, with
-images (k, d) and labels (k,). The adversary never sees a training image.
+Equations are those of the chapter *Can the adversary tell?*. `known` is a Part of the adversary's own photographs.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
+from functools import partial
 
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -18,27 +18,14 @@ from utils.networks import span
 COMBINED = ("agreement", "recurrence", "contrast")  # the scores that `fit` combines
 NEAR = 0.02  # the width of a kink, in units of the usual pre-activation
 SPREAD = 0.22  # of the pixels of an unmixed image, as in `unmixing.attack`
-
-
-class Adversary(NamedTuple):
-    """All that an adversary has: what was released, its photographs, its attacks."""
-
-    released: contract.Released
-    known: torch.Tensor  # (k, d), photographs without their mean
-    shape: tuple  # (H, W, C)
-    start: torch.Tensor  # (n, d)
-    attack: contract.Attack  # by stationarity, from the start
-    again: contract.Attack  # a second run, from noise
-    unmixed: torch.Tensor  # (m, d)
-    surplus: torch.Tensor  # (m + m/5, d): more were unmixed than there are
-    surplus_again: torch.Tensor  # the same from another seed
+# All that an adversary has: what was released; photographs (k, d) without their mean, of a shape
+# (H, W, C); an Attack by stationarity from a start (n, d), and again from noise; unmixed images (m,
+# d); and more than there are (m + m/5, d), twice.
+Adversary = namedtuple("Adversary", "released known shape start attack again unmixed surplus surplus_again")
 
 
 def photographs(known, n, shape):
-    """Take equally many known photographs of every class (n, d), less their mean; mirrored ones where they are too few.
-
-    Fewer than n if the mirrored ones are too few, too.
-    """
+    """n known photographs or fewer, of every class alike, less their mean; mirrored ones where these are too few."""
     some, labels = known.images, known.labels
     if n > len(some):
         mirrored = some.view(-1, *shape).flip(2).flatten(1)
@@ -68,10 +55,8 @@ def make_attacks(released, known, shape, seed, place, steps):
     n, basis = 2 * len(released.labels), span(released.network)
     start = draw_start(known, n, shape, seed, place)
     other = draw_start(known, n, shape, seed + 1000, "random")
-    first, again = (
-        decoreco.attack(released, x, seed=s, basis=basis, iterations=steps)
-        for x, s in ((start, seed), (other, seed + 1000))
-    )
+    attack = partial(decoreco.attack, released, basis=basis, iterations=steps)
+    first, again = attack(start, seed=seed), attack(other, seed=seed + 1000)
     unmixed = unmixing.attack(released, shape, seed=seed).images
     more = [unmix_surplus(released, shape, s) for s in (seed, seed + 1000)]
     own = known.images - known.images.mean(0)
@@ -79,10 +64,7 @@ def make_attacks(released, known, shape, seed, place, steps):
 
 
 def kinks(x, network, known):
-    """Equation (eq-kink-score), the share of first neurons that bend near x (n, d): (n,).
-
-    A neuron is near its bend if its pre-activation is small beside its root mean square over `known` (k, d).
-    """
+    """Eq. (eq-kink-score): the share (n,) of first neurons that bend near x (n, d), in units of `known` ones (k, d)."""
     reached, usual = (forward(network[:1], images)[1][0] for images in (x.to(known), known))
     return (reached.abs() < NEAR * usual.square().mean(0).sqrt()).double().mean(1)
 
@@ -114,10 +96,7 @@ def features(named):
 
 
 def fit(named, truth):
-    """Fit eq. (eq-told-combination) to scores {name: (n,)} and the truth (n,) about a network of the adversary's own.
-
-    Returns a function of scores that gives the probability (n,) of being true; None where all is true, or nothing.
-    """
+    """Fit eq. (eq-told-combination) to scores {name: (n,)} of an own network: their probability to be true, or None."""
     x, y = features(named), truth.cpu()
     if y.all() or not y.any():
         return None

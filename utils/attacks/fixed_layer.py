@@ -7,7 +7,7 @@ neurons than m images have pixels, h ≫ md, allows no others). Where weight dec
 """
 
 import time
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from scipy.optimize import minimize
@@ -22,14 +22,9 @@ FOUND = 1e-5  # share of ‖Δ‖² that is missed, at which the attack ends
 IDLE = 1.0  # an image is idle if its absence would raise the share by less than this part of it
 RIDGE = 1e-9  # of the mean of the features' squared norms, so that equal images do no harm
 SCALE = 0.2  # standard deviation of the pixels of the images to begin with
-
-
-class Missed(NamedTuple):
-    """What the features of m images leave of Δ (k, h)."""
-
-    share: torch.Tensor  # ‖P⊥Δ‖²/‖Δ‖²
-    absence: torch.Tensor  # (m,), what the absence of each image would add to it
-    coefficients: torch.Tensor  # c (m, k)
+# What the features of m images leave of Δ (k, h), ‖P⊥Δ‖²/‖Δ‖²; what each one's absence would add to
+# it (m,); c (m, k).
+Missed = namedtuple("Missed", "share absence coefficients")
 
 
 def missed(first, change, x):
@@ -58,10 +53,7 @@ def descend(first, change, x):
 
 
 def attack(first, change, count, *, seed=0):
-    """Images (count, d) whose features hold Δ (k, h), given the fixed first layer. InputError if Δ vanishes.
-
-    A descent may end with an image that explains nothing, mostly a second copy of another one: it is drawn anew.
-    """
+    """Images (count, d) whose features hold Δ (k, h), given the fixed first layer: Attack. InputError if Δ vanishes."""
     clock, chance = time.perf_counter(), torch.Generator().manual_seed(seed)
     if change.shape[1] != len(first.weight) or not change.isfinite().all() or not change.any():
         shapes = f"values of shape {tuple(change.shape)} for {len(first.weight)} neurons"

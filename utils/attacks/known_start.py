@@ -1,9 +1,8 @@
 """A known start: what training added to the first layer is what the images wrote there, whatever was there before.
 
-A step of gradient descent adds combinations of training images to the rows of W₁, and weight decay shrinks all of them
-by one factor. So W₁ = BX + αW₁⁰ for training images X, the start W₁⁰ and a number α, one without decay. An attacker who
-knows the start, because the network was fine-tuned from public weights or its seed is published, takes αW₁⁰ away and
-attacks the rest as if training had begun at zero. The biases are b₁ = B1 + αb₁⁰.
+Gradient descent adds combinations of images to the rows of W₁, and weight decay shrinks all rows by one factor: so W₁ =
+BX + αW₁⁰ for training images X, the start W₁⁰ and a number α, one without decay; and b₁ = B1 + αb₁⁰. Who knows the
+start, such as public weights that were fine-tuned, takes αW₁⁰ away, and attacks the rest as if it had been zero.
 """
 
 import torch
@@ -43,10 +42,9 @@ def unchanged(network, start):
 
 
 def shrinkage(weight, start, rank, alpha=None):
-    """α for which W₁ − αW₁⁰ (h, d) is nearest to one of rank `rank`, by alternating least squares from `alpha`.
+    """α for which W₁ − αW₁⁰ (h, d) is nearest to a `rank`, which may be too large, by least squares in turns.
 
-    Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰. The rank may be too large,
-    not too small.
+    Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰.
     """
     alpha = ((weight * start).sum() / start.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
@@ -60,10 +58,7 @@ def shrinkage(weight, start, rank, alpha=None):
 
 
 def trained_part(released, start, alpha=None):
-    """The Released network with (W₁ − αW₁⁰, b₁ − αb₁⁰) as its first layer, and α; InputError as `check` says.
-
-    α is estimated unless it is given, such as 1 for a training without weight decay.
-    """
+    """The Released network with the first layer (W₁ − αW₁⁰, b₁ − αb₁⁰), and α, estimated unless it is given."""
     check(released.network, start)
     (first,), (initial,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
     if alpha is None:
@@ -84,10 +79,9 @@ def attempt(released, start, shape, count, seed=0, alpha=None):
 
 
 def stationarity(released, start, candidates, alpha, count, **settings):
-    """The stationarity attack with a known start: θ* − αθ⁰ as a combination of the candidates' gradients at θ*.
+    """The stationarity attack on θ* − αθ⁰, in the span of `count` leading directions of W₁ − αW₁⁰.
 
-    That is right to first order, for a training that hardly moves the weights (Loo et al., 2024, of wide networks).
-    Candidates (n, d) move in the span of the `count` leading directions of W₁ − αW₁⁰.
+    To first order that is right for a training that hardly moves the weights (Loo et al., 2024, of wide networks).
     """
     changed, _ = trained_part(released, start, alpha)
     pairs = zip(released.network, start)
@@ -105,9 +99,8 @@ def exact(released, start, alpha, unmixed, shape):
 def refined(first, layers, unmixed, shape, refine=sparse.refine):
     """An `unmixed` Attack with exact images where their columns of B are sparse, for W = BX and b = B1 in `first`.
 
-    `layers` are two Layers of the same neurons: an image that activates a neuron in neither is likely to have written
-    nothing there. `shape` is that of an image; `refine` is `sparse.refine` or `sparse.agreed`. Where the layer does not
-    tell the count, its span holds more than images: then they are returned as they were, none of them sure.
+    Images that activate a neuron in none of two `layers` hardly wrote there. `refine` is `sparse.refine` or `agreed`.
+    Where the layer does not tell the count, its span holds more than images: then none is sure, and all are kept.
     """
     details, device = unmixed.details, unmixed.images.device
     if details.count != details.basis.shape[1]:

@@ -8,29 +8,29 @@ Gradient descent moves the weights from θ⁰ to θ* = θ⁰ − c Σ_t ∇E(θ_
 with a guess at θ_t: at first, places on the straight line from θ⁰ to θ*; later a descent simulated on the present
 images, cut where it comes nearest to θ*, and bent to end there. Of several rates the one that ends nearest is taken.
 
-So many gradients would be dear at every step. So a few anchors a_k, means of parts of the path, stand for them:
-∇E(θ_t; X) ≈ ∇E(a_k; X) + r_t, with r_t the difference of both at the images that the path was simulated on. The loss
-itself sees the network as it is. Its slope by the pixels is a difference of two slopes of E, with a softplus for every
-ReLU: no second derivative is taken, which a ReLU lacks.
+A few anchors a_k, means of parts of the path, save most of these gradients: ∇E(θ_t; X) ≈ ∇E(a_k; X) + r_t, with r_t the
+difference at the images that the path was simulated on. The loss sees the network as it is; its slope by the pixels is
+a difference of two slopes of E, with a softplus for every ReLU, so that no second derivative is taken.
 
-What is `Known` may be other than both ends of a gradient descent: of Adam (`adam_path`), or an optimiser's state
-(`reverse`).
+`optimisers` has what else may be `Known`: both ends of Adam, or an optimiser's state.
 """
 
 import math
 import time
+from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from scipy.optimize import nnls
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy, relu, softplus
-from torch.overrides import TorchFunctionMode
+from torch.nn.functional import cross_entropy, softplus
 
+from utils.attacks.contract import Attack
 from utils.errors import InputError
+from utils.kernels.naive import InPlaceOfReLU
 
 PUBLIC = 0.1  # times the median second moment of public gradients: where whitening begins
 RATE, VARIATION = 0.1, (3e-2, 2e-3)  # of pixels; weight of the total variation, at the start and the end
@@ -45,19 +45,6 @@ FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
 FAR = 0.4  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 # What makes a gradient depend on the batch, or on chance, in training mode.
 BATCHED = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
-
-
-class Softened(TorchFunctionMode):
-    """Within it, every ReLU is a softplus of sharpness β."""
-
-    def __init__(self, sharpness):
-        super().__init__()
-        self.sharpness = sharpness
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in (relu, torch.relu, torch.Tensor.relu, torch.relu_, torch.Tensor.relu_):
-            return softplus(args[0], self.sharpness)
-        return function(*args, **(kwargs or {}))
 
 
 def flat(module):
@@ -95,22 +82,16 @@ def slope(module, theta, x, y):
     return torch.autograd.grad(error(module, theta, x, y), x)[0]
 
 
-class Metric(NamedTuple):
-    """A symmetric matrix I − Q diag(s) Qᵀ that shrinks the directions in which gradients of public images are large."""
-
-    basis: torch.Tensor  # Q (P, n)
-    shrink: torch.Tensor  # s (n,)
-
-    def __call__(self, g):
-        return g - ((g @ self.basis) * self.shrink) @ self.basis.mT
-
-
 def whitening(gradients):
-    """The Metric (I + GᵀG/c)^(−1/2) of single gradients G (n, P), c being PUBLIC times their median second moment."""
+    """The metric (I + GᵀG/c)^(−1/2) of single gradients G (n, P), c being PUBLIC times their median second moment.
+
+    It shrinks the directions in which gradients of public images are large: I − Q diag(s) Qᵀ.
+    """
     values, vectors = torch.linalg.eigh((gradients @ gradients.mT).double())
     values, vectors = values[values > 1e-8 * values[-1]], vectors[:, values > 1e-8 * values[-1]]
     basis = gradients.mT @ (vectors / values.sqrt()).to(gradients)
-    return Metric(basis, (1 - (1 + values / (PUBLIC * values.median())).rsqrt()).to(gradients))
+    shrink = (1 - (1 + values / (PUBLIC * values.median())).rsqrt()).to(gradients)
+    return lambda g: g - ((g @ basis) * shrink) @ basis.mT
 
 
 def same(g):
@@ -118,15 +99,11 @@ def same(g):
     return g
 
 
-class Path(NamedTuple):
-    """A guess at the weights θ_t at which T gradients were taken: each is near to that of one of K anchors."""
-
-    anchors: torch.Tensor  # a (K, P)
-    part: torch.Tensor  # k (T,), the anchor of every place
-    rest: torch.Tensor | None = None  # r (T, P), what its gradient lacks; None: nothing was simulated yet
-    gap: float = 1.0  # from the end of the simulation to where training ended, over the length of the way
-    rate: float | None = None  # of the simulation
-    counts: torch.Tensor | None = None  # of every place (T,), where not all gradients count alike
+# A guess at the weights θ_t at which T gradients were taken, each near to that of an anchor: a (K,
+# P), and k (T,) of every place; r (T, P), what its gradient lacks, or None where nothing was
+# simulated yet; from the end of the simulation to where training ended, over the length of the way;
+# its rate; how much each counts (T,), where not all do alike.
+Path = namedtuple("Path", "anchors part rest gap rate counts", defaults=[None, 1.0, None, None])
 
 
 def grouped(places, share, slopes, anchors=ANCHORS):
@@ -137,10 +114,7 @@ def grouped(places, share, slopes, anchors=ANCHORS):
 
 
 def descend(module, start, end, x, y, move):
-    """Weights (T + 1, P) of a training on images x, cut where it comes nearest to its wanted end (P,).
-
-    `move` makes a gradient (P,) the step that an optimiser takes.
-    """
+    """Weights (T + 1, P) of steps that `move` makes of gradients, up to where they come nearest to `end`."""
     places, nearest, least = [start], 0, (end - start).norm()
     while len(places) <= LONGEST and len(places) - 1 - nearest < PATIENCE:
         places.append(places[-1] - move(gradient(module, places[-1], x, y)))
@@ -148,11 +122,6 @@ def descend(module, start, end, x, y, move):
         if distance < least:
             nearest, least = len(places) - 1, distance
     return torch.stack(places[: max(1, nearest) + 1])
-
-
-def around(rate, part):
-    """A rate, one lower and one higher by a part of it."""
-    return [rate / (1 + part), rate, rate * (1 + part)]
 
 
 def bend(places, end):
@@ -183,7 +152,7 @@ class Known:
 
     start: torch.Tensor  # θ⁰ (P,)
     end: torch.Tensor  # θ* (P,)
-    metric: Callable = same  # says which directions of gradients count less: a Metric
+    metric: Callable = same  # of gradients: which directions count less, see `whitening`
     rate: float | None = None
     far = FAR
 
@@ -225,8 +194,9 @@ class Known:
 
     def again(self, module, path, x, y, done):
         """The Path of a training on images x (m, …), for one guessed before."""
-        rates = around(path.rate, FINE * (1 - done)) if path.rate else self.rates(module, x, y)
-        rates = [self.rate] if self.rate else rates
+        near = 1 + FINE * (1 - done)
+        around = (path.rate / near, path.rate, path.rate * near) if path.rate else self.rates(module, x, y)
+        rates = [self.rate] if self.rate else around
         tried = [(descend(module, self.start, self.end, x, y, self.move(rate)), rate) for rate in rates]
         gaps = [((self.end - places[-1]).norm() / self.way).nan_to_num(math.inf).item() for places, _ in tried]
         (places, rate), gap = min(zip(tried, gaps), key=lambda one: one[1])
@@ -261,30 +231,15 @@ def pull(module, anchors, x, y, toward, width):
     return sum(each)
 
 
-def variation(x):
-    """Mean absolute difference of neighbouring pixels of images (n, C, H, W)."""
-    return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
-
-
 def between(ends, share):
     """From the first of two positive numbers to the second, at an even pace of the logarithm."""
     return ends[0] * (ends[1] / ends[0]) ** share
 
 
-class Found(NamedTuple):
-    """What path matching found."""
-
-    images: torch.Tensor  # like the training images
-    losses: list  # of every step
-    gap: float  # of the last simulation
-    rate: float | None  # of it
-    seconds: float
-
-
 def attack(module, known, labels, shape, steps=300, seed=0, images=None):
-    """Images of a shape (C, H, W) with given labels (n,), Found from what is Known of a module's training.
+    """Images of a shape (C, H, W) with given labels (n,), from what is Known of a module's training: Attack.
 
-    The search begins at noise, or at given `images`. InputError as `check` says.
+    The search begins at noise, or at given `images`; the details are the last Path. InputError as `check` says.
     """
     known.check(module, labels)
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
@@ -298,13 +253,15 @@ def attack(module, known, labels, shape, steps=300, seed=0, images=None):
             path = known.again(module, path, x, labels, done)
         at_anchors = gradients(module, path.anchors, x, labels)
         loss, toward = misfit(known, path, at_anchors, done)
-        with Softened(between(SHARPNESS, done)):
+        with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
             x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * known.way)
         z = x.clone().requires_grad_()
-        x.grad += between(VARIATION, done) * torch.autograd.grad(variation(z), z)[0]
+        variation = z.diff(dim=-1).abs().mean() + z.diff(dim=-2).abs().mean()
+        x.grad += between(VARIATION, done) * torch.autograd.grad(variation, z)[0]
         x.grad.sign_()
         optimiser.step()
         cosine.step()
         x.clamp_(-BOUND, BOUND)
         losses.append(loss)
-    return Found(x, losses, path.gap, path.rate, time.perf_counter() - clock)
+    history = torch.tensor(losses, dtype=torch.float64)
+    return Attack(x, None, None, history[-1], history, "iterations", path, time.perf_counter() - clock)

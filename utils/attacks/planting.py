@@ -91,10 +91,9 @@ def stationary(at):
 
 
 def kinks(at):
-    """The row of w_j less w̄_j times that of w̄_j: Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j; a tenth, in logarithms.
+    """The row of w_j less w̄_j times that of w̄_j: Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j, as logarithms/10.
 
-    Only images near a kink add to it, those of one class with one sign; in logarithms it says where to go even if all
-    of them are far away.
+    Only images near a kink add to it, those of one class with one sign; logarithms have a slope if all are far away.
     """
     sign, height = at.w.sign() / at.decay, at.active - at.slope * at.s
     balance = (at.first.square().sum(1) / at.w - at.w) * at.w.sign()
@@ -111,18 +110,10 @@ def downward(at):
     return pull * at.bend, -at.w * at.bend * (pull > 0), pull * at.third
 
 
-def curving(at, weight):
-    """E curves up unless images of its class lie near the kink of a neuron: `weight` times the root of `downward`."""
-    each, *of = downward(at)
-    roots = (each.sum(0) + 1e-14).sqrt()
-    return weight * roots, weight / 2 * changes(at, *of) / roots[:, None, None]
-
-
 def parting(at, copied, sizes, margin):
     """Where equal neurons may part: that q_j has no eigenvalue below `margin`, and Σ_i ‖x̄_i‖² f_ij is at most 15.
 
-    Both over μ; q_j is the curvature of E in the weights of one of `copied` (K,) against the others, in coordinates Z;
-    `sizes` are ‖x̄‖² (m,) of the start.
+    Both over μ; q_j is the curvature of E in one of `copied` (K,) against the others; `sizes` are ‖x̄‖² (m,).
     """
     if not margin > 0 or not copied.any():
         return at.w.new_zeros(2 * len(copied)), at.w.new_zeros(2 * len(copied), *at.turns.shape)
@@ -143,14 +134,14 @@ def parting(at, copied, sizes, margin):
 
 
 def conditions(z, problem, theta, weight, margin=0.0):
-    """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E behind images with coordinates Z, and their slopes.
-
-    θ, in place of the problem's own, may have softer kinks.
-    """
+    """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E at images with coordinates Z, and their slopes."""
     here = terms(z, problem.labels, theta, problem.weight_decay)
     bias = here.r.sum()[None] / here.decay + theta.second[-1:], here.turns[None] / here.decay
+    each, *of = downward(here)  # E curves up unless images of its class lie near the kink of a neuron
+    roots = (each.sum(0) + 1e-14).sqrt()
+    curving = weight * roots, weight / 2 * changes(here, *of) / roots[:, None, None]
     parts = parting(here, problem.copied, problem.sizes, margin)
-    values, slopes = zip(stationary(here), kinks(here), bias, curving(here, weight), parts)
+    values, slopes = zip(stationary(here), kinks(here), bias, curving, parts)
     return torch.cat(values), torch.cat(slopes)
 
 
@@ -188,11 +179,10 @@ def least(z, problem, theta, pair, steps):
 
 
 def prepare(released, start, seed=0) -> torch.Tensor:
-    """Images near a start (m, d) for which θ* is nearly a minimum.
+    """Images near a start (m, d) for which θ* is nearly a minimum: the nearest of some tries.
 
-    Chance says which images end on which side of a kink: all tries but the first of seed 0 begin at a random change of
-    Z. The last is the first whose images train from θ* to a minimum of the whole network, 3·10⁻⁴ or less from it
-    (relative squared distance); the nearest of these are returned, or of all.
+    Chance says on which side of a kink images end: all tries but the first of seed 0 begin at a random change of Z. The
+    last is the first that trains to a minimum of the whole network, at a relative squared distance up to 3·10⁻⁴.
     """
     problem, halves, small = problem_of(released, start), halved(released), bilevel.condensed(released)
     best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)

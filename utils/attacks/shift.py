@@ -4,7 +4,7 @@ It reads s from the first layer, attacks around the constant image that it belie
 the shift is subtracted. W̄₁ = (W₁, b₁) has the rows (h, d+1), and x̄_i = (x_i, 1).
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
@@ -12,12 +12,9 @@ from utils.attacks import decoreco, unmixing
 from utils.kernels.layers import Layer
 from utils.networks import within
 
-
-class Shift(NamedTuple):
-    """Two estimates of s from one layer: equal where nothing blurs its row space."""
-
-    diluted: float  # the least squares of sp + q = 0; noise draws it towards zero
-    reverse: float  # the regression of p on q, never smaller in size
+# Two estimates of s from one layer, equal where nothing blurs its row space: the least squares of
+# sp + q = 0, which noise draws towards zero; and the regression of p on q, never smaller in size.
+Shift = namedtuple("Shift", "diluted reverse")
 
 
 def estimate(rows):
@@ -46,8 +43,8 @@ def trusted(shift):
 def attack(released, noise, belief, basis, coefficients, iterations):
     """The stationarity attack from `noise` (n, d) around the constant image `belief`, within a basis (d, r).
 
-    Images k times as long explain the same weights with λ/k, up to biases. So every length k is tried for half of the
-    `iterations`, and the one with the smallest loss for all: both Attacks, without the constant.
+    Images k times as long explain the same with λ/k: every length k is tried for half of the `iterations`, the best for
+    all of them: both Attacks, without the constant.
     """
     constant = torch.full((1, len(basis)), belief).to(basis)
 

@@ -2,12 +2,8 @@
 
 The gradient of a layer's weights is a sum of outer products δaᵀ with its inputs a: the features behind the layers
 below, one vector for each place of a convolution or token of a text. So W − αW⁰ = BA behind SGD, and likewise an
-optimiser's first moment. While there are fewer inputs than rows and columns, and while the layers below do not move, an
-image was trained on only if
-
-    r(x) = ‖a(x) − VVᵀa(x)‖ / ‖a(x)‖
-
-is zero, V being a basis of that row space. The test says who can be a member, and reconstructs nothing.
+optimiser's first moment. While there are fewer inputs than rows and columns, and the layers below do not move, an image
+was trained on only if r(x) = ‖a(x) − VVᵀa(x)‖ / ‖a(x)‖ is zero, V being a basis of that row space.
 """
 
 import torch
@@ -40,10 +36,9 @@ def inputs(module, layer, x):
 
 
 def basis(after, before, alpha=None, rank=None):
-    """An orthonormal basis (inputs, r) of the row space of W − αW⁰, for the weights (outputs, …) of a layer.
+    """A basis (inputs, r) of the row space of W − αW⁰, for weights (outputs, …); r by the gap in singular values.
 
-    α is found unless it is given, and r by the gap in the singular values. An optimiser's moment may stand for W, and
-    the weights for W⁰: then α is the decay in it.
+    α is found unless given. A moment may stand for W, and the weights for W⁰: then α is the decay in it.
     """
     after, before = (weight.detach().double().flatten(1) for weight in (after, before))
     if alpha is None:

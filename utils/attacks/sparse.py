@@ -2,21 +2,19 @@
 
 W₁ − αW₁⁰ = BX, and b_ji = 0 up to rounding where image i activates neuron j at no step of the training. So a column of
 B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
-holds the layer in coordinates. Any vector of a span without structure has m − 1 zeros at most; one with clearly more is
-most likely a column of B. That is evidence and no proof: where two columns are proportional at many neurons, a
-difference of them has many zeros, too. So vectors with fewer zeros than usual wait, and are sought again. And a vector
-that is zero only where another one is, too, is taken for a difference with that: its zeros are those that both share.
+holds the layer in coordinates. A vector of a span without structure has m − 1 zeros at most; one with clearly more is
+most likely a column of B. That is no proof: a difference of two columns that are proportional at many neurons has many
+zeros, too. So vectors with fewer zeros than usual wait, and one that is zero only where another is, too, is none.
 
-Unmixed images say where to look: the neurons that they leave most inactive, at the start and at the end of training,
-are likely to be zeros. Needs more neurons than about three times the images, and updates that are sums of gradients:
-Adam's are not.
+Unmixed images say where to look: zeros are likely at neurons that they leave inactive at the start and at the end.
+Needs more neurons than about three times the images, and updates that are sums of gradients: Adam's are not.
 
 A sure column makes the other images exact, since their rows of M = B⁺A are orthogonal to it. Where columns stay unsure,
 an image is known but for a combination of their images, and unmixing chooses that.
 """
 
 import math
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import cosine_similarity, normalize
@@ -41,15 +39,10 @@ CENTRE, WIDTH = CENTRES[0], 0.25  # of the logistic function that takes pre-acti
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
 LIKE = 0.8  # cosine of an image before and after a round, in the median
 RANGE = 0.05, 0.6  # of spreads that are believed
-
-
-class Columns(NamedTuple):
-    """What training added to the first layer, in coordinates; every neuron's row has length one."""
-
-    rows: torch.Tensor  # orthonormal columns that span those of A (h, m): A = rows @ upper
-    upper: torch.Tensor  # (m, m)
-    bias: torch.Tensor  # (h,)
-    basis: torch.Tensor  # (d, m), of the images
+# What training added to the first layer, in coordinates of a basis (d, m) of the images, every
+# neuron's row of length one: A = rows @ upper with orthonormal columns, (h, m) and (m, m), and the
+# bias (h,).
+Columns = namedtuple("Columns", "rows upper bias basis")
 
 
 def sized(matrix, known):
@@ -62,19 +55,11 @@ def sized(matrix, known):
     return matrix * torch.where(believed, factors, factors.sign() * SPREAD / spread)[:, None]
 
 
-def inactive(x, layers, centre=CENTRE):
-    """How likely images (m, d) never activated each neuron of a first layer, given at the start and the end: (m, h)."""
-    reached = [forward((layer,), x)[1][0] for layer in layers]
-    most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
-    return torch.sigmoid((centre - most) / WIDTH) + 0.01
-
-
 def sparsest(rows, near, likely, size):
     """Unit vectors w (n, m) beside `near` for which rows·w (h,) have most zeros, where they are `likely` (n, h).
 
     Iteratively reweighted least squares: an entry weighs more, the smaller it is, and what counts as small shrinks from
-    `size` on. A large one asks what is likely, a small one what is near. Conjugate gradients take all vectors a few
-    iterations towards the solution, each time from the last one.
+    `size` on, from what is likely to what is near. Conjugate gradients take all vectors a few iterations further.
     """
     vectors, steps = near, int(math.log(LAST[0] / size) / math.log(FALL))
     for size in (*(size * FALL**k for k in range(steps)), *LAST[1:]):
@@ -96,10 +81,7 @@ def zeros(rows, vectors):
 
 
 def kept(vectors, near, enough, rows):
-    """Which vectors (m, m) are taken: with enough zeros (m,), and not all of them those of another one.
-
-    Of vectors that are equal, or zero at the same neurons, that nearest its start is taken.
-    """
+    """Which vectors (m, m) have enough zeros (m,), and not all those of another one that is nearer its start."""
     taken, moved, zero = enough.clone(), (vectors * near).sum(1).abs(), zeros(rows, vectors).double()
     within = (vectors @ vectors.mT).abs() > 0.999  # rounding hides zeros of faint columns
     if len(vectors) <= unmixing.FEW:  # of hundreds of columns of B, some share as many
@@ -110,10 +92,7 @@ def kept(vectors, near, enough, rows):
 
 
 def judged(vectors, near, sure, rows, share):
-    """Which vectors (m, m) are sure, as those are that were it before: by their zeros in rows·w.
-
-    They have more than vectors of a span without structure, and more than a `share` of what is usual.
-    """
+    """Which vectors (m, m) are sure: with more zeros than without structure, and than a `share` of the usual."""
     count = zeros(rows, vectors).sum(0)
     enough = count > len(vectors) + SURE[1] * len(rows)
     enough &= count > share * count[enough | sure].double().median()
@@ -131,10 +110,9 @@ def again(vectors, near, likely, rows):
 
 
 def completed(matrix, columns, sure, basis, shape):
-    """The rows M (m, m) that columns (m, m) allow where they are `sure`, near to a matrix; the rest by unmixing.
+    """Rows M (m, m) near to a matrix, each orthogonal to the `sure` ones of the columns (m, m) of other images.
 
-    Row i is orthogonal to the sure columns of other images. What may be added to it is a combination of the rows whose
-    columns are unsure, and the objective of unmixing chooses it.
+    What is still free, combinations of the rows whose columns are unsure, the objective of unmixing chooses.
     """
     certain, own = columns[sure].mT, torch.eye(len(columns), dtype=torch.bool)[:, sure]
     initial = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
@@ -166,7 +144,9 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
     vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
-        likely = inactive(matrix @ basis.mT, layers, centre)
+        reached = [forward((layer,), matrix @ basis.mT)[1][0] for layer in layers]
+        most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
+        likely = torch.sigmoid((centre - most) / WIDTH) + 0.01  # that images never activated each neuron (m, h)
         near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
         initial = torch.where(sure[:, None], vectors, near)
         vectors, before = initial.clone(), sure
@@ -187,10 +167,7 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
 
 
 def agreed(images, mixing, bias, basis, layers, shape):
-    """As `refine`, with the columns alone that two of three readings share, each with another CENTRE.
-
-    A wrong column spoils the images, and hardly two readings have the same one.
-    """
+    """As `refine`, with the columns alone that two of three readings share, each with another CENTRE."""
     readings = [refine(images, mixing, bias, basis, layers, shape, centre) for centre in CENTRES]
     known, lengths = in_coordinates(mixing, bias, basis)
     vectors = torch.stack([normalize((known.rows.mT @ (columns / lengths)).mT, dim=1) for _, _, columns in readings])

@@ -1,14 +1,13 @@
 """Text: which tokens a fine-tuned language model was shown, and in what order, from what training changed.
 
 The rows of an embedding whose tokens were never used move by weight decay alone, one factor α for all: the others are
-the bag of words. Every layer's change has its inputs in its row space (`attacks.span`), and so a prefix that was
-trained on gives the layers of the first block inputs without a share in the rest of the space. Texts are found by
-extending such prefixes, as DAGER does from a gradient (Petrov et al., 2024). An optimiser's first moment may stand for
-the change.
+the bag of words. Every layer's change, or its first moment, has its inputs in its row space (`attacks.span`): a prefix
+that was trained on has no share in the rest. Texts are found by extending such prefixes, as DAGER does from a gradient
+(Petrov et al., 2024).
 """
 
 import copy
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
@@ -22,14 +21,9 @@ GROUPS = {"q": ("q", "k", "v"), "out": ("out",), "mlp.0": ("mlp.0",)}  # layers 
 PART = 4  # one of so many directions that the inputs leave is asked: others have drifted in training
 MANY = 1000  # words of a bag
 WIDE = 4  # prefixes kept of each first token
-
-
-class Bag(NamedTuple):
-    """Which tokens training used."""
-
-    tokens: torch.Tensor  # (V,) bool
-    score: torch.Tensor  # (V,), larger for those that were used
-    alpha: float = 1.0  # by which all other rows shrank
+# Which tokens training used, a mask (V,); a score (V,), larger for these; and α, by which all other
+# rows shrank.
+Bag = namedtuple("Bag", "tokens score alpha", defaults=[1.0])
 
 
 def table(state, names):
@@ -100,11 +94,9 @@ def above_the_gap(score):
     return score >= ordered[int((ordered[:-1] - ordered[1:]).argmax())]
 
 
-class Evidence(NamedTuple):
-    """What training left in the first block: directions that no input of its layers had."""
-
-    model: torch.nn.Module  # at whose weights the inputs are taken
-    unseen: dict  # {layer: (inputs, k)}
+# What training left in the first block of a model, at whose weights the inputs are taken:
+# directions {layer: (inputs, k)} that no input of its layers had.
+Evidence = namedtuple("Evidence", "model unseen")
 
 
 def unseen(change, inputs):
@@ -123,30 +115,23 @@ def at(model, weights):
 
 
 def evidence(model, weights, change, inputs):
-    """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
-
-    `weights` are a state dict in the middle of training, or, of a moment, at its end; a copy of the model takes them.
-    """
-    model = at(model, weights)
+    """Evidence of a change {parameter: tensor} by so many inputs, at `weights` in the middle of training."""
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}.{end}" for layer in layers for end in ("weight", "A")]
-        parts = [change[name] for name in names if name in change and change[name].any()]
-        if parts:
+        if parts := [change[name] for name in names if name in change and change[name].any()]:
             found[group] = unseen(torch.cat(parts), inputs).float()
-    return Evidence(model, found)
+    return Evidence(at(model, weights), found)
 
 
 def evidence_of_adapters(model, weights, inputs):
     """Evidence of adapters whose start is not known: what A makes of the inputs is the row space of B."""
-    model = at(model, weights)
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}" for layer in layers if f"blocks.0.{layer}.B" in weights]
-        parts = [weights[f"{name}.A"].double().mT @ unseen(weights[f"{name}.B"], inputs) for name in names]
-        if parts:
+        if parts := [weights[f"{name}.A"].double().mT @ unseen(weights[f"{name}.B"], inputs) for name in names]:
             found[group] = torch.linalg.qr(torch.cat(parts, 1))[0].float()
-    return Evidence(model, found)
+    return Evidence(at(model, weights), found)
 
 
 def share(shown, directions):
@@ -168,6 +153,12 @@ def bag_of_span(known):
 
 
 @torch.no_grad()
+def summed(known, tokens, at, mask, first):
+    """The summed log-shares (m, T − first) of tokens (m, T) at places (T,), which see others by a mask (T, T)."""
+    shown = known.model.blocks[0].attend(known.model.tokens(tokens) + known.model.places(at), mask)[1]
+    return sum(share(shown[name][:, first:], directions) for name, directions in known.unseen.items())
+
+
 def extended(known, prefixes, tokens):
     """The summed log-shares (m, n) of the last inputs where each of tokens (n,) follows each of prefixes (m, place)."""
     (m, place), n = prefixes.shape, len(tokens)
@@ -175,16 +166,14 @@ def extended(known, prefixes, tokens):
     mask[:, :place] = True
     mask[:place] &= torch.ones_like(mask[:place]).tril()
     at = torch.cat([torch.arange(place), torch.full((n,), place)])
-    x = known.model.tokens(torch.cat([prefixes, tokens.expand(m, n)], 1)) + known.model.places(at)
-    shown = known.model.blocks[0].attend(x, mask)[1]
-    return sum(share(shown[name][:, place:], directions) for name, directions in known.unseen.items())
+    return summed(known, torch.cat([prefixes, tokens.expand(m, n)], 1), at, mask, place)
 
 
 def texts(known, tokens, count, length):
-    """At most `count` sequences (…, length) whose inputs no layer leaves unseen, and their scores, lower where surer.
+    """At most `count` sequences (…, length) of `tokens` (n,) that no layer leaves unseen, and scores, low if sure.
 
-    `tokens` (n,) are those that may stand in them; every text begins after token 0. Prefixes are extended by one token,
-    and the best are kept of each of so many first tokens, since some texts wrote more than others.
+    Prefixes grow by one token, from token 0 on; the best are kept of each of so many first tokens, since some texts
+    wrote more than others.
     """
     if len(tokens) > MANY:
         raise InputError(f"{len(tokens)} words are too many to try at every place: give fewer.")
@@ -210,11 +199,7 @@ def different(rows, scores, count):
     return rows[chosen], scores[chosen]
 
 
-@torch.no_grad()
 def membership(known, rows):
     """The mean log-share (n,) of whole texts (n, T): the lower, the likelier they were trained on."""
-    tokens = torch.nn.functional.pad(rows, (1, 0))
-    x = known.model.tokens(tokens) + known.model.places.weight[: tokens.shape[1]]
-    mask = torch.ones(len(tokens[0]), len(tokens[0]), dtype=torch.bool).tril()
-    shown = known.model.blocks[0].attend(x, mask)[1]
-    return sum(share(shown[name][:, 1:], directions) for name, directions in known.unseen.items()).mean(1)
+    at = torch.arange(rows.shape[1] + 1)
+    return summed(known, torch.nn.functional.pad(rows, (1, 0)), at, at[:, None] >= at, 1).mean(1)

@@ -1,37 +1,27 @@
 """The bilevel attack on a network with one hidden layer whose inner training may end before it converges.
 
-Training that ends after a few steps returns a function θ(x) of the images, and autograd goes through it. Independent
-attacks from k starts (k, m, d) are made in one batch.
+Then it returns a function θ(x) of the images, and autograd goes through it; attacks from k starts are one batch.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 
 from utils import networks
 from utils.attacks import bilevel, planting
 from utils.errors import InputError
-from utils.kernels import coordinates, one_hidden, solvers
+from utils.kernels import layers, one_hidden, solvers
 
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
-
-
-class Training(NamedTuple):
-    """How the attacker trains."""
-
-    steps: int  # K
-    method: str  # descent or quasi-Newton, or stationary: until the gradient vanishes
-    rate: float  # of descent
+# How the attacker trains: K steps of descent at a rate, of quasi-Newton, or stationary, until the
+# gradient vanishes.
+Training = namedtuple("Training", "steps method rate")
 
 
 def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
-    """θ(x), the Weights after so many steps on E from Weights θ⁰, for images x (…, m, d): differentiable in x.
-
-    `descent` takes steps of gradient descent at a `rate`, `quasi-Newton` those of L-BFGS. With Xᵀ = QLᵀ the network
-    sees the rows of L alone, and the rest of the first layer is one number, its norm; see `coordinates`.
-    """
+    """θ(x), the Weights after steps of `descent` or `quasi-Newton` from Weights θ⁰, differentiable in x (…, m, d)."""
     q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
-    first, rest = coordinates.split(start.first[..., :-1], q)
+    first, rest = layers.split(start.first[..., :-1], q)
     size, bias = rest.norm(dim=(-2, -1))[..., None], start.first[..., -1:].expand(*q.shape[:-2], -1, 1)
     inside = start._replace(first=torch.cat([first, bias], -1))
     v = torch.cat([one_hidden.pack(inside), size], -1)
@@ -46,7 +36,7 @@ def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
     for _ in range(steps if method == "descent" else 0):
         v = v - rate * energy(v)[1]
     theta = one_hidden.unpack(v[..., :-1], x.shape[-2], start.sharpness)
-    rows = coordinates.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
+    rows = layers.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
     return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
 
 
@@ -57,11 +47,7 @@ def lower_level(released, basis=None):
 
 
 def objective_of(lower, shape, theta0, inner):
-    """l(x) = ½‖θ(x) − θ*‖² (…) and its gradient, functions of x flattened to (…, md), training from Weights θ⁰.
-
-    `lower` is a bilevel.Lower. The gradient goes through all steps, or, where training ends at a stationary point, is
-    that of eq. (7).
-    """
+    """l(x) = ½‖θ(x) − θ*‖² of a bilevel.Lower and its gradient, through all steps or by eq. (7), of x (…, md)."""
 
     def explicit(flat):
         x = flat.reshape(shape).requires_grad_()

@@ -68,10 +68,7 @@ def orthogonal(count, r, seed):
 
 
 def whitened(basis, shape, few):
-    """The details of the images of a basis (d, r), made uncorrelated, and the matrix (r, r) for it.
-
-    Whitened in double precision, since an image of the span may be nearly flat; then single precision does.
-    """
+    """The details of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
     details, white = contrast.whiten(contrast.details(basis.mT, shape, 1.7 if few else 1.0, few))
     return details.float(), white
 
@@ -79,8 +76,7 @@ def whitened(basis, shape, few):
 def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, precision="exact"):
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
-    `each` is called with the rows of every step, in whitened coordinates; `later` are the stages for many images. All
-    but the last one are rounded to a `precision` of products.PRECISIONS.
+    `each` sees whitened rows; `later` are the stages for many images, all but the last with products of a `precision`.
     """
     few, history = count <= FEW, []
     details, white = whitened(basis, shape, few)
@@ -155,21 +151,15 @@ def attack(released, shape, *, count=None, seed=0, later=LATER, precision="exact
             break
     uneven, history, matrix, factors = min(tried, key=lambda one: one[0])
     matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
-    signs, agreed = signs_of(factors, signals(matrix, mixing, first.bias, centred), first.bias is None or centred)
-    matrix = signs[:, None] * matrix
+    known, signs = signals(matrix, mixing, first.bias, centred), factors.sign()
+    if first.bias is None or centred:  # b₁ = B1 leaves signs open
+        signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
+        sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
+        signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
+    matrix, agreed = signs[:, None] * matrix, agreement(known, signs)[1].item()
     details = Unmixed(count if asked is None else None, basis, matrix, uneven, agreed)
     stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - clock
     return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
-
-
-def signs_of(factors, known, unknown):
-    """The images' signs (m,), and how well they agree with the layer; `unknown`: whether b₁ = B1 leaves them open."""
-    signs = factors.sign()
-    if unknown:
-        signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
-        sure = factors.abs() > (SURE * factors.abs().median() if len(factors) <= FEW else math.inf)
-        signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
-    return signs, agreement(known, signs)[1].item()
 
 
 def attempt(released, shape, count, seed=0, later=LATER):

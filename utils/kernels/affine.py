@@ -10,8 +10,7 @@ from collections import namedtuple
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from utils.kernels.coordinates import in_span
-from utils.kernels.layers import flatten, parted
+from utils.kernels.layers import flatten, in_span, parted
 from utils.kernels.losses import curvatures
 
 # A stationary point θ of E (…, d+1), z = X̄θ (…, m), X̄X̄ᵀ (…, m, m), ‖∇_θ E‖ (…), the Newton steps, and (…) booleans.
@@ -118,13 +117,6 @@ def ridge(gram, h, shift):
     return h[..., None] * gram + shift * torch.eye(h.shape[-1], dtype=h.dtype, device=h.device)
 
 
-def inverse_hessian_product(x, solved, u, weight_decay):
-    """p = (∇²_θ E)⁻¹u exactly, by Woodbury: p = (u − X̄ᵀ(ℓ''G + mμ)⁻¹(ℓ'' ∘ X̄u))/μ, one m×m solve."""
-    h = curvatures(solved.logits)
-    q = torch.linalg.solve(ridge(solved.gram, h, x.shape[-2] * weight_decay), h * logits(x, u))
-    return (u - combine(x, q)) / weight_decay
-
-
 def cross_gradient(x, y, solved, p):
     """∇_x⟨∇_θ E(x, y; θ), p⟩ with θ and p held fixed: the matrix (ℓ' pᵀ + (ℓ'' ∘ X̄p) θᵀ)/m, of rank two: (…, m, d)."""
     r, h = residuals(solved.logits, y), curvatures(solved.logits)
@@ -133,9 +125,18 @@ def cross_gradient(x, y, solved, p):
 
 
 def inner(x, y, weight_decay, start):
-    """Solve the lower level, eq. (1), at images x: θ(x), and the product u -> H⁻¹u with its soundness."""
+    """Solve the lower level, eq. (1), at images x: θ(x), and the product u -> H⁻¹u with its soundness.
+
+    H⁻¹u = (u − X̄ᵀ(ℓ''G + mμ)⁻¹(ℓ'' ∘ X̄u))/μ exactly, by Woodbury: one m×m solve.
+    """
     solved = solve(x, y, weight_decay, start)
-    return solved, lambda u: (inverse_hessian_product(x, solved, u, weight_decay), solved.converged)
+
+    def inverse(u):
+        h = curvatures(solved.logits)
+        q = torch.linalg.solve(ridge(solved.gram, h, x.shape[-2] * weight_decay), h * logits(x, u))
+        return (u - combine(x, q)) / weight_decay, solved.converged
+
+    return solved, inverse
 
 
 def difference(solved, target):

@@ -1,7 +1,7 @@
 """Four rules for the coefficients of the stationarity residual: what the signals of the last layer are.
 
-A rule turns coefficients λ (…, n) and outputs z (…, n, K) of n candidates into the signals D_L (…, n, K) that are
-propagated back, and pulls a derivative in D_L back to λ and, where the signals depend on them, to the outputs.
+A rule makes signals D_L (…, n, K) of coefficients λ (…, n) and outputs z (…, n, K), and pulls a derivative in D_L back
+to λ and, where the signals depend on them, to the outputs.
 """
 
 import math

@@ -1,12 +1,11 @@
 """How faint the details of unmixed images are: details F (r, G, K, H, W) of r basis images, and rows M (m, r).
 
-The objective is lowered by preconditioned independent component analysis: L-BFGS over E, by which rows M become
-(1 + E)M. In E its second derivatives are nearly known: where images are independent, E_ij concerns E_ji alone, and the
-determinant couples the two. L-BFGS begins from the inverse of that, and tens of steps do what takes hundreds over M
-(Picard; Ablin, Cardoso and Gramfort, 2018).
+The objective is lowered by L-BFGS over E, by which rows M become (1 + E)M. Where images are independent, its second
+derivatives couple E_ij with E_ji alone; from the inverse of that, tens of steps do what takes hundreds over M (Picard;
+Ablin, Cardoso and Gramfort, 2018).
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import torch
 from torch.nn.functional import avg_pool2d, conv2d, normalize
@@ -19,14 +18,9 @@ OPPONENT = [[1, 1, 1], [1, -1, 0], [1, 1, -2]]  # rows: colours from RGB
 LEAST = 0.1  # eigenvalue of a block that is believed
 SETTLED = 5e-6  # decrease for each free row at which the search ends
 MEMORY = 10  # steps
-
-
-class Relative(NamedTuple):
-    """The objective for rows (1 + E)M, brought to length one, and its derivatives in E at zero."""
-
-    value: torch.Tensor  # ()
-    slope: torch.Tensor  # (m, u)
-    curvature: torch.Tensor  # (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm
+# The objective for rows (1 + E)M, brought to length one, its slope in E at zero (m, u), and its
+# curvature (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm.
+Relative = namedtuple("Relative", "value slope curvature")
 
 
 def details(rows, shape, grey=1.0, together=False):
@@ -47,10 +41,7 @@ def details(rows, shape, grey=1.0, together=False):
 
 
 def whiten(details):
-    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it.
-
-    What is nearly flat, such as a piece of sky, stays so: made as strong as the rest it would spoil all other images.
-    """
+    """Details made uncorrelated between r images, of mean square one where not nearly flat; the matrix (r, r)."""
     flat = details.flatten(1)
     values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
     matrix = vectors * values.clamp_min(FLAT * values[-1]).rsqrt() @ vectors.T
@@ -81,8 +72,7 @@ def energies(seen):
 def objective(matrix, details, floor, window):
     """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart.
 
-    J = ½ mean_{G,p} log(`floor` + e_p) for each image, where e_p is the mean of squared details in a `window` around
-    place p.
+    J = ½ mean_{G,p} log(`floor` + e_p) of an image, e_p being the mean of squared details in a `window` around p.
     """
     faint = (floor + around(energies(mixed(matrix, details)), window)).log().mean((1, 2, 3)) / 2
     return faint.sum() - torch.logdet(matrix.mT @ matrix) / 2
@@ -96,8 +86,7 @@ def mixed(matrix, details):
 def relative(matrix, seen, floor, window, free=slice(None)):
     """The `objective` and its derivatives as rows M (m, r) of length one become (1 + E)M: Relative.
 
-    `seen` are the details of their images. The columns of E are those of u rows that are `free` to be added; no row is
-    added to itself.
+    `seen` are the details of their images. E has columns for the u `free` rows; no row is added to itself.
     """
     energy = energies(seen)
     level = floor + around(energy, window)
@@ -131,11 +120,7 @@ def precondition(slope, curvature, free=slice(None)):
 
 
 def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambda matrix: None):
-    """Rows M (m, r) of length one that lower the contrast of `details` (r, G, K, H, W), and the value of every step.
-
-    `floor` and `window` are those of the objective, of which at most so many `steps` are taken; `free` are the rows
-    that may be added to others. `each` is called with the rows of every step.
-    """
+    """Rows M (m, r) of length one that lower the contrast of `details` (r, G, K, H, W), and the value of every step."""
     matrix = normalize(matrix, dim=1)
     seen = mixed(matrix, details)
     now, pairs = relative(matrix, seen, floor, window, free), []
@@ -165,10 +150,7 @@ def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambd
 
 
 def shortened(matrix, seen, now, move, where):
-    """Take a move E (m, u), or a third of it as often as it takes to lower the value: rows, details, E, Relative.
-
-    None if nothing lowers it.
-    """
+    """A move E (m, u), or a third of it until it lowers the value: rows, details, E, Relative; or None."""
     free = where[-1]
     for k in range(10):
         step = move / 3**k
@@ -182,10 +164,7 @@ def shortened(matrix, seen, now, move, where):
 
 
 def score(pictures, known, shape):
-    """−J of each picture (n, d) by itself, eq. (eq-contrast-score): (n,), the higher, the more like a photograph.
-
-    Details are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
-    """
+    """−J of each picture (n, d) in units of `known` ones (k, d), eq. (eq-contrast-score): (n,), high if natural."""
     filtered = details(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
     own, filtered = filtered[: len(known)], filtered[len(known) :]
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)

@@ -1,8 +1,8 @@
 """Kinks of a ReLU network: where a pre-activation vanishes, any slope in [0, 1] may stand for its derivative.
 
 So ∇E with slopes 1[z > 0] need not be small at a stationary point: it is enough that *some* slopes make it small. The
-set with free slopes in all layers contains Clarke's gradient. The trainer's *polish* brings a network to such a point,
-with kinks that are rounded less and less. Shapes as in `layers`; only the first layer has a bias.
+trainer's *polish* brings a network to such a point, with kinks that are rounded less and less. Shapes as in `layers`;
+only the first layer has a bias.
 """
 
 from collections import namedtuple
@@ -83,8 +83,7 @@ def whitened(network, a, z, slopes, loss, weight_decay):
 def polish(network, x, labels, loss, weight_decay, stages):
     """Minimise E with rounded kinks, in each stage around the slopes just found and twice as sharply; the network.
 
-    So a kink is met long before β = ∞ (method of multipliers). Loss and kinks are left out of balance, which is soon
-    mended by descent; what that takes times of 1/μ for, such as the random start of W₂, is gone.
+    So a kink is met long before β = ∞ (method of multipliers). Loss and kinks are out of balance, which descent mends.
     """
     z = forward(network, x)[1]
     slopes = [(s > 0).to(s) for s in z[:-1]]

@@ -1,8 +1,7 @@
 """The plainest forms, by autograd, with which closed forms and the chapters' fast kernels are compared.
 
-The residual of stationarity is for any torch.nn.Module that takes rows (n, d). The energy is for networks of any depth
-with softplus, σ(s) = softplus(βs)/β, and may be differentiated twice: images are x (m, d) with labels y (m,) in {0, 1},
-a network is a tuple of Layers with biases and one output, and β is the sharpness.
+The residual of stationarity is for any torch.nn.Module of rows (n, d); the energy, twice differentiable, for Layers
+with biases, σ(s) = softplus(βs)/β of a sharpness β and one output, images x (m, d) and labels y (m,) in {0, 1}.
 """
 
 import math
@@ -36,17 +35,22 @@ class SmoothBackward(torch.autograd.Function):
         return upstream * slope, None
 
 
-class Smoothed(TorchFunctionMode):
+class InPlaceOfReLU(TorchFunctionMode):
+    """While it lasts, another function of one tensor takes the place of every ReLU."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return self.other(args[0]) if function in RELUS else function(*args, **(kwargs or {}))
+
+
+class Smoothed(InPlaceOfReLU):
     """While it lasts, every ReLU is a SmoothBackward with the sharpness α."""
 
     def __init__(self, sharpness):
-        super().__init__()
-        self.sharpness = sharpness
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in RELUS:
-            return SmoothBackward.apply(args[0], self.sharpness)
-        return function(*args, **(kwargs or {}))
+        super().__init__(lambda z: SmoothBackward.apply(z, sharpness))
 
 
 def module_of(network):

@@ -7,26 +7,18 @@ a column of ones. θ as a vector (…, n) has n = h(d+1) + h + 1 numbers. The tr
 
 import math
 from collections import namedtuple
-from typing import NamedTuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, pad, softplus
 
 from utils.kernels import solvers
 from utils.kernels.affine import residuals, ridge, times
-from utils.kernels.coordinates import in_span
-from utils.kernels.layers import joint, parted
+from utils.kernels.layers import in_span, joint, parted
 from utils.kernels.losses import curvatures
 
-
-class Weights(NamedTuple):
-    """Φ(x; θ) = σ(xW₁ᵀ + b₁)w₂ + b₂, eq. (9), with σ(s) = softplus(βs)/β; β = ∞ is ReLU."""
-
-    first: torch.Tensor  # W̄₁ = (W₁, b₁): (…, h, d+1)
-    second: torch.Tensor  # (w₂, b₂): (…, h+1)
-    sharpness: float | torch.Tensor  # β, or one for each neuron (h,)
-
-
+# Φ(x; θ) = σ(xW₁ᵀ + b₁)w₂ + b₂, eq. (9), with σ(s) = softplus(βs)/β; β = ∞ is ReLU: W̄₁ = (W₁, b₁)
+# (…, h, d+1), (w₂, b₂) (…, h+1), and β, or one for each neuron (h,).
+Weights = namedtuple("Weights", "first second sharpness")
 # Weights that are a stationary point of E, ‖∇_θ E‖ (…), steps of L-BFGS and products with the Hessian, (…) booleans.
 Solved = namedtuple("Solved", "weights gradient_norm iterations converged")
 # One forward pass, from which values, gradients and Hessian products follow: x̄ (…, m, d+1), W̄₁, w₂ (…, h), then σ(s),

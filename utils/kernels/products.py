@@ -1,8 +1,7 @@
 """Which library multiplies matrices of single precision on a processor, and with how many digits.
 
-Torch asks MKL, which uses half of the vector width of an AMD processor with AVX-512; oneDNN, which torch holds as well,
-uses all of it. The processor's flags say which one multiplies, never a timing: load must not change digits. The
-environment variable PRODUCTS, `mkl` or `onednn`, takes the place of the flags.
+Torch asks MKL, which uses half of the vector width of an AMD processor with AVX-512; oneDNN, also in torch, uses all.
+The processor's flags decide, or the environment variable PRODUCTS, and never a timing: load must not change digits.
 """
 
 import os
@@ -29,10 +28,7 @@ def flags(path=Path("/proc/cpuinfo")):
 
 
 def library_of(known, wanted=""):
-    """The library for a processor with these flags, or the `wanted` one; MKL where this torch cannot ask oneDNN.
-
-    InputError where oneDNN is wanted, and would round the factors: with tiles for bfloat16 (AMX) it does.
-    """
+    """MKL or oneDNN, by the processor's flags or as `wanted`; InputError where oneDNN would round (by AMX)."""
     if wanted and choose("PRODUCTS", wanted, LIBRARIES) == "onednn" and "amx_bf16" in known:
         raise InputError("PRODUCTS is 'onednn', which rounds to bfloat16 on this processor: leave it away.")
     fits = {"AuthenticAMD", "avx512f"} <= known and "amx_bf16" not in known

@@ -1,10 +1,9 @@
 """The residual of stationarity, R(x, λ) = ‖θ* − Σ_i c_i ∇_θ Φ(x_i; θ*)‖², and its gradient in closed form.
 
-Eq. (3) of the first paper and the attacks it builds on differ in the rules for the c (`coefficients`). A layer's share
-is ‖W̄_l − D_lᵀĀ_{l−1}‖², with its inputs Ā (…, n, n_{l−1}) and the back-propagated signals D (…, n, n_l), whose rows
-carry the c. The gradient follows the signals up and the inputs down: nothing is differentiated twice. Candidates are x
-(…, n, d), coefficients λ (…, n); leading dimensions are independent sets of candidates for the same network. Where the
-start θ⁰ of the training is known, the target is θ* − αθ⁰ in place of θ*.
+Attacks differ in the rules for the c (`coefficients`). A layer's share is ‖W̄_l − D_lᵀĀ_{l−1}‖², with its inputs Ā
+(…, n, n_{l−1}) and the back-propagated signals D (…, n, n_l), whose rows carry the c. The gradient follows the signals
+up and the inputs down: nothing is differentiated twice. Candidates are x (…, n, d), coefficients λ (…, n); leading
+dimensions are independent sets. Where the start θ⁰ is known, the target is θ* − αθ⁰ in place of θ*.
 """
 
 import math
@@ -38,8 +37,7 @@ def inner(a, b):
 def gram_share(layer, size, a, d, z):
     """A layer's share as ‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩, `size` is ‖W̄‖²: 2n² products for every input and output.
 
-    Returns the share (…), derivatives in D (…, n, n_l) and in A (…, n, n_{l−1}), the latter without a term c·DW, and
-    c, here −2: W multiplies that term together with other signals.
+    Returns it (…), its derivatives in D and in A, this without c·DW, and c: W multiplies that with other signals.
     """
     gram = (a @ a.mT).add_(layer.bias is not None).mul_(2)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
     signals = (gram @ d).sub_(z, alpha=2)
@@ -65,10 +63,7 @@ def cheaper_share(layer, size, a, d, z):
 
 
 class Stationarity:
-    """R as a function of candidates and coefficients, for one network, rule and sharpness α of the surrogate.
-
-    A `target` of the network's shapes takes the place of θ* before the sum, not in its gradients.
-    """
+    """R of candidates and coefficients, for a network, rule and sharpness α; a `target` stands for the outer θ*."""
 
     def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share, target=None):
         self.network, self.rule, self.sharpness = network, rule, sharpness
@@ -78,10 +73,7 @@ class Stationarity:
         self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in self.target])
 
     def __call__(self, x, coefficients):
-        """Return the Residual at x (…, n, d) and λ (…, n); long batches (S, n, d), in slices that fit.
-
-        A GPU's memory may be used by others, too: where a slice does not fit, slices are half as long from then on.
-        """
+        """The Residual at x (…, n, d), λ (…, n); of (S, n, d) in slices, halved where they do not fit."""
         sets, slices = len(x) if x.dim() == 3 else 1, max(1, self.rows // x.shape[-2])
         if sets > slices:
             parts = map(self, x.split(slices), coefficients.split(slices))

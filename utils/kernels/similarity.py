@@ -66,10 +66,7 @@ def detail_ncc(images, references, shape):
 
 
 def mean_pair_gain(candidates, x):
-    """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d).
-
-    The mean of its pixels is subtracted from every picture. Of more than 40,000 pairs only some are looked at.
-    """
+    """Mean growth of the best cosine of candidates (n, d) from images (m, d) to means of two, of 20,000 at most."""
     candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
     first, second = torch.triu_indices(len(x), len(x), 1)
     first, second = (part[:: max(1, len(part) // 20_000)] for part in (first, second))
@@ -102,10 +99,7 @@ class Match(NamedTuple):
 
 
 def match(images, others, shape=None):
-    """Match images (m, d) with others (n, d) by `ncc` of all pixels, or by `detail_ncc` for a `shape`: Match.
-
-    Others that are None, such as those of an attack that refused, are like nothing.
-    """
+    """Match images (m, d) with others (n, d) by `ncc`, or `detail_ncc` if there is a `shape`; None is like nothing."""
     if others is None:
         return Match(torch.zeros(len(images), dtype=torch.long), *torch.zeros(2, len(images)))
     others = others.to(images)
@@ -117,8 +111,7 @@ def match(images, others, shape=None):
 def is_constant(score, size=1):
     """Whether a score (n,) is the same for all up to rounding, so that its order says nothing.
 
-    A sum of `size` terms of precision ε is off by about √size·ε. Values that differ by at most ten times that, relative
-    to the largest |score|, are one value.
+    Of sums over `size` terms of precision ε, values within 10·√size·ε of the largest |score| are one value.
     """
     bound = 10 * size**0.5 * torch.finfo(score.dtype).eps
     return bool(score.amax() - score.amin() <= bound * score.abs().amax())
@@ -176,10 +169,7 @@ def pairwise_ssim(images, references, shape, window=3):
 
 
 def halved(images, mirror):
-    """Half of the images (m, d), so that they and their mirror images are nearest to all: (m/2, d).
-
-    Greedily: of all pairs the likest are taken, and one image is averaged with the other one's mirror image.
-    """
+    """Half of the images (m/2, d), which with their mirror images are likest to all: greedily, pair by pair."""
     images = normalize(images, dim=1)
     others, kept = images[:, mirror], []
     table = ncc(images, others).fill_diagonal_(0)

@@ -2,7 +2,6 @@
 
 import math
 from collections import namedtuple
-from typing import NamedTuple
 
 import torch
 
@@ -10,18 +9,10 @@ from utils.kernels.step import LOOK
 
 # The answer x of a linear solve, b − Ax, a list of ‖b − Ax‖/‖b‖ (…) after each iteration, and booleans (…).
 Solution = namedtuple("Solution", "x remainder residuals converged")
-
-
-class Minimum(NamedTuple):
-    """The answer of a minimisation and what happened."""
-
-    x: torch.Tensor  # (…, n), the iterate with the smallest value
-    value: torch.Tensor  # (…)
-    gradient_norm: torch.Tensor  # (…), at the last iterate
-    iterations: int
-    converged: torch.Tensor  # (…) booleans
-    stopped: str | list  # converged, stalled (no step decreases a value), iterations (used up) or left; see `words`
-    pairs: list = []  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
+# The iterate x (…, n) with the smallest value (…), the gradient's norm at the last one (…), booleans
+# (…), and how it stopped, in `words`: converged, stalled (no step decreases a value), iterations (used
+# up) or left; the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`.
+Minimum = namedtuple("Minimum", "x value gradient_norm iterations converged stopped pairs", defaults=[()])
 
 
 def words(otherwise, **masks):
@@ -70,8 +61,7 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
 def quasi_newton_product(pairs, v, precondition=lambda v: v):
     """Apply the L-BFGS approximation of an inverse Hessian to v: the two-loop recursion over `pairs`, oldest first.
 
-    A pair (s, y, 1/⟨s, y⟩) has 0 in place of 1/⟨s, y⟩ where the curvature is not safely positive. The recursion begins
-    from `precondition`, times the factor that fits the latest pair.
+    In a pair (s, y, 1/⟨s, y⟩) the last is 0 for no safe curvature. It begins from a scaled `precondition`.
     """
     coefficients = []
     for s, y, rho in reversed(pairs):
@@ -123,8 +113,7 @@ def lbfgs(
 def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=20_000):
     """Minimise by Newton's method in a trust region, each step by conjugate gradients (Steihaug).
 
-    `objective(x)` returns values and gradients, `hessian(x)` a product and a preconditioner. A step solves the linear
-    system to min(1/10, ‖∇f‖) of its right-hand side, so that the last steps converge quadratically.
+    `hessian(x)` returns a product and a preconditioner. Steps are solved to min(1/10, ‖∇f‖): quadratic convergence.
     """
     x, spent = start, 0
     value, gradient = objective(x)
@@ -184,10 +173,7 @@ def momentum(x, gradient, memory, rate):
 
 
 def adam(x, gradient, memory, rate):
-    """A step of Adam (0.9, 0.999) at a rate of `schedule`, which corrects its biases; single precision in one pass.
-
-    So far behind the first step torch's own kernel corrects no bias any more.
-    """
+    """A step of Adam (0.9, 0.999) at a rate of `schedule`, which corrects its biases; float32 in one pass."""
     mean, square = memory
     if x.dtype == torch.float32:
         steps, settings = [x.new_full((), 1e9)], {"weight_decay": 0.0, "amsgrad": False, "maximize": False}

@@ -32,10 +32,7 @@ def run(step, tensors, count, ended=lambda: False, each=lambda n: None, graph=Tr
 
 
 def replayed(step, tensors):
-    """A function that takes n steps as a GPU captured them: a stride at a time, and the rest one by one.
-
-    Both graphs share the memory for what is between, since they never run at once. The tensors are left as they were.
-    """
+    """A function that takes n steps as a GPU captured them, in strides and one by one; tensors stay as they were."""
     before, graphs = [part.clone() for part in tensors], {}
     for size in (STRIDE, 1):
         graphs[size] = capture(step, size, next((graph.pool() for graph in graphs.values()), None))
@@ -68,10 +65,7 @@ def capture(step, n, pool=None):
 
 @contextmanager
 def tuned(x, network):
-    """For steps over images x (…, n, d): one thread, and products by MKL, if they are small; undone after.
-
-    How small they are is not known of a network without layers, ().
-    """
+    """For steps over images x (…, n, d): one thread, and products by MKL, if they are known to be small."""
     threads = torch.get_num_threads()
     operations = 12 * x[..., 0].numel() * sum(layer.weight.shape[-2:].numel() for layer in network)
     small = x.device.type == "cpu" and 0 < operations < SMALL

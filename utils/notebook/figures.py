@@ -60,10 +60,7 @@ def look(k):
 
 
 def extents(ax, groups, lying=False, **style):
-    """Draw the mean of each group of numbers, {place: numbers}, with a bar from its smallest to its largest one.
-
-    Groups stand side by side, or lie one below the other; empty ones are left out. `style` is that of an `errorbar`.
-    """
+    """Draw mean and extent of each group {place: numbers} that is not empty; `style` is that of an errorbar."""
     ends = {place: extent(numbers) for place, numbers in groups.items() if len(numbers)}
     means = [mean for mean, _, _ in ends.values()]
     bars = [[mean - low for mean, low, _ in ends.values()], [high - mean for mean, _, high in ends.values()]]

@@ -92,10 +92,7 @@ def find(name):
 
 
 def check(name, value, baseline, parameters, where=()):
-    """Raise InputError unless a name is registered, and a number and its baseline, or None, are what it allows.
-
-    `parameters` are those of the run {name: value}, of which one may bound the number; `where` differ within the run.
-    """
+    """InputError unless a name, its number and its baseline are as registered, with the run's `parameters`."""
     entry = find(name)
     if {*where} != {*entry.where}:
         raise InputError(f"{name} has the parameters {[*where]}, but data/quantities.yaml says {[*entry.where]}.")

@@ -14,12 +14,11 @@ from IPython.display import Markdown
 
 from utils.errors import InputError, check_writable, write, written
 from utils.kernels import products
-from utils.notebook import registry
+from utils.notebook import registry, verdicts
 from utils.notebook.parameters import assignments, check_parameters
-from utils.trial import Row as Row  # notebooks make and print their numbers with report.Row, rows and number
-from utils.trial import number as number
-from utils.trial import rows as rows
-from utils.trial import typeset as typeset
+
+# Notebooks make and print their numbers with report.Row, report.rows and report.number.
+Row, rows, number, typeset = verdicts.Row, verdicts.rows, verdicts.number, verdicts.typeset
 
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
 if get_ipython():
@@ -66,10 +65,9 @@ def save_file(name, path, contents):
 
 
 def save(run, rows, sha256):
-    """Write parameters, provenance and rows as one JSON object to RESULTS, whole or not at all; nothing if empty.
+    """Write parameters, provenance and rows as one JSON object to RESULTS, or nothing if that is empty.
 
-    Raises InputError, with or without RESULTS, unless every row is as `registry` has it. Whatever stops the file
-    after hours of work, the numbers are printed then.
+    Raises InputError unless every row is as `registry` has it; what stops the file, the numbers are printed then.
     """
     provenance = {
         "versions": {"python": platform.python_version()} | {n: version(n) for n in ("torch", "numpy", "scipy")},
@@ -102,11 +100,6 @@ def mean_sd(values, floor=1e-12):
     mean, spread = statistics.mean(values), statistics.stdev(values)
     spread = float(f"{spread:.1g}") if spread > 1e-9 * abs(mean) else 0  # 10, not 1e+01
     return typeset(f"{mean:.2g} ± {spread:g}")
-
-
-def extremes(values):
-    """Print the smallest and the largest of some numbers."""
-    return f"{min(values):.3g} to {max(values):.3g}"
 
 
 def joined(values):

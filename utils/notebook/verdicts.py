@@ -1,10 +1,43 @@
-"""Numbers of recorded seeds, with their extent."""
+"""Numbers for RESULTS and for a page, one by one, and those of several seeds with their extent."""
 
 import math
-
-from utils.notebook import report
+import re
+from typing import NamedTuple
 
 SEEDS = 5  # recorded runs that an answer needs
+
+
+class Row(NamedTuple):
+    """One number of a notebook, for RESULTS."""
+
+    name: str  # registered in data/quantities.yaml
+    seed: int
+    value: float
+    paper: float | None = None  # the paper's value
+    baseline: float | None = None  # the same number without an attack, or for held-out images
+    where: dict | None = None  # parameters that differ within the run, {name: value}
+
+
+def rows(prefix, seed, quantities, **where):
+    """Rows of {quantity: (value, baseline, paper's value)}, the last two or None; `where` differs within the run."""
+    listed = []
+    for name, several in quantities.items():
+        value, baseline, paper = (None if x is None else float(x) for x in (*several, None, None)[:3])
+        if value is not None:
+            listed.append(Row(f"{prefix}/{name}", seed, value, paper, baseline, where or None))
+    return listed
+
+
+def typeset(text):
+    """Write 2e-06 as 2·10⁻⁶, and keep the parts of a number on one line."""
+    superscript = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    text = re.sub(r"e([+-]\d+)", lambda power: "·10" + str(int(power[1])).translate(superscript), text)
+    return text.replace("< 1·", "< ").replace(" ", "\u00a0")
+
+
+def number(value, floor=1e-12):
+    """Print a number with two digits; what lies below `floor` is rounding, and printed so."""
+    return typeset(f"< {floor:.0e}" if abs(value) < floor else f"{value:.2g}")
 
 
 def extent(values):
@@ -13,10 +46,7 @@ def extent(values):
 
 
 def words(values, places=None):
-    """The mean with the extent, 0.82 [0.80, 0.84], as precise as that is wide, or to so many places behind the point.
-
-    A mean has two digits or more, and no number that is not zero is printed so. A single value is alone; none is –.
-    """
+    """The mean with the extent, as precise as that is wide, or to so many `places`: 0.82 [0.80, 0.84]; none is –."""
     if len(values) == 0:
         return "–"
     mean, low, high = ends = extent(values)
@@ -29,5 +59,5 @@ def words(values, places=None):
     leading = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < math.inf else 0
     places = min(4, max(digits, 1 - leading, 0))
     plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1 and not any(x and abs(x) < 0.5 * 0.1**places for x in ends)
-    mean, low, high = (f"{x:z.{places}f}" if plain else report.number(x) if x else "0" for x in ends)
+    mean, low, high = (f"{x:z.{places}f}" if plain else number(x) if x else "0" for x in ends)
     return mean if len(values) == 1 or low == high else f"{mean} [{low}, {high}]"

@@ -1,13 +1,14 @@
-"""Small deep networks for pictures, and their ordinary training: no first layer of theirs sees a picture whole.
+"""Small deep networks, of pictures and of text, and their ordinary training: no first layer sees a picture whole.
 
-Images are (n, C, H, W), as torch takes them: in [0, 1] less the mean of every colour, over DEVIATION.
+Images are (n, C, H, W), as torch takes them: in [0, 1] less the mean of every colour, over DEVIATION. The language
+model is the GPT of Radford et al. (2019), with adapters if asked for, of tokens (n, T) and those that follow.
 """
 
 from functools import partial
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 
 from utils.errors import InputError, choose
 
@@ -21,6 +22,7 @@ OPTIMISERS = {
     "adam": torch.optim.Adam,
     "adamw": partial(torch.optim.AdamW, weight_decay=1e-2),
 }
+PROJECTIONS = "q", "k", "v", "out"  # of an attention
 RATES = {"plain": 0.05, "sgd": 0.02, "sgd_decay": 0.02, "adam": 1e-3, "adamw": 1e-3}  # of each, where none is asked for
 
 
@@ -42,10 +44,7 @@ class Block(nn.Module):
 
 
 def residual(classes, side=32, width=16, activation="gelu", norm="none", pooled=False):
-    """ResNet-8 for images of `side` pixels: three blocks, with a normalisation of NORMS.
-
-    Its head sees all places behind the last block, 8 × 8 for a side of 32, or, if `pooled`, their mean.
-    """
+    """ResNet-8 for `side` pixels, a norm of NORMS; its head sees all 8 × 8 places (of 32 pixels), or their mean."""
     first = nn.Conv2d(3, width, 3, padding=1), NORMS[norm](width), ACTIVATIONS[activation]()
     sizes = (width, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)
     blocks = [Block(*size, activation, norm) for size in sizes]
@@ -62,10 +61,7 @@ def lenet(classes, side=32, width=32, activation="relu"):
 
 
 def pictures(part, shape, mean=None):
-    """Images (n, C, H, W) of a Part as these networks see them, its labels (n,), and the mean (1, C, 1, 1) taken away.
-
-    The Part's own images have a shape (H, W, C); their mean is taken unless another one is given.
-    """
+    """Images (n, C, H, W) of a Part as these networks see them, labels (n,), and the mean (1, C, 1, 1) that is less."""
     x = part.images.view(-1, *shape).permute(0, 3, 1, 2)
     mean = x.mean((0, 2, 3), keepdim=True) if mean is None else mean
     return ((x - mean) / DEVIATION).float(), part.labels.long(), mean
@@ -78,6 +74,81 @@ def behind_a_body(classes, neurons=500):
     return nn.Sequential(nn.Sequential(*body), nn.Linear(512, neurons), relu(), nn.Linear(neurons, classes))
 
 
+class Adapted(nn.Module):
+    """A layer with LoRA's adapter of a rank, x ↦ Wx + b + BAx, of which only A and B are to train: Hu et al. (2022)."""
+
+    def __init__(self, layer, rank):
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        outputs, inputs = layer.weight.shape
+        self.A = nn.Parameter(torch.randn(rank, inputs) / inputs**0.5)
+        self.B = nn.Parameter(torch.zeros(outputs, rank))
+
+    def forward(self, x):
+        """Inputs (…, inputs) to outputs (…, outputs)."""
+        return linear(x, self.weight, self.bias) + x @ self.A.mT @ self.B.mT
+
+
+class Attention(nn.Module):
+    """Attention and a layer of four times the width, each behind a norm and added to what went in."""
+
+    def __init__(self, width, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.norm, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in PROJECTIONS)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def attend(self, x, mask):
+        """The sum behind attention where the mask (T, T) is true, and {layer: what it and the next are shown}."""
+        shown = self.norm(x)
+        q, k, v = (layer(shown).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        x = x + self.out(mixed)
+        return x, {"q": shown, "out": mixed, "mlp.0": self.second(x)}
+
+    def forward(self, x, mask):
+        """Vectors (n, T, width) of tokens to such vectors."""
+        x, shown = self.attend(x, mask)
+        return x + self.mlp(shown["mlp.0"])
+
+
+class GPT(nn.Module):
+    """Two blocks over the vectors of tokens and places; the head is tied to these vectors, or has its own."""
+
+    def __init__(self, vocabulary, width=256, places=33, tied=False):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(places, width)
+        for table in (self.tokens, self.places):
+            nn.init.normal_(table.weight, std=0.02)
+        self.blocks = nn.ModuleList([Attention(width), Attention(width)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, tokens):
+        """Scores (n, vocabulary, T) of what follows each of the tokens (n, T)."""
+        count = tokens.shape[1]
+        mask = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril()
+        x = self.tokens(tokens) + self.places.weight[:count]
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(self.norm(x)).mT
+
+
+def adapt(model, rank):
+    """Give every layer of a model's attention an adapter."""
+    for block in model.blocks:
+        for name in PROJECTIONS:
+            setattr(block, name, Adapted(getattr(block, name), rank))
+    return model
+
+
+def frozen(model):
+    """What does not train in an adapted model: all but the A and B of its adapters."""
+    return [nn.ParameterList(p for name, p in model.named_parameters() if name.rpartition(".")[2] not in ("A", "B"))]
+
+
 def drawn(make, seed):
     """A module as `make` builds it, from torch's default start; in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
@@ -86,10 +157,7 @@ def drawn(make, seed):
 
 
 def train(module, x, y, trainer, rate, steps, batch=0, seed=0, frozen=()):
-    """Train a module in place by one of OPTIMISERS, all but its `frozen` parts: the loss at the end, and the optimiser.
-
-    Images x (n, C, H, W) come in shuffled batches, or all in each step if `batch` is 0.
-    """
+    """Train a module in place, but for `frozen` parts, in shuffled batches, 0 for all: its loss, the optimiser."""
     held = {p for part in frozen for p in part.parameters()}
     moved = [p for p in module.parameters() if p not in held]
     optimiser = OPTIMISERS[choose("TRAINER", trainer, OPTIMISERS)](moved, lr=rate)

@@ -12,7 +12,7 @@ import torch
 from utils import networks
 from utils.attacks.contract import Released
 from utils.errors import InputError, choose
-from utils.kernels import affine, coordinates, layers, one_hidden, solvers
+from utils.kernels import affine, layers, one_hidden, solvers
 from utils.kernels.kinks import Stationary, polish, relative_gradients
 from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
@@ -37,8 +37,8 @@ class Pace(NamedTuple):
 def train(secret, recipe, seed=0, start=None) -> Victim:
     """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `start`, or drawn from `seed`.
 
-    A smooth network with at most one hidden layer is trained until ‖∇E‖ vanishes, by Newton's method; any other one by
-    gradient descent, for as many epochs as the recipe says. InputError if recipe and labels do not fit together.
+    With a smooth hidden layer or none by Newton's method until ‖∇E‖ vanishes, else by descent for the recipe's epochs.
+    InputError if recipe and labels do not fit together.
     """
     x, y = secret
     smooth = not recipe.hidden or math.isfinite(recipe.sharpness)
@@ -55,10 +55,7 @@ def train(secret, recipe, seed=0, start=None) -> Victim:
 
 
 def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
-    """The layers of a softplus network with one hidden layer, trained without weight decay by L-BFGS from θ⁰.
-
-    There is no minimum: training stops where ‖∇E‖ is at most `gradient_tolerance`, or after 3000 steps.
-    """
+    """A softplus network trained without decay by L-BFGS until ‖∇E‖ ≤ `gradient_tolerance`, 3000 steps at most."""
     x, y = secret
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis = networks.span_of(x)  # in which training happens
@@ -115,12 +112,11 @@ def check(recipe, secret, smooth):
 def descended(network, x, y, recipe):
     """Train by gradient descent in the recipe's type, in the coordinates L; all else is in the type of x.
 
-    Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that all of that part is one number: its norm. With a
-    polish, the descent is made twice, and Newton's step in between leaves nothing outside.
+    Outside of the row space of X̄ all of W̄₁ is one number, its norm. A polish between two descents leaves nothing there.
     """
     loss, decay = LOSSES[recipe.loss], recipe.weight_decay
     basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
-    first, rest = coordinates.split(joint(network[0]), basis)
+    first, rest = layers.split(joint(network[0]), basis)
     inner, norm = (Layer(first, None), *network[1:]), rest.norm().clamp_min(1e-300)
     seen, known = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
 
@@ -136,15 +132,12 @@ def descended(network, x, y, recipe):
             theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
-    first = coordinates.joined(inner[0].weight, basis, rest, theta[-1] / norm)
+    first = layers.joined(inner[0].weight, basis, rest, theta[-1] / norm)
     return change((parted(first), *inner[1:]), torch.clone)
 
 
 def descend(objective, theta, recipe):
-    """Gradient descent with momentum; the rate grows while the energy falls, else the step is undone and the rate cut.
-
-    So it follows the curvature as the weights shrink, and training goes on where loss and gradient are tiny.
-    """
+    """Descent with momentum; the rate grows while the energy falls, else the step is undone and the rate cut."""
     state = begin(objective, theta, recipe.learning_rate)  # a step changes it in place
     run(partial(descended_step, objective, recipe.momentum, recipe.growth, *state), state, recipe.epochs)
     return state[0]
@@ -171,17 +164,14 @@ def descended_step(objective, momentum, growth, theta, value, slope, velocity, k
 
 
 def train_to(secret, recipe, start, target, most=60_000):
-    """Descend from the network `start` until (1/m) Σ log(1 + exp(−y_iΦ(x_i))) is below `target`: Victim, and its Pace.
-
-    Without decay, momentum or a mean, on a Part. InputError if `most` steps are not enough.
-    """
+    """Descend without decay until the logistic loss is below `target`, in `most` steps: Victim, and its Pace."""
     (x, y), loss = secret, LOSSES["logistic"]
     basis = networks.span_of(x)  # (d, m)
-    first, rest = coordinates.split(start[0].weight, basis)
+    first, rest = layers.split(start[0].weight, basis)
     inner, seen = (Layer(first, start[0].bias), *start[1:]), x @ basis
     theta, pace = lowered(lambda v: mean_loss(unflatten(v, inner), seen, y, loss)[:2], flatten(inner), target, most)
     (first, bias), *upper = unflatten(theta, inner)
-    network = Layer(coordinates.joined(first, basis, rest), bias), *upper
+    network = Layer(layers.joined(first, basis, rest), bias), *upper
     return Victim(Released(network, y, recipe), torch.zeros_like(x[0]), pace.losses[-1], len(y)), pace
 
 
@@ -206,10 +196,9 @@ def lowered(objective, theta, target, most):
 def published(network, secret, recipe):
     """The Victim whose network others trained, such as the layers that `audit.weights.read` finds in a file.
 
-    `recipe` says how it was trained, such as networks.perceptron("margin"), but for widths and biases; `secret` is the
-    Part it was trained on. For the perceptrons of github.com/nivha/dataset_reconstruction (Haim et al. 2022) and
-    github.com/gonbuzaglo/decoreco (Buzaglo et al. 2023) that is CIFAR-10 in file order: of vehicles and animals the
-    first 250 each (DATASET=cifar10, SEED=0, IMAGES=500; for `images.halves` 1000), of ten classes the first 50.
+    `recipe` says how, such as networks.perceptron("margin"), but for widths and biases; `secret` is the Part. For
+    github.com/nivha/dataset_reconstruction (Haim et al. 2022), github.com/gonbuzaglo/decoreco (Buzaglo et al. 2023)
+    that is CIFAR-10 in file order: of vehicles and animals the first 250 each (IMAGES=500), of ten classes 50.
     """
     network = change(network, lambda p: p.to(secret.images))
     widths, biases = [len(layer.weight) for layer in network], [layer.bias is not None for layer in network]

@@ -1,8 +1,7 @@
 """Ordinary training, as a practitioner writes it: torch's own layers, start and optimisers, in shuffled mini-batches.
 
 Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean per colour, the start is torch's default
-or a network that was trained on other images, and training ends after a number of epochs. `stationary` trains to a
-stationary point instead, and `variants` in many settings from small starts.
+or a network that was trained on other images, and training ends after a number of epochs.
 """
 
 from functools import partial
@@ -14,7 +13,7 @@ from utils import networks
 from utils.attacks.contract import Checkpoint, Released
 from utils.errors import InputError, choose
 from utils.images import Part
-from utils.kernels import coordinates, naive
+from utils.kernels import layers, naive
 from utils.training import Victim
 
 BATCHES = 5  # in an epoch, whatever the number of images
@@ -108,9 +107,8 @@ def checkpoint(net, optimiser):
 
 
 def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, keep=(), **settings):
-    """Train on a Part from torch's start, or first on the Part `others` if there is one: Victim.
+    """Train on a Part from torch's start, or behind an SGD on public `others`, a third of the epochs long: Victim.
 
-    `others` are public images: they give the network that is fine-tuned, by plain SGD for a third of the epochs.
     Checkpoints are released of the epochs in `keep`. `settings` are those of `fit`.
     """
     device, mean = secret.images.device, colour_mean(secret if others is None else others, shape)
@@ -137,10 +135,7 @@ def later(start, part, mean, shape, seed):
 
 
 def train_patches(secret, shape, side, neurons, epochs=60, seed=0):
-    """Train a network whose first layer sees squares of `side` pixels by SGD, from torch's start: Victim of that layer.
-
-    Behind this convolution, whose stride is its width, stand a hidden layer of 500 neurons and the output.
-    """
+    """Train by SGD on squares of `side` pixels, a hidden layer of 500 neurons behind: Victim of the first layer."""
     mean = colour_mean(secret, shape)
     squares, mean_square = (cut(x, shape, side) for x in (secret.images, mean[None]))
     _, places, inputs = squares.shape
@@ -155,8 +150,7 @@ def train_patches(secret, shape, side, neurons, epochs=60, seed=0):
 def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
     """Train the last layer of a network with one hidden layer of torch's start, which stays as it was drawn: Victim.
 
-    Gradient descent on the logistic loss, whose step leaves a share 1 − `shrink` of the weights. It adds combinations
-    of features Φ (m, h), so W₂ = κW₂⁰ + aΦ at any time, and only a (m,) and κ are moved.
+    Descent adds combinations of features Φ (m, h), and leaves 1 − `shrink`: W₂ = κW₂⁰ + aΦ, and a (m,), κ are moved.
     """
     mean, y = secret.images.mean().expand(secret.images.shape[1]), secret.labels
     first, (last, _) = layers_of(perceptron(secret.images.shape[1], (neurons,), seed).to(y.device))
@@ -166,7 +160,7 @@ def train_last(secret, neurons, shrink=0.0, steps=2000, seed=0):
     for _ in range(steps):
         a = (1 - shrink) * a - rate * (torch.sigmoid(kept * z + gram @ a) - y) / len(y)
         kept *= 1 - shrink
-    network = first, networks.Layer(coordinates.joined(a, rows.mT, last, kept), None)
+    network = first, networks.Layer(layers.joined(a, rows.mT, last, kept), None)
     loss = binary_cross_entropy_with_logits(kept * z + gram @ a, y).item()
     return Victim(Released(network, y, recipe(neurons)), mean, loss, len(y), (first, networks.Layer(last, None)))
 

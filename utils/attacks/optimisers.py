@@ -1,8 +1,13 @@
-"""Training walked backwards from an optimiser's state: path matching where the start is not known.
+"""Path matching behind other optimisers: Adam between two known ends, or any with momentum, from its state alone.
+
+Adam moves every weight by η m̂/(√v̂ + ε), where m and v are running means of its gradient and of the square: a sign, as
+long as the gradient keeps it. These moves, not the gradients, add up to what it changed. Given gradients at guessed
+weights, they are a function whose slope is known. Where a gradient is next to zero this function is next to a step, and
+is smoothed: v̂ + s² stands for v̂, with s a part of what the gradients of public images are, which shrinks meanwhile.
 
 A first moment is a sum of the last gradients, each at the weights of its time: M = Σ_a β^a ∇E(θ_{T−1−a}; X). A file
-that holds M also holds the step that the optimiser took by it, its rate and, for Adam, its second moment V. So one step
-back is known from the file alone, and the next ones follow with the gradients of the images that one has:
+that holds M also holds the step that the optimiser took by it, its rate and, for Adam, its second moment V. So training
+is walked backwards, without a start, by the gradients of the images that one has:
 
     θ_{t−1} = θ_t + η M̂_t / (√V̂_t + ε),    M_{t−1} = (M_t − c ∇E(θ_{t−1}; x)) / β,    V_{t−1} likewise,
 
@@ -15,11 +20,56 @@ from dataclasses import dataclass
 
 import torch
 
-from utils.attacks.path import Path, check, gradient, gradients, grouped, same
+from utils.attacks.path import Known, Path, between, check, gradient, gradients, grouped, same
 from utils.errors import InputError
 
+BETA, SECOND = 0.9, 0.999  # of Adam
+SOFT = (0.3, 0.03)  # s, times the `size` of public gradients, at the start and the end
+STEPS = (7, 10, 14, 20, 28, 40)  # as many as Adam may have made, where its rate is not known
 BACK = 20  # steps walked back at most
 FARTHEST = 1.0  # of a step, in rates: one that is larger is cut, or the walk explodes
+
+
+def size(gradients, images):
+    """Root mean square (P,) of the mean gradient of so many images, from single gradients (n, P) of public ones."""
+    return (gradients.square().mean(0) / images + gradients.mean(0).square()).sqrt()
+
+
+class Adam:
+    """Adam's moves (P,) for one gradient (P,) after the other, over its rate; s (P,) smooths them."""
+
+    def __init__(self, rate=1.0, soft=0.0):
+        self.rate, self.soft, self.step, self.first, self.second = rate, soft, 0, 0.0, 0.0
+
+    def __call__(self, g):
+        self.step += 1
+        self.first = BETA * self.first + (1 - BETA) * g
+        self.second = SECOND * self.second + (1 - SECOND) * g.square()
+        mean, square = self.first / (1 - BETA**self.step), self.second / (1 - SECOND**self.step)
+        return self.rate * mean / (square + self.soft**2 + 1e-16).sqrt()
+
+
+@dataclass(frozen=True)
+class KnownAdam(Known):
+    """The weights before and after a training by Adam."""
+
+    scale: torch.Tensor | float = 0.0  # the `size` (P,) of public gradients
+    far = 0.9
+
+    def move(self, rate):
+        """What makes a gradient (P,) a move."""
+        return Adam(rate)
+
+    def total(self, path, g, done):
+        """What the moves of gradients g (K, P) at a Path's anchors add up to, but for a factor: (P,)."""
+        move = Adam(soft=between(SOFT, done) * self.scale)
+        if path.rest is None:
+            return move(g.mean(0))
+        return sum(move(one) for one in g[path.part] + path.rest)
+
+    def rates(self, module, x, y):
+        """Rates to begin with: a weight whose gradient keeps its sign goes as far as all steps together."""
+        return [(self.change.abs().max() / steps).item() for steps in STEPS]
 
 
 @dataclass(frozen=True)
@@ -30,10 +80,8 @@ class KnownState:
     first: torch.Tensor  # M (P,)
     rate: float  # η
     metric: Callable = same
-    beta: float = 0.9
+    beta: float = BETA
     second: torch.Tensor | None = None  # V (P,)
-    beta_second: float = 0.999
-    tiny: float = 1e-8  # ε
     steps: int = BACK  # T, as Adam's state counts them
 
     def check(self, module, labels):
@@ -58,14 +106,11 @@ class KnownState:
         """The `step` that an optimiser makes by these moments, over its rate: (P,)."""
         if second is None:
             return first
-        whole = (second / (1 - self.beta_second**step)).sqrt() + self.tiny
+        whole = (second / (1 - SECOND**step)).sqrt() + 1e-8
         return (first / (1 - self.beta**step) / whole).clamp(-FARTHEST, FARTHEST)
 
     def back(self, module, x, y):
-        """The weights (n, P) at which the last gradients were taken, if images x (m, …) were those, the last first.
-
-        And how much they count in the moment (n,): 0 before training began.
-        """
+        """The last gradients' weights (n, P), the last first, for images x (m, …); their shares in the moment (n,)."""
         theta, first, second, places, counts = self.end, self.first, self.second, [], []
         fresh = 1.0 if second is None else 1 - self.beta
         for step in range(self.steps, max(0, self.steps - BACK), -1):
@@ -76,7 +121,7 @@ class KnownState:
             counts.append(part * self.beta ** len(counts))
             first = (first - fresh * part * g) / self.beta
             if second is not None:
-                second = (second - (1 - self.beta_second) * (part * g).square()).clamp_min(0) / self.beta_second
+                second = (second - (1 - SECOND) * (part * g).square()).clamp_min(0) / SECOND
         return torch.stack(places), torch.stack(counts)
 
     def total(self, path, g, done):
