@@ -11,6 +11,7 @@ from PIL import Image
 
 from utils import images, networks
 from utils.attacks import starts
+from utils.errors import InputError
 from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +78,14 @@ def drawn(*shape, seed=0, dtype=torch.float64):
 def slope(function, x, way, step=1e-5):
     """The derivative of a function at x along a way, by differences."""
     return (function(x + step * way) - function(x - step * way)) / (2 * step)
+
+
+def refused(function, *given, **named):
+    """The one sentence in which a call is refused; a call that is not fails the test."""
+    with pytest.raises(InputError) as caught:
+        function(*given, **named)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 class Bomb:

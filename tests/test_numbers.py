@@ -19,26 +19,11 @@ def ends(found):
     return f"{min(found):g}" if min(found) == max(found) else f"{min(found):g} to {max(found):g}"
 
 
-def percents(found):
-    """“41 to 46 %”."""
-    return f"{min(found):.0%}"[:-1] + f" to {max(found):.0%}".replace("%", " %")
-
-
-def thousandths(found):
-    """“11 to 31” of a thousand."""
-    return ends([round(1000 * share) for share in found])
-
-
-def areas(found):
-    """“0.41 to 0.46”."""
-    return f"{min(found):.2f} to {max(found):.2f}"
-
-
 HOW = {
     "ends": ends,
-    "percents": percents,
-    "thousandths": thousandths,
-    "areas": areas,
+    "percents": lambda found: f"{100 * min(found):.0f} to {100 * max(found):.0f} %",
+    "thousandths": lambda found: ends([round(1000 * share) for share in found]),
+    "areas": lambda found: f"{min(found):.2f} to {max(found):.2f}",
     "words": verdicts.words,
     "mean": mean,
     "count": len,
