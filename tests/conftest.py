@@ -125,6 +125,12 @@ def views():
 
 
 @pytest.fixture(scope="session")
+def data():
+    """Twenty secret views of photographs, a hundred known and twenty held-out ones."""
+    return images.split(images.load("photos"), 20, 100, 1, held_out=20)
+
+
+@pytest.fixture(scope="session")
 def toy_npz(tmp_path_factory):
     """The path of an .npz file with eighty images of 8×8×3 pixels in two classes."""
     path, generator = tmp_path_factory.mktemp("data") / "toy.npz", np.random.default_rng(0)
