@@ -25,14 +25,6 @@ def sets(toy):
     return toy.secret.images, toy.held_out.images, starts.random(10, 192, 1)
 
 
-def test_mixtures_are_equation_10(sets):
-    x = mixtures.mixture(*sets, *MIXED)
-    assert x.shape == (9, 10, 192)
-    for start, one, two in zip(x, *MIXED):
-        expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
-        assert torch.allclose(start, expected, atol=1e-15)
-
-
 @pytest.fixture(scope="module")
 def target(toy, sets):
     """A small network for DecoReco."""
@@ -47,9 +39,11 @@ def explored(target, toy, sets):
     return lambda at_once: mixtures.explore(attack, sets, MIXED, toy.shape, at_once)
 
 
-def test_a_grid_knows_the_distances_of_its_starts(explored, toy, sets):
+def test_a_grid_begins_at_the_mixtures_of_equation_10_and_knows_their_distances(explored, toy, sets):
     found = explored(9)
-    assert torch.allclose(found.start, mixtures.mixture(*sets, *MIXED), atol=1e-9)
+    one, two = (share[:, None, None] for share in MIXED)
+    expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
+    assert torch.allclose(found.start, expected, atol=1e-9)
     for place, k in ((8, 0), (2, 1), (0, 2)):
         assert found.start_distance[place, k] <= 1e-9
     pictures = found.end[4]

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from conftest import refused
 from experiments import language
 from utils import texts
 from utils.attacks import text
-from utils.errors import InputError
 from utils.training import gpt
 
 WORDS, WIDTH, M = 200, 64, 1  # one text of 32 tokens leaves half of 64 directions
@@ -88,10 +88,8 @@ def test_texts_share_no_place_and_are_those_of_the_book(tmp_path):
     (file := tmp_path / "mine.txt").write_text("so it goes, said she. " * 60)
     mine = texts.split(str(file), 1, 1, 0)
     assert {mine.words[k] for k in mine.secret.flatten()} == {"so", "it", "goes", ",", "said", "she", "."}
-    with pytest.raises(InputError, match="more than the"):
-        texts.split(str(file), 6, 20, 0)
-    with pytest.raises(InputError, match="cannot be read as a text"):
-        texts.split(str(tmp_path / "none.txt"), 1, 1, 0)
+    assert "more than the" in refused(texts.split, str(file), 6, 20, 0)
+    assert "cannot be read as a text" in refused(texts.split, str(tmp_path / "none.txt"), 1, 1, 0)
 
 
 SMALL = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
@@ -109,15 +107,13 @@ SMALL = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     ],
 )
 def test_what_tells_no_words_is_said(before, after, sentence):
-    with pytest.raises(InputError, match=sentence):
-        text.bag(before, after)
+    assert sentence in refused(text.bag, before, after)
 
 
 def test_other_refusals_are_said(base):
-    with pytest.raises(InputError, match="moment are not zero"):
-        text.bag_of_moment(SMALL)
-    with pytest.raises(InputError, match="too many to try"):
-        text.texts(text.Evidence(base, {}), torch.arange(1, text.MANY + 2), 1, 4)
+    assert "moment are not zero" in refused(text.bag_of_moment, SMALL)
+    many = torch.arange(1, text.MANY + 2)
+    assert "too many to try" in refused(text.texts, text.Evidence(base, {}), many, 1, 4)
     assert isinstance(gpt.adapt(gpt.GPT(9, 8, 4), 2).blocks[0].q, gpt.Adapted)
 
 
