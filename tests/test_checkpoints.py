@@ -34,12 +34,10 @@ def test_a_moment_is_a_mixture_of_images_and_decay_is_taken_out_of_it(victims, d
     seen = victim.seen(data.secret.images)
     assert max(outside(rows.layer, seen)) < 1e-3 < min(outside(rows.layer, victim.seen(data.held_out.images)))
     assert rows.removed[0] == pytest.approx(factor, rel=0.2, abs=1e-7)
-
-
-def test_adam_hides_in_the_weights_what_its_moment_shows(victims, data):
-    victim, (half, end) = victims["adamw"], victims["adamw"].released.checkpoints
-    rows = checkpoints.of_difference(victim.released, end.network, half.network)
-    assert min(outside(rows.layer, victim.seen(data.secret.images))) > 0.05
+    if trainer == "adamw":  # it hides in the weights what its moment shows
+        half, end = victim.released.checkpoints
+        rows = checkpoints.of_difference(victim.released, end.network, half.network)
+        assert min(outside(rows.layer, seen)) > 0.05
 
 
 @pytest.mark.parametrize("trainer", ["sgd_decay", "adamw"])

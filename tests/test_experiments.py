@@ -71,15 +71,12 @@ def test_neurons_that_differ_are_counted_for_softplus_networks_alone(toy):
     assert not {"neurons", "gradient_error"} & rank.measured(stationary.train(toy.secret, recipe), toy, noise).keys()
 
 
-def test_a_reading_differs_from_its_base_in_what_it_names():
+def test_a_reading_differs_from_its_base_in_what_it_names_and_gives_its_rows_for_every_start(toy_npz):
     sizes = {"images": 20, "width": 12, "steps": 3}
     assert readings.reading_of("lazy", **sizes) == readings.Reading(20, 12, steps=3)
     told = readings.reading_of("trained, from θ*", **sizes)
     assert told == readings.reading_of("trained", **sizes)._replace(knowledge="weights", steps=40)
     assert refused(readings.reading_of, "lazier").startswith("READING")
-
-
-def test_a_reading_gives_its_rows_for_every_start(toy_npz):
     reading = readings.reading_of("lazy, from θ*", images=10, width=4, steps=2)
     rows = [*readings.rows_of(reading, images.load(str(toy_npz)), 1)]
     assert len({row.name for row in rows}) == len(rows) == 3 * 8

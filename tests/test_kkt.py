@@ -166,7 +166,7 @@ def test_a_straight_split_moves_what_is_needed_along_its_margin(seed):
 
 @seldom
 @given(DRAWS)
-def test_both_halves_of_a_split_keep_cells_and_margins(seed):
+def test_both_halves_of_a_split_keep_cells_and_margins_and_none_nearby_is_nearer_to_the_photograph(seed):
     kkt, photographs = rough(seed % 50), drawn(12, 9, seed=seed)
     u = certificates.halves(kkt.network, kkt.points, photographs)
     made = kkt_sets.paired(kkt, u)
@@ -174,14 +174,7 @@ def test_both_halves_of_a_split_keep_cells_and_margins(seed):
     assert torch.allclose(kkt_sets.margins(made), kkt_sets.margins(kkt).repeat(2), atol=1e-9)
     single = kkt_sets.alone(kkt)
     assert torch.allclose(kkt_sets.centres(made)[: len(u)][single], kkt.points[single], atol=1e-10)
-
-
-@seldom
-@given(DRAWS)
-def test_no_nearby_half_is_nearer_to_the_photograph(seed):
-    kkt, photographs = rough(seed % 50), drawn(12, 9, seed=seed)
-    network, x = kkt.network, kkt.points
-    u, weight = certificates.halves(network, x, photographs) / 0.99, network[0].weight
+    network, x, u, weight = kkt.network, kkt.points, u / 0.99, kkt.network[0].weight
     bends, rooms = kkt_sets.to_hyperplanes(network, x) < certificates.NEAR, kkt_sets.preactivations(network, x).abs()
     for i, slope in enumerate(kkt_sets.input_gradients(network, x)):
         others = u[i] + drawn(20, 9, seed=seed) / torch.logspace(0, 4, 20)[:, None]
@@ -189,14 +182,6 @@ def test_no_nearby_half_is_nearer_to_the_photograph(seed):
         reach = ((others @ weight.mT).abs() / rooms[i])[:, ~bends[i]].amax(1, keepdim=True)
         others = others / reach.clamp_min(1)  # so that it leaves no cell
         assert (x[i] + others - photographs[i]).norm(dim=1).min() >= (x[i] + u[i] - photographs[i]).norm() - 1e-8
-
-
-def test_alone_is_what_no_other_point_shares():
-    kkt = exact(0)
-    cell = next(cell for cell in members(kkt) if len(cell) > 1)
-    for others in (0, 1):
-        needed = torch.isin(torch.arange(len(kkt.points)), torch.tensor(cell[: 1 + others]))
-        assert torch.equal(kkt_sets.alone(kkt._replace(multipliers=needed.double())), needed & (others == 0))
 
 
 def test_the_best_slopes_at_kinks_only_help():

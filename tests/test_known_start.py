@@ -101,7 +101,7 @@ def test_the_halves_by_kind_share_none_and_have_the_same_labels(toy_npz):
     assert "has too few kinds of images: four are needed" in refused(by_kind, str(toy_npz))
 
 
-def test_wrong_starts_are_refused_in_one_sentence(trained):
+def test_wrong_starts_and_trainings_that_cannot_be_are_refused_in_one_sentence(trained, data):
     released, start = trained["sgd"].released, trained["sgd"].start
     wide = (Layer(drawn(NEURONS, 5), drawn(NEURONS)), *start[1:])
     for wrong, sentence in (
@@ -111,9 +111,6 @@ def test_wrong_starts_are_refused_in_one_sentence(trained):
         (change(start, lambda p: p * torch.nan), "values that are NaN or infinite"),
     ):
         assert sentence in refused(known_start.trained_part, released, wrong)
-
-
-def test_trainings_that_cannot_be_and_one_that_diverges_are_told(data):
     said = refused(torch_trainer.cut, data.secret.images, data.shape, 5)
     assert "not cut into squares of 5: take a divisor" in said
     far = data.secret._replace(images=data.secret.images * 1e30)

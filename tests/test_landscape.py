@@ -185,12 +185,5 @@ def test_a_local_minimum_is_at_rest_and_curves_nowhere_down(curvature, pull, res
         return 0.5 + moved @ matrix @ moved / 2 + pull * moved.sum(), matrix @ moved + pull
 
     assert stalls.at_minimum(loss, there) == rests
-
-
-def test_a_descent_arrives_or_stops_at_a_minimum():
-    def bowl(height):
-        return lambda x: (height + x.square().sum(), 2 * x)
-
-    start = drawn(3)
-    assert stalls.descended(bowl(0), start)[0] == "arrived"
-    assert stalls.descended(bowl(0.1), start)[0] == "minimum"
+    for height, word in ((0, "arrived"), (0.1, "minimum")):
+        assert stalls.descended(lambda x, h=height: (h + x.square().sum(), 2 * x), drawn(3))[0] == word

@@ -94,6 +94,8 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
     assert torch.allclose(detail_ncc(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))
     assert detail_ncc(0.3 + 0 * x[:1], x, SHAPE).abs().max() < 1e-6  # what is flat is like no image
     assert detail_ncc(0.5 + 0.3 * shading[None], x, SHAPE).abs().max() < 0.35
+    few = drawn(6, 50)  # of these, none is a twin of another
+    assert measures.twins(few) == 0 and measures.twins(torch.cat([few, 2 * few[:2] + 1])) == pytest.approx(4 / 8)
 
 
 @pytest.fixture(scope="module", params=[("signed", 2), ("margin", 0)])
@@ -121,11 +123,6 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(victim)
     untrained = networks.initial(victim.recipe._replace(start="standard"), 3072, 1)
     told = closed_world.areas(Released(untrained, victim.labels, victim.recipe), *sides)
     assert all(area.low < 0.5 < area.high for area in told.values())
-
-
-def test_twins_are_images_that_another_one_repeats():
-    x = drawn(6, 50)
-    assert measures.twins(x) == 0 and measures.twins(torch.cat([x, 2 * x[:2] + 1])) == pytest.approx(4 / 8)
 
 
 # ---- Scores that need no training data, and the numbers and the quiz of their chapter ----

@@ -1,4 +1,4 @@
-"""Path matching: every piece against its definition, and two images back from a small network."""
+"""Path matching: every piece against its definition, and two images back from a small network; and the span test."""
 
 import math
 from functools import partial
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from conftest import drawn, refused
-from utils.attacks import adam_path, path, reverse
+from utils.attacks import adam_path, path, reverse, span
 from utils.training import deep
 
 LABELS = torch.tensor([0, 1])
@@ -153,12 +153,6 @@ def test_two_images_come_back_and_no_held_out_one(victim):
         assert found.losses[-1] < found.losses[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
 
 
-def test_the_attack_may_begin_at_images(victim):
-    x, start, end = victim
-    found = path.attack(network(), path.Known(start, end), LABELS, x.shape[1:], steps=1, images=x)
-    assert (found.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
-
-
 def test_a_softened_relu_is_a_softplus():
     z = torch.linspace(-2, 2, 9)
     with path.Softened(3.0):
@@ -194,3 +188,56 @@ def test_normalised_networks_compute_what_they_say():
     for norm, kind in {"none": nn.Identity, "group": nn.GroupNorm, "batch": nn.BatchNorm2d}.items():
         net = deep.drawn(partial(deep.residual, 2, 8, 4, norm=norm), 0)
         assert sum(isinstance(part, kind) for part in net.modules()) >= 7 and net(x).shape == (3, 2)
+
+
+# ---- The span test: what a step adds to a layer holds the layer's inputs, and those of no other image ----
+
+
+def dilated():
+    """A convolution that sees four places of an image of 8 × 8, and a layer of 60 neurons, in double precision."""
+
+    def made():
+        body = nn.Conv2d(3, 60, 3, stride=3, padding=1, dilation=2), nn.ReLU(), nn.Flatten()
+        return nn.Sequential(*body, nn.Linear(240, 60), nn.ReLU(), nn.Linear(60, 2))
+
+    return deep.drawn(made, 1).double()
+
+
+def stepped(trainer, steps, frozen=False):
+    """Five images, three strangers, the network before and after training on the former, and the optimiser."""
+    x = drawn(8, 3, 8, 8, seed=0)
+    before, after = dilated(), dilated()
+    _, optimiser = deep.train(
+        after, x[:5], torch.arange(5) % 2, trainer, 0.1, steps, frozen=after[:1] if frozen else ()
+    )
+    return x[:5], x[5:], before, after, optimiser
+
+
+@pytest.mark.parametrize("layer", [0, 3])
+def test_the_inputs_of_a_step_lie_in_the_span_of_what_it_adds(layer):
+    x, strangers, before, after, _ = stepped("plain", steps=1)
+    seen = span.inputs(before, before[layer], x)
+    assert seen.shape == {0: (5, 4, 27), 3: (5, 1, 240)}[layer]
+    by_hand = seen @ before[layer].weight.flatten(1).mT + before[layer].bias
+    made = before[: layer + 1](x)  # the layer computes from its inputs what it does
+    assert torch.allclose(by_hand.mT.reshape(made.shape), made)
+    basis = span.basis(after[layer].weight, before[layer].weight, alpha=1.0)
+    assert basis.shape[1] == {0: 20, 3: 5}[layer]
+    near, far = (span.distances(span.inputs(before, before[layer], z), basis) for z in (x, strangers))
+    assert near.max() < 1e-6 and far.min() > 0.01
+
+
+@pytest.mark.parametrize("trainer", ["sgd", "sgd_decay", "adam"])
+def test_a_moment_tells_the_inputs_without_the_start(trainer):
+    x, strangers, _, after, optimiser = stepped(trainer, steps=8, frozen=True)
+    basis = span.basis(deep.moment(optimiser, after[3].weight), after[3].weight)
+    near, far = (span.distances(span.inputs(after, after[3], z), basis) for z in (x, strangers))
+    assert near.max() < 1e-5 < 0.01 < far.min()
+
+
+def test_what_cannot_be_read_is_said():
+    x, _, before, after, _ = stepped("adam", steps=3)
+    assert "full rank" in refused(span.basis, after[0].weight, before[0].weight)
+    assert "a ReLU" in refused(span.inputs, after, after[1], x)
+    grouped = nn.Conv2d(3, 3, 3, groups=3)
+    assert "has groups" in refused(span.inputs, nn.Sequential(grouped), grouped, x)

@@ -115,11 +115,6 @@ def test_two_images_behind_three_kinds_of_neurons_come_back():
 # ---- Planted images are judged by training on them: from beside θ*, from θ⁰ and at 8 bits ----
 
 
-def test_eight_bits_are_whole_numbers_in_range():
-    x = torch.tensor([-0.1, 0.0, 0.3, 0.5, 1.2], dtype=torch.float64)
-    assert (255 * judged.eight_bits(x)).tolist() == pytest.approx([0, 0, 76, 128, 255])
-
-
 def test_training_on_the_secret_images_returns_from_noise_and_from_the_start(trained):
     (x, _), released = trained
     other = starts.random(30, 100, 1)
@@ -137,6 +132,8 @@ def test_the_secret_images_are_measured_as_planted(trained):
     rows = {row.name.split("/")[-1]: row for row in judged.rows_of("noise", found, 0)}
     assert rows["fresh_distance"].baseline == found["fresh_untouched"] and rows["moved"].baseline is None
     assert rows["relative_distance"].name == "plant_network/noise/relative_distance"
+    x = torch.tensor([-0.1, 0.0, 0.3, 0.5, 1.2], dtype=torch.float64)
+    assert (255 * judged.eight_bits(x)).tolist() == pytest.approx([0, 0, 76, 128, 255])
 
 
 def test_the_affine_model_is_measured_by_training_anew(trained):

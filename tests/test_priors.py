@@ -121,9 +121,7 @@ def test_a_shift_is_the_mean_of_all_images_and_stays_without_centring():
 def test_a_full_row_space_gives_the_shift_away(s, seed):
     mixtures = starts.normal(9, 6, 1.0, seed + 1) @ rows(starts.normal(6, 30, 1.0, seed), s)  # nine, of (x_i, 1)
     assert all(math.isclose(read, s, abs_tol=1e-6) for read in shift.estimate(mixtures))
-
-
-def test_nothing_is_read_where_every_shift_fits_or_residuals_are_orthogonal():
+    # nothing is read where every shift fits, or residuals are orthogonal
     for layer in (starts.normal(20, 6, 1.0, 0), torch.tensor([[1.0, -1.0, 0.0]]).double()):  # Q(1, 0) = (1, 1, 0)
         assert shift.estimate(layer) == (0.0, 0.0)
 

@@ -134,6 +134,7 @@ def registered(*numbers):
 def test_no_name_is_registered_twice():
     names = registered("0.5")
     assert len(names) > 1800 and all(registry.find(name) is one for name, one in names)
+    grid.read(registry.FILE)  # which refuses two equal keys, where YAML keeps the last one, and says nothing
 
 
 def test_every_relation_of_toy_runs_is_about_a_registered_name():
@@ -147,7 +148,3 @@ def test_a_name_of_two_patterns_is_refused(monkeypatch):
     monkeypatch.setattr(registry, "load", lambda: found._replace(entries=found.entries * 2))
     said = refused(registry.find.__wrapped__, "certificate/unseen")
     assert "certificate/unseen is registered 2 times, by certificate/unseen, by certif" in said
-
-
-def test_nothing_is_defined_twice():
-    grid.read(registry.FILE)  # which refuses two equal keys, where YAML keeps the last one, and says nothing

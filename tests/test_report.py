@@ -70,10 +70,13 @@ def test_where_nothing_can_be_written_is_known_at_the_start_and_the_check_leaves
     assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [("results.json", "{}")]
 
 
-def test_what_other_parameters_make_false_ends_in_a_sentence():
+def test_what_other_parameters_make_false_and_a_device_that_is_not_there_end_in_a_sentence(monkeypatch):
     report.need(True, "Training does not converge.")
     said = refused(report.need, False, "Training does not converge.")
     assert said.startswith("Training does not converge. ") and said.endswith(": take others, or the defaults.")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert report.choose_device("auto").type == "cpu"
+    assert "torch finds no GPU here: use DEVICE='auto' or 'cpu'" in refused(report.choose_device, "cuda")
 
 
 def test_a_full_disk_is_known_at_the_start(tmp_path):
@@ -125,12 +128,6 @@ def test_a_cell_of_parameters_that_does_more_than_assign_ends_in_a_sentence(cell
     assert shown in refused(parameters.assignments, cell)
     assert parameters.assignments("# Parameters\nA = float('-inf')\nB = -2") == {"A": float("-inf"), "B": -2}
     assert math.isnan(parameters.assignments("A = float('nan')")["A"])
-
-
-def test_a_device_that_is_not_there(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert report.choose_device("auto").type == "cpu"
-    assert "torch finds no GPU here: use DEVICE='auto' or 'cpu'" in refused(report.choose_device, "cuda")
 
 
 def test_the_words_that_parameters_know_are_those_that_there_are():

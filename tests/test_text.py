@@ -54,26 +54,6 @@ def test_the_change_is_asked_in_the_middle_of_training_and_the_moment_at_its_end
         assert torch.equal(found["moment"][0].model.state_dict()[name], tuned.after[name])
 
 
-def test_inputs_have_no_share_in_the_unseen_directions_of_a_gradient(base):
-    rows = drawn(M, 4)
-    tuned = language.tune(base, rows, "plain", "frozen", 1, 0)
-    change = {name: tuned.after[name] - tuned.before[name] for name in tuned.after}
-    known = text.evidence(tuned.model, tuned.before, change, M * language.LENGTH)
-    assert {*known.unseen} == {"q", "out", "mlp.0"}
-    inside, outside = (text.membership(known, some[:, :-1]) / 3 for some in (rows, drawn(8, 6)))
-    assert inside.exp().max() < 1e-3 < 0.05 < outside.exp().min()
-    token, place = rows[0, :-1], torch.arange(1, 33)
-    assert text.places(known)[place, token].exp().max() < 1e-3
-
-
-def test_a_prefix_and_a_token_are_seen_as_in_a_whole_text(base):
-    rows = drawn(2, 7)
-    known = text.Evidence(base, {"out": torch.linalg.qr(torch.randn(WIDTH, 9))[0]})
-    whole = text.extended(known, torch.nn.functional.pad(rows[:, :4], (1, 0)), rows[:, 4])
-    each = [text.membership(known, rows[k : k + 1, :length]) * length for k in (0, 1) for length in (4, 5)]
-    assert torch.allclose(whole.diag(), torch.stack([each[1] - each[0], each[3] - each[2]])[:, 0], atol=1e-4)
-
-
 def test_a_tied_embedding_tells_the_words_by_the_way_they_went(base):
     rows = drawn(1, 8)
     tuned = language.tune(base, rows, "plain", "tied", 3, 0)
@@ -115,9 +95,6 @@ def test_other_refusals_are_said(base):
     many = torch.arange(1, text.MANY + 2)
     assert "too many to try" in refused(text.texts, text.Evidence(base, {}), many, 1, 4)
     assert isinstance(gpt.adapt(gpt.GPT(9, 8, 4), 2).blocks[0].q, gpt.Adapted)
-
-
-def test_half_precision_tells_words_where_nothing_decayed():
-    after = SMALL.half().clone()
+    after = SMALL.half().clone()  # half precision tells words where nothing decayed
     after[3] += 1
     assert text.bag(SMALL.half(), after).tokens.nonzero().tolist() == [[3]]

@@ -82,10 +82,7 @@ def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(pi
     assert attempt.details.count is None and len(attempt.images) == 13 and "no gap" in attempt.refusals[0]
     attempt = unmixing.attempt(changed(clear, lambda w: x), SHAPE, 40)
     assert attempt.details.count is attempt.images is None and len(attempt.refusals) == 2
-
-
-def test_a_first_layer_that_is_not_a_matrix_is_refused(pictures):
-    released = layered(pictures)
+    released = layered(pictures)  # and a first layer that is no matrix, or for images of another shape
     kernels = Layer(torch.ones(40, 3, 3, 3, dtype=torch.float64), torch.zeros(40, dtype=torch.float64))
     assert "do not follow" in refused(unmixing.read, released._replace(network=(kernels, released.network[1])))
     assert "3072 values" in refused(unmixing.attack, released, (16, 16, 3))
