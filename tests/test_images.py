@@ -141,12 +141,6 @@ def test_wrong_files(tmp_path, wrong, sentence):
     assert sentence in refused(images.load, save(tmp_path / "wrong.npz", **arrays))
 
 
-def test_what_is_not_there():
-    assert "nowhere.npz: check the path in DATASET." in refused(images.load, "nowhere.npz")
-    words = "must be 'photos', 'cifar10', 'cifar10-subset', 'cifar10-fresh' or the path of an .npz file"
-    assert words in refused(images.load, "imagenet")
-
-
 def test_the_labels_of_several_classes(tmp_path):
     ten = {"images": np.zeros((10, 8, 8)), "labels": np.arange(10), "label_names": images.CIFAR10_NAMES}
     assert images.load(save(tmp_path / "ten.npz", **ten)).labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
@@ -219,3 +213,6 @@ def test_cifar10_is_in_file_order_and_a_failed_download_names_three_ways_out(mon
     assert loaded.labels.tolist() == [1, 0, 0, 1, 0] and loaded.images is files.data
     said = refused(images.cifar10, tmp_path)
     assert all(way in said for way in ("connect to the network", "put cifar-10-python.tar.gz into", "or use DATASET="))
+    assert "nowhere.npz: check the path in DATASET." in refused(images.load, "nowhere.npz")
+    words = "must be 'photos', 'cifar10', 'cifar10-subset', 'cifar10-fresh' or the path of an .npz file"
+    assert words in refused(images.load, "imagenet")

@@ -56,9 +56,6 @@ def members(kkt):
     return [(cell == k).nonzero()[:, 0].tolist() for k in cell.unique()]
 
 
-# ---- What a set says ----
-
-
 @often
 @given(DRAWS, st.integers(2, 9), st.integers(1, 4), st.booleans())
 def test_two_groups_are_a_kkt_point_to_rounding(seed, dimensions, neurons, bias):
@@ -93,9 +90,6 @@ def test_conditions_tell_what_is_wrong_and_the_multipliers_are_found_again_at_an
     assert torch.allclose(flatten(again.network), flatten(kkt.network), rtol=1e-10)
 
 
-# ---- How far a split can go ----
-
-
 @often
 @given(DRAWS)
 def test_budget_is_the_first_change_of_a_neuron(seed):
@@ -118,9 +112,6 @@ def test_derived_bound_holds(seed, trained, scale):
     for index in range(0, len(kkt.points), 3):
         way = kkt_sets.tangent(kkt, index, drawn(9, seed=seed))
         assert kkt_sets.reach(kkt, index, way) >= kkt_sets.bounds(kkt, index, way).derived * (1 - 1e-9)
-
-
-# ---- Theorem 4, and photographs ----
 
 
 @often

@@ -32,15 +32,9 @@ def target(toy, sets):
     return mixtures.Target(victim.released, victim.mean, mixtures.random_axes(*(part - victim.mean for part in sets)))
 
 
-@pytest.fixture(scope="module")
-def explored(target, toy, sets):
-    """`explore` with DecoReco, so many starts at once."""
+def test_a_grid_begins_at_the_mixtures_of_equation_10_knows_distances_and_is_the_same_in_slices(target, toy, sets):
     attack = mixtures.adam_attack(target, 60, 0.003, torch.float64)
-    return lambda at_once: mixtures.explore(attack, sets, MIXED, toy.shape, at_once)
-
-
-def test_a_grid_begins_at_the_mixtures_of_equation_10_and_knows_their_distances(explored, toy, sets):
-    found = explored(9)
+    found, slices = (mixtures.explore(attack, sets, MIXED, toy.shape, at_once) for at_once in (9, 2))
     one, two = (share[:, None, None] for share in MIXED)
     expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
     assert torch.allclose(found.start, expected, atol=1e-9)
@@ -51,13 +45,9 @@ def test_a_grid_begins_at_the_mixtures_of_equation_10_and_knows_their_distances(
     assert torch.allclose(found.distance[4, 1], (pictures - sets[1][near]).norm(dim=1).mean())
     assert not torch.allclose(found.early_distance[4], found.distance[4])
     assert torch.allclose(found.early_distance[0, 2], (found.early[0] - sets[2]).norm(dim=1).mean())
-
-
-def test_a_grid_in_slices_is_the_same_and_attacks_noise_once(explored):
-    whole, slices = explored(9), explored(2)
-    assert torch.allclose(whole.end, slices.end, atol=1e-6)
-    for place in (3, 6):  # λ₂ = 0
-        assert torch.equal(whole.end[place], whole.end[0])
+    assert torch.allclose(found.end, slices.end, atol=1e-6)
+    for place in (3, 6):  # λ₂ = 0: noise is attacked once
+        assert torch.equal(found.end[place], found.end[0])
 
 
 def test_lines_go_through_their_points(sets):

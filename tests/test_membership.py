@@ -98,26 +98,16 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
     assert measures.twins(few) == 0 and measures.twins(torch.cat([few, 2 * few[:2] + 1])) == pytest.approx(4 / 8)
 
 
-@pytest.fixture(scope="module", params=[("signed", 2), ("margin", 0)])
-def victim(views, request):
-    """A network by a published recipe, its training images and others, without their mean."""
-    rule, stages = request.param
+@pytest.mark.parametrize("rule, stages", [("signed", 2), ("margin", 0)])
+def test_a_trained_network_tells_its_members_by_their_gradients_and_an_untrained_one_nobody(views, rule, stages):
     recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
-    victim = stationary.train(views.secret, recipe, 0)
-    sides = [part._replace(images=victim.seen(part.images)) for part in (views.secret, views.held_out)]
-    return victim.released, sides
-
-
-def test_the_residual_of_one_image_is_that_of_its_gradient(victim):
-    victim, ((x, y), _) = victim
+    trained = stationary.train(views.secret, recipe, 0)
+    sides = [part._replace(images=trained.seen(part.images)) for part in (views.secret, views.held_out)]
+    victim, (x, y) = trained.released, sides[0]
     target, loss = flatten(victim.network), LOSSES[victim.recipe.loss]
     for k, score in enumerate(closed_world.by_residual(victim, x[:3].clone(), y[:3])):
         slope = pullback(victim.network, x[[k]], lambda z, k=k: loss.slope(z, y[[k]]))[1]
         torch.testing.assert_close(score, -(slope @ target) / slope.norm() / target.norm())
-
-
-def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(victim):
-    victim, sides = victim
     found = closed_world.areas(victim, *sides)
     assert found["span"].low > 0.5 and found["loss"].low > 0.5
     untrained = networks.initial(victim.recipe._replace(start="standard"), 3072, 1)

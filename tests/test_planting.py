@@ -81,8 +81,8 @@ def test_leverages_are_the_shares_that_the_first_layer_decides(trained):
     assert torch.allclose(found, shares, atol=1e-5) and (found.sum() - kinds).abs() < 1e-9
 
 
-def test_weights_that_no_training_ends_at_are_refused_with_a_bound_below_what_is_reached(trained):
-    """Decay has not balanced them: their training leads at least as far as the bound says."""
+def test_a_network_without_a_hidden_layer_and_weights_that_no_training_ends_at_are_refused(trained):
+    """Decay has not balanced the weights: their training leads at least as far as the bound says."""
     secret, released = trained
     (first, bias), second = released.network
     skewed = released._replace(network=(networks.Layer(3 * first, bias), second))
@@ -92,12 +92,7 @@ def test_weights_that_no_training_ends_at_are_refused_with_a_bound_below_what_is
     solved = one_hidden.solve(secret.images, released.labels, MU, begun)
     reached = one_hidden.square_norm(one_hidden.difference(solved, begun)) / one_hidden.square_norm(begun)
     assert 1e-4 < bound <= reached
-
-
-def test_planting_wants_the_whole_network_and_a_hidden_layer(trained):
-    secret, released = trained
-    affine = stationary.train(secret, networks.affine(MU)).released
-    for given in affine, bilevel.condensed(released):
+    for given in stationary.train(secret, networks.affine(MU)).released, bilevel.condensed(released):
         said = refused(planting.attack, given, secret.images)
         assert "Planting needs a network with one hidden layer, not merged" in said
 
@@ -178,10 +173,6 @@ def test_a_projection_is_the_nearest_point_at_a_distance_in_closed_form(x, y):
     assert abs(((wish - nearest) * (x - nearest)).sum()) < 1e-9
     found = CHAPTER["squared_distance"](z, wish @ wish.T, wish @ theta[:-1], y, theta)
     assert torch.allclose(found, (nearest - wish).square().sum(), rtol=1e-9)
-
-
-def test_labels_that_cannot_be(x, y):
-    theta = affine.solve(x, y, CHAPTER["WEIGHT_DECAY"]).weights
     assert "No logits are feasible: check the labels and WEIGHT_DECAY" in refused(CHAPTER["plant"], x, y, 100 * theta)
 
 

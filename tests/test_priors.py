@@ -37,9 +37,6 @@ def exact():
     return (Layer(scale * x, scale * one), Layer(one[None], None)), points, labels
 
 
-# ---- Points on a sphere ----
-
-
 def test_points_have_length_one_and_are_no_rows_of_the_first_weights():
     x, labels = spheres.labelled(9, 5, 10_000)
     assert torch.allclose(x.norm(dim=1), torch.ones(9).double()) and 0 < labels.sum() < 9
@@ -66,9 +63,6 @@ def test_descent_ends_below_its_target_keeps_what_the_points_do_not_see_and_take
     direct, _ = stationary.lowered(objective, flatten(start), 1e-2, 60_000)
     assert torch.allclose(direct, flatten(network), atol=1e-9)
     assert "raise LOSS" in refused(stationary.train_to, part, RECIPE, start, 1e-9, most=20)
-
-
-# ---- The distance to a KKT point ----
 
 
 @pytest.mark.parametrize("distance", [margin.kkt_distance, at_kinks])
@@ -105,9 +99,6 @@ def test_slackness_is_zero_for_equal_margins_alone():
     x, labels = spheres.labelled(10, 8, 1)
     found = margin.slackness(networks.first_weights(RECIPE._replace(start=0.3), 8, 1), x, labels)
     assert math.isfinite(found) and abs(found) > 1e-3
-
-
-# ---- Shifts ----
 
 
 def test_a_shift_is_the_mean_of_all_images_and_stays_without_centring():

@@ -39,9 +39,6 @@ def test_the_library_follows_the_processors_flags(machine, tmp_path, monkeypatch
         assert products.library_of(known, "onednn") == "onednn"
     monkeypatch.setattr(products, "setting", lambda: None)  # an older torch
     assert products.library_of(known) == products.multiply_by("onednn") == "mkl"
-
-
-def test_no_flags_and_unknown_words_are_said(tmp_path):
     assert products.flags(tmp_path / "none") == set() and products.library_of(set()) == "mkl"
     assert "PRODUCTS is 'blas', but it must be one of 'mkl', 'onednn'" in refused(products.library_of, set(), "blas")
     assert "PRECISION is 'half'" in refused(products.possible, "half", "cpu")

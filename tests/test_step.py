@@ -182,15 +182,13 @@ def test_small_steps_take_one_thread_and_the_others_come_back(released):
         torch.set_num_threads(before)
 
 
-def test_more_candidates_than_fit_are_refused_with_the_number_that_fits(released, monkeypatch):
+def test_more_candidates_than_fit_into_what_a_container_may_have_less_of_are_refused(released, monkeypatch):
     monkeypatch.setattr(step, "room", lambda device: 1e6)
     said = refused(attacked, released)
     most = int(said.split("at most ")[1].split()[0])
     assert said.startswith("10 candidates do not fit into the memory") and 0 < most < 10
     assert step.needed(released.network, most) <= 1e6
-
-
-def test_a_machine_has_memory_and_a_container_may_have_less(monkeypatch):
+    monkeypatch.undo()
     assert 1e8 < step.room(torch.device("cpu")) < 1e14
     monkeypatch.setattr(Path, "read_text", lambda path: "1000000")
     assert step.room() == 1e6

@@ -47,7 +47,7 @@ def changed(released, change):
 
 
 @pytest.mark.parametrize("centred", [False, True])
-def test_the_count_and_the_span_are_read_also_in_half_precision(pictures, centred):
+def test_the_count_the_span_lengths_and_signs_are_read(pictures, centred):
     x = pictures - pictures.mean(0) * centred
     released = layered(x, centred)
     count, basis, mixing = unmixing.read(released)
@@ -57,6 +57,11 @@ def test_the_count_and_the_span_are_read_also_in_half_precision(pictures, centre
     torch.testing.assert_close(mixing @ basis.T, released.network[0].weight)
     half = networks.change(released.network, torch.Tensor.half)  # changes weights by 5e-4
     assert unmixing.read(released._replace(network=half))[0] == 12
+    # Of rows that unmix exactly, the relation undoes wrong lengths and signs, up to one factor if the layer is centred.
+    factors = torch.linspace(0.2, 3, 12, dtype=torch.float64) * (-1) ** torch.arange(12)
+    scaled = factors * unmixing.relation(factors[:, None] * x @ basis, mixing, released.network[0].bias)
+    torch.testing.assert_close(scaled / scaled[0], torch.ones(12, dtype=torch.float64))
+    assert centred or abs(scaled[0] - 1) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -136,18 +141,6 @@ def test_rows_that_are_not_free_are_added_to_none(pictures):
     added = matrix @ torch.linalg.inv(begun)
     added = added / added.diagonal()[:, None]
     assert added[:, [0, 1, 3]].fill_diagonal_(0)[[2, 4, 5]].abs().max() < 1e-9 < added[:, free].abs().max()
-
-
-@pytest.mark.parametrize("centred", [False, True])
-def test_the_relation_finds_lengths_and_signs(pictures, centred):
-    """Rows that unmix exactly, with wrong lengths and signs: the relation undoes both, up to one factor if centred."""
-    x = pictures - pictures.mean(0) * centred
-    released = layered(x, centred)
-    _, basis, mixing = unmixing.read(released)
-    factors = torch.linspace(0.2, 3, 12, dtype=torch.float64) * (-1) ** torch.arange(12)
-    scaled = factors * unmixing.relation(factors[:, None] * x @ basis, mixing, released.network[0].bias)
-    torch.testing.assert_close(scaled / scaled[0], torch.ones(12, dtype=torch.float64))
-    assert centred or abs(scaled[0] - 1) < 1e-6
 
 
 def test_images_are_unmixed_up_to_one_sign_each_and_the_global_sign_is_that_of_most_neurons():
