@@ -145,7 +145,7 @@ def test_a_loss_below_the_tolerance_ends_the_attack(victim, start):
     assert (found.stopped[0] == "converged") == (first < second)
 
 
-def test_the_surrogate_sharpens_and_losses_with_another_alpha_are_not_compared(victim, start):
+def test_the_surrogate_sharpens_and_the_best_is_kept_of_the_losses_with_the_last_alpha(victim, start):
     settings = decoreco.SETTINGS["adam"]
     alphas = [settings.alpha(k, 10) for k in range(11)]
     assert alphas[0] == settings.softest and alphas[8:] == [settings.sharpness] * 3 and sorted(alphas) == alphas
@@ -154,6 +154,8 @@ def test_the_surrogate_sharpens_and_losses_with_another_alpha_are_not_compared(v
     assert found.loss == found.details.total and found.history.shape == (11,) and found.stopped == "iterations"
     assert found.images.shape == start.shape and found.coefficients.shape == (20,) and found.network is None
     assert decoreco.SETTINGS["sgd"].alpha(0, 10) == decoreco.SETTINGS["sgd"].sharpness
+    swung = decoreco.attack(victim.released, start, optimiser="sgd", iterations=10, dtype=torch.float64)
+    assert torch.isclose(swung.loss, swung.history.min()) and swung.loss < 0.95 * swung.history[-1]
 
 
 def test_penalties_are_the_published_ones():

@@ -151,6 +151,13 @@ def test_an_attack_in_graphs_is_the_plain_one(released, monkeypatch):
     assert torch.equal(found.images, plain.images) and torch.equal(found.history, plain.history)
 
 
+@pytest.mark.parametrize("stop, taken", [(0, 0), (3, 3), (9, 5)])
+def test_steps_are_taken_one_by_one_until_all_has_ended(stop, taken):
+    count, told = torch.zeros(1), []
+    step.run(lambda: count.add_(1), [count], 5, lambda: bool(count >= stop), told.append)
+    assert count == taken == sum(told)
+
+
 def test_a_full_memory_is_met_once_with_smaller_slices(released, monkeypatch):
     start = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(4)])
     run, evaluate = partial(decoreco.attack, released, start, iterations=5), Stationarity.evaluate
