@@ -27,7 +27,7 @@ def outside(layer, x):
 
 
 @pytest.mark.parametrize("trainer, factor", [("sgd_decay", 5e-4 / (1 - 0.9)), ("adamw", 0)])
-def test_a_moment_is_a_mixture_of_images_and_decay_is_taken_out_of_it(victims, data, trainer, factor):
+def test_a_moment_is_a_mixture_of_images_without_decay(victims, data, trainer, factor):
     victim = victims[trainer]
     assert [len(file.second) for file in victim.released.checkpoints] == [3 * (trainer == "adamw")] * 2
     rows = checkpoints.of_moment(victim.released, victim.released.checkpoints[-1])

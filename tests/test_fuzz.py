@@ -47,7 +47,7 @@ ARRAYS = st.builds(array, SHAPES, NUMBERS, KINDS)
 
 
 def taken(function, *given, **named):
-    """What a call returns, or None if it is refused in one sentence; anything else fails the test."""
+    """What a call returns, or None if it is refused in one sentence; all else fails the test."""
     try:
         return function(*given, **named)
     except InputError as error:

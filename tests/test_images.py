@@ -24,7 +24,7 @@ def test_photographs_and_their_parts_are_those_of_recorded_results():
     assert two.images.shape[1:] == (32, 32, 3) and two.images.dtype == np.uint8
     assert np.bincount(four.labels).tolist() == [87, 75, 64, 98] and np.array_equal(four.labels // 2, two.labels)
     sha256 = "610bcdf7d410ef8b789889a871ad471f95ced0c11e66fec1c8de1d975010373b"
-    assert images.split(two, 100, 100, seed=4).sha256 == sha256  # seed 4 is in the second walk through the file
+    assert images.split(two, 100, 100, seed=4).sha256 == sha256  # in the second walk through the file
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -101,8 +101,8 @@ def test_held_out_images_come_from_those_that_nothing_is_trained_on(tmp_path):
         expected = pictures[20:][[4 * seed, 4 * seed + 2, 4 * seed + 1, 4 * seed + 3]]
         assert np.array_equal(data.held_out.images.numpy(), expected.reshape(4, -1))
     both.unused.images[0] = both.images[0]
-    assert "Images 0 and 20 of the data set (from 0) are equal" in refused(images.split, both, 4, 8, held_out=4)
-    assert "There are at most 20 held-out ones, not 22" in refused(images.split, both, 4, 8, held_out=22)
+    assert "Images 0 and 20 of the data set" in refused(images.split, both, 4, 8, held_out=4)
+    assert "at most 20 held-out ones, not 22" in refused(images.split, both, 4, 8, held_out=22)
     none = save(tmp_path / "none.npz", **own, **others)
     assert "labels have the shape (0,); 20 images need" in refused(images.load, none)
     others = {"held_out_images": np.zeros((2, 8, 8), np.uint8), "held_out_labels": [0, 1]}
@@ -115,7 +115,7 @@ def test_halves_give_the_attacker_twice_as_many():
     data = images.halves(four, 21, seed=1)
     assert data.secret.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and len(data.known.labels) == 20
     assert data.sha256 == images.split(four, 8, 20, 1, held_out=8).sha256 and len(data.held_out.labels) == 8
-    assert "the 4 classes of the stationarity attack need at least 8" in refused(images.halves, four, 7)
+    assert "the 4 classes of the stationarity attack need" in refused(images.halves, four, 7)
 
 
 FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
@@ -124,7 +124,7 @@ FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
-        ({"labels": [0, 0, 0, 0]}, "two classes are needed, or CIFAR-10's ten with label_names; there are 1"),
+        ({"labels": [0, 0, 0, 0]}, "with label_names; there are 1"),
         ({"labels": ["cat", "dog", "dog", "cat"]}, "the label cat is not a whole number"),
         ({"images": np.zeros((0, 8, 8)), "labels": []}, "N×H×W or N×H×W×C from 7×7 on is needed"),
         ({"labels": [0, 1, 1]}, "labels have the shape (3,); 4 images need (4,)"),
@@ -169,11 +169,11 @@ def test_a_header_that_lies(tmp_path, shape):
 
 def test_more_than_fits_into_memory_is_not_unpacked(monkeypatch, tmp_path):
     header = archive(tmp_path / "header.npz", {"shape": (4 * 10**9, 32, 32, 3)})
-    assert "does not fit into memory: it unpacks to 12,288.0 GB, and there are" in refused(images.load, header)
+    assert "does not fit into memory: it unpacks to 12,288.0 GB" in refused(images.load, header)
     path = archive(tmp_path / "directory.npz", {"shape": (1000, 100, 100)}, 10**7)  # ten megabytes, as the zip says
     monkeypatch.setattr(images.step, "room", lambda: 9e6)
     tracemalloc.start()
-    assert "it unpacks to 0.0 GB, and there are 0.0 GB. Save fewer images" in refused(images.load, path)
+    assert "and there are 0.0 GB. Save fewer images" in refused(images.load, path)
     assert tracemalloc.get_traced_memory()[1] < 2e6
     tracemalloc.stop()
 

@@ -62,7 +62,7 @@ def test_two_groups_are_a_kkt_point_to_rounding(seed, dimensions, neurons, bias)
     kkt = exact(seed, dimensions, neurons, bias)
     assert max(kkt_sets.conditions(kkt)) < 1e-11
     theta = flatten(kkt.network)
-    assert torch.allclose(theta @ theta, 2 * kkt.multipliers.sum(), rtol=1e-10)  # Euler's identity, degree two
+    assert torch.allclose(theta @ theta, 2 * kkt.multipliers.sum(), rtol=1e-10)  # Euler's identity
     first = networks.joint(kkt.network[0]) if bias else kkt.network[0].weight
     assert torch.allclose(first.norm(dim=1), kkt.network[1].weight[0].abs(), rtol=1e-10)
 
@@ -157,7 +157,7 @@ def test_a_straight_split_moves_what_is_needed_along_its_margin(seed):
 
 @seldom
 @given(DRAWS)
-def test_both_halves_of_a_split_keep_cells_and_margins_and_none_nearby_is_nearer_to_the_photograph(seed):
+def test_both_halves_of_a_split_keep_cells_and_none_nearby_is_nearer(seed):
     kkt, photographs = rough(seed % 50), drawn(12, 9, seed=seed)
     u = certificates.halves(kkt.network, kkt.points, photographs)
     made = kkt_sets.paired(kkt, u)

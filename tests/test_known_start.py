@@ -53,7 +53,7 @@ def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
 
 
 def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it(data):
-    """Torch's own convolution gives what the cut gives, and what SGD adds lies in the span of the squares."""
+    """Torch's own convolution gives what the cut gives; what SGD adds is in the squares' span."""
     x, side = (data.secret.images - 0.4).float(), 16
     layer = torch.nn.Conv2d(3, 5, side, stride=side)
     seen = layer(x.view(-1, *data.shape).permute(0, 3, 1, 2)).flatten(2).mT  # (M, k, 5)
@@ -86,7 +86,7 @@ def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers))
     assert not torch.equal(*(layer.weight for layer in last))
     whole, other = (torch_trainer.train(data.secret, known, *settings) for known in (data.known, None))
-    assert torch.equal(whole.start[0].weight, victim.start[0].weight)  # the same public images give the same start
+    assert torch.equal(whole.start[0].weight, victim.start[0].weight)  # by the same public images
     assert not torch.equal(whole.start[0].weight, other.start[0].weight)
     assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
     found, alpha = known_start.attempt(victim.released, victim.start, data.shape, M)
@@ -119,7 +119,7 @@ def test_wrong_starts_and_trainings_that_cannot_be_are_refused_in_one_sentence(t
 
 
 def test_rate_and_batches_reach_the_optimiser(data):
-    """One step on all images moves the weights in proportion to the rate, and two steps move them further."""
+    """One step moves the weights in proportion to the rate, and two steps move them further."""
 
     def moved(rate, batches):
         one = torch_trainer.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches)
@@ -130,7 +130,7 @@ def test_rate_and_batches_reach_the_optimiser(data):
 
 
 def test_the_stationarity_attack_with_the_start_explains_what_training_added(data, trained):
-    """Its loss is far below that of no image at all, 1, and below that of the attack without the start."""
+    """Its loss is far below that of no image, 1, and below that without the start."""
     released, start = trained["sgd"].released, trained["sgd"].start
     noise = starts.normal(2 * M, data.secret.images.shape[1], scale=0.02, seed=0)
     found = known_start.stationarity(released, start, noise, 1.0, M, iterations=200)
@@ -216,7 +216,7 @@ def test_steps_of_the_trainer_of_the_last_layer_are_those_of_gradient_descent(be
     torch.testing.assert_close(one.released.network[1].weight, w)
 
 
-def test_the_features_of_the_training_images_explain_the_change(behind):
+def test_the_features_of_the_images_explain_the_change_and_give_them_back(behind):
     data, victim, change = behind
     first, x = victim.released.network[0], victim.seen(data.secret.images)
     share, absence, _ = fixed_layer.missed(first, change, x)
@@ -224,10 +224,6 @@ def test_the_features_of_the_training_images_explain_the_change(behind):
     fewer = torch.stack([fixed_layer.missed(first, change, x[torch.arange(4) != i])[0] for i in range(4)])
     torch.testing.assert_close(share + absence, fewer, rtol=1e-4, atol=0)
     assert fixed_layer.missed(first, change, victim.seen(data.held_out.images))[0] > 0.01
-
-
-def test_a_wide_layer_gives_its_images_back(behind):
-    data, victim, change = behind
     found = fixed_layer.attack(victim.released.network[0], change, 4, seed=1)
     likeness = ncc(victim.seen(data.secret.images), found.images).abs()
     assert found.loss < 1e-4 and likeness.amax(1).min() > 0.99

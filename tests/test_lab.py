@@ -199,7 +199,7 @@ def test_mistakes_of_the_environment_are_sentences_too(place, monkeypatch):
     shutil.rmtree(place / "grids")
     (place / "grids").write_text("in the way")
     ended = grid.main(["g.yaml"])
-    assert ended.startswith("g.yaml: ") and ended.endswith("run the same command again.") and "be written" in ended
+    assert ended.startswith("g.yaml: ") and ended.endswith("the same command again.") and "be written" in ended
 
 
 @pytest.mark.parametrize("runs, jobs, threads", [(1, 1, 8), (2, 2, 4), (9, 2, 4)])
@@ -213,7 +213,7 @@ def test_one_run_has_all_cores(runs, jobs, threads, monkeypatch):
     assert "JOBS is 'many'; it must be a whole number larger than 0" in refused(grid.planned, {})
 
 
-def test_every_combination_is_a_run_whose_key_stands_for_code_parameters_and_data(place, monkeypatch):
+def test_every_combination_is_a_run_with_a_key_of_code_parameters_and_data(place, monkeypatch):
     monkeypatch.setattr(run, "ROOT", place)
     text = "experiment: tiny\ncross: {SEED: [0, 1], START: [random, partition]}\n"
     runs = planned(text, RATE="1e-3")["runs"]

@@ -32,7 +32,7 @@ def target(toy, sets):
     return mixtures.Target(victim.released, victim.mean, mixtures.random_axes(*(part - victim.mean for part in sets)))
 
 
-def test_a_grid_begins_at_the_mixtures_of_equation_10_knows_distances_and_is_the_same_in_slices(target, toy, sets):
+def test_a_grid_begins_at_mixtures_knows_distances_and_may_come_in_slices(target, toy, sets):
     attack = mixtures.adam_attack(target, 60, 0.003, torch.float64)
     found, slices = (mixtures.explore(attack, sets, MIXED, toy.shape, at_once) for at_once in (9, 2))
     one, two = (share[:, None, None] for share in MIXED)

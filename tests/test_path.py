@@ -1,4 +1,4 @@
-"""Path matching: every piece against its definition, and two images back from a small network; and the span test."""
+"""Path matching, piece by piece, and two images back from a small network; and the span test."""
 
 import math
 from functools import partial
@@ -24,7 +24,7 @@ def network():
 
 
 def trained(trainer, rate, steps):
-    """Two images, the network's weights before and after some steps on them, and the optimiser's state."""
+    """Two images, the weights before and after some steps on them, and the optimiser's state."""
     net, x = network(), drawn(2, 3, 6, 6, seed=1)
     start = path.flat(net)
     _, optimiser = deep.train(net, x, LABELS, trainer, rate, steps)
@@ -38,7 +38,7 @@ def victim():
 
 
 def knowns(victim):
-    """What may be known, each with the path that it begins with, and then with one that was simulated."""
+    """What may be known, each with the path that it begins with, and a simulated one."""
     x, start, end = victim
     _, _, _, state = trained("adam", 1e-3, 8)
     for one in (
@@ -82,20 +82,17 @@ def test_the_misfits_slope_is_that_of_differences(victim):
         assert ends[0] - ends[1] == pytest.approx(2 * (slopes * way).sum().item(), rel=1e-3, abs=1e-12)
 
 
-def test_the_metric_is_the_root_of_the_inverse():
+def test_the_metric_is_a_root_of_the_inverse_and_shares_are_not_negative():
     gradients = drawn(4, 9, seed=3)
     values = torch.linalg.eigvalsh(gradients @ gradients.mT)
     whole = torch.eye(9).double() + gradients.mT @ gradients / (path.PUBLIC * values.median())
     metric = path.whitening(gradients)(torch.eye(9).double())
     assert torch.allclose(metric @ metric @ whole, torch.eye(9).double(), atol=1e-10)
-
-
-def test_shares_are_the_best_that_are_not_negative():
     gradients, change = drawn(3, 7, seed=4), drawn(7, seed=5)
     found = path.shares(gradients, change)
     rest = change - found @ gradients
     assert (found >= 0).all() and (gradients @ rest < 1e-9).all() and (found * (gradients @ rest)).abs().max() < 1e-9
-    assert torch.equal(path.shares(change[None], -change), torch.ones(1).double())  # none is better: all alike
+    assert torch.equal(path.shares(change[None], -change), torch.ones(1).double())  # all alike
 
 
 def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(victim):
@@ -153,12 +150,16 @@ def test_two_images_come_back_and_no_held_out_one(victim):
         assert found.losses[-1] < found.losses[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
 
 
-def test_a_softened_relu_is_a_softplus():
+def test_softened_and_normalised_networks_compute_what_they_say():
     z = torch.linspace(-2, 2, 9)
     with path.Softened(3.0):
         soft = nn.ReLU()(z)
     assert torch.allclose(soft, torch.log1p((3 * z).exp()) / 3) and torch.equal(nn.ReLU()(z), z.clamp_min(0))
     assert math.isclose(nn.ReLU(inplace=True)(z.clone()).min(), 0.0)
+    x = drawn(3, 3, 8, 8, seed=1).float()
+    for norm, kind in {"none": nn.Identity, "group": nn.GroupNorm, "batch": nn.BatchNorm2d}.items():
+        net = deep.drawn(partial(deep.residual, 2, 8, 4, norm=norm), 0)
+        assert sum(isinstance(part, kind) for part in net.modules()) >= 7 and net(x).shape == (3, 2)
 
 
 def test_what_cannot_be_attacked_is_said(victim):
@@ -183,18 +184,11 @@ def test_what_cannot_be_attacked_is_said(victim):
         assert "is in training mode" in said(path.Known(torch.zeros(size), torch.ones(size)), net=net.train())
 
 
-def test_normalised_networks_compute_what_they_say():
-    x = drawn(3, 3, 8, 8, seed=1).float()
-    for norm, kind in {"none": nn.Identity, "group": nn.GroupNorm, "batch": nn.BatchNorm2d}.items():
-        net = deep.drawn(partial(deep.residual, 2, 8, 4, norm=norm), 0)
-        assert sum(isinstance(part, kind) for part in net.modules()) >= 7 and net(x).shape == (3, 2)
-
-
-# ---- The span test: what a step adds to a layer holds the layer's inputs, and those of no other image ----
+# ---- The span test: what a step adds to a layer holds its images' inputs alone ----
 
 
 def dilated():
-    """A convolution that sees four places of an image of 8 × 8, and a layer of 60 neurons, in double precision."""
+    """A convolution with four places in an image of 8 × 8, and 60 neurons, in double precision."""
 
     def made():
         body = nn.Conv2d(3, 60, 3, stride=3, padding=1, dilation=2), nn.ReLU(), nn.Flatten()
@@ -204,7 +198,7 @@ def dilated():
 
 
 def stepped(trainer, steps, frozen=False):
-    """Five images, three strangers, the network before and after training on the former, and the optimiser."""
+    """Five images, three strangers, the network before and after training, and the optimiser."""
     x = drawn(8, 3, 8, 8, seed=0)
     before, after = dilated(), dilated()
     _, optimiser = deep.train(

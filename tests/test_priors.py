@@ -128,7 +128,7 @@ def test_the_subtracted_layer_is_that_of_centred_images(s, seed):
     assert centred.recipe.centred and torch.equal(centred.network[0].bias, first.bias)
 
 
-def test_growth_tells_a_mean_of_two_from_one_and_points_share_the_neurons_that_both_are_beside():
+def test_growth_tells_a_mean_of_two_from_one_and_points_share_neurons():
     points = starts.normal(5, 9, 1.0, 0)
     assert mean_pair_gain(3 * points, points) < 0
     assert mean_pair_gain(points[:1] + points[3:4], points) > 0

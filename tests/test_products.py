@@ -40,7 +40,7 @@ def test_the_library_follows_the_processors_flags(machine, tmp_path, monkeypatch
     monkeypatch.setattr(products, "setting", lambda: None)  # an older torch
     assert products.library_of(known) == products.multiply_by("onednn") == "mkl"
     assert products.flags(tmp_path / "none") == set() and products.library_of(set()) == "mkl"
-    assert "PRODUCTS is 'blas', but it must be one of 'mkl', 'onednn'" in refused(products.library_of, set(), "blas")
+    assert "PRODUCTS is 'blas', but it must be one of" in refused(products.library_of, set(), "blas")
     assert "PRECISION is 'half'" in refused(products.possible, "half", "cpu")
     assert products.possible("TF32", "cpu") == "exact" and products.possible("TF32", "cuda") == "TF32"
 
@@ -49,15 +49,11 @@ EXACT = [*products.LIBRARIES][: 1 if "amx_bf16" in products.flags() else 2]
 
 
 @pytest.mark.parametrize("library", EXACT)
-def test_the_environment_forces_a_library(library):
+def test_the_environment_forces_a_library_and_small_products_are_mkls(library):
     command = "from utils.kernels import products; print(products.LIBRARY, products.multiply_by('mkl'))"
     said = subprocess.run([sys.executable, "-c", command], env={"PRODUCTS": library, "PYTHONPATH": str(ROOT)},
                           capture_output=True, text=True, check=True)  # fmt: skip
     assert said.stdout.split() == [library, library]
-
-
-@pytest.mark.parametrize("library", EXACT)
-def test_a_library_gives_the_product_and_small_ones_are_mkls(library):
     a, b = (starts.normal(n, 400, 1.0, n) for n in (300, 200))
     exact, before = a.double() @ b.double().T, products.multiply_by(library)
     try:

@@ -41,7 +41,7 @@ def test_values_are_those_of_the_named_runs(made):
     found = recorded.load("made")
     assert recorded.values(found, f"{AT}/leak_auc", SPACE="span") == pytest.approx({k: 0.8 + k / 100 for k in range(5)})
     assert recorded.values(found, f"{AT}/nothing", SPACE="span") == {}
-    assert "has several values per seed: name more parameters" in refused(recorded.values, found, f"{AT}/leak_auc")
+    assert "has several values per seed" in refused(recorded.values, found, f"{AT}/leak_auc")
     assert recorded.result(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84]"
     found.about["grid"]["cross"]["SEED"].append(5)
     assert recorded.result(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84] (5 of 6 seeds)"
@@ -51,7 +51,7 @@ def test_values_are_those_of_the_named_runs(made):
     assert recorded.beyond(found, f"{AT}/alike", SPACE="span") == pytest.approx([9.5 + k / 100 for k in range(5)])
     shown, shape = recorded.pictures(found, "SEED=0")
     assert shape == (8, 8, 3) and shown["reconstructions"].shape == (2, 192) and shown["reconstructions"].max() == 0.2
-    assert "/made.npz cannot be read for SEED=1: take it from" in refused(recorded.pictures, found, "SEED=1")
+    assert "/made.npz cannot be read for SEED=1" in refused(recorded.pictures, found, "SEED=1")
 
 
 def test_a_summary_says_each_quantity_of_each_run(made):

@@ -31,7 +31,12 @@ def test_numbers_are_printed_to_what_is_known_of_them():
     assert [plain(report.number(x)) for x in numbers] == [*numbers.values()]
     assert [plain(report.mean_sd(list(values))) for values in means] == [*means.values()]
     assert plain(report.mean_sd([1e-7], 1e-6)) == "< 10⁻⁶" and report.joined([3, 12.0]) == "3, 12"
-    assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"  # a bar in a cell does not end it
+    assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"  # no bar ends a cell
+    assert extent([0.0, 0.0, 0.0, 0.0, 1.0]) == (0.2, 0.0, 1.0)
+    assert words([0.0, 0.0, 0.0, 0.0, 1.0]) == "0.2 [0, 1]"
+    assert words([3.0, 3.0]) == "3" and words([0.3]) == "0.3" and words([3.0, 5.0]) == "4 [3, 5]"
+    assert words([]) == "–" and words([0.8, 0.81, 0.83, 0.86], 1) == "0.8 [0.8, 0.9]"
+    assert words([0.8, 0.801], 2) == "0.80"
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ def test_numbers_that_cannot_be_written_are_printed_and_the_old_file_stays(
     assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [("results.json", "{}")]
 
 
-def test_where_nothing_can_be_written_is_known_at_the_start_and_the_check_leaves_no_trace(results):
+def test_where_nothing_can_be_written_is_known_and_the_check_leaves_no_trace(results):
     for path in ("/dev/null/results.json", ".", "/dev/null", "results\0.json"):
         said = refused(check_writable, "RESULTS", path)
         assert said.startswith("RESULTS cannot be written to ") and ": take a place in" in said
@@ -70,13 +75,13 @@ def test_where_nothing_can_be_written_is_known_at_the_start_and_the_check_leaves
     assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [("results.json", "{}")]
 
 
-def test_what_other_parameters_make_false_and_a_device_that_is_not_there_end_in_a_sentence(monkeypatch):
+def test_what_cannot_hold_and_a_device_that_is_not_there_end_in_a_sentence(monkeypatch):
     report.need(True, "Training does not converge.")
     said = refused(report.need, False, "Training does not converge.")
-    assert said.startswith("Training does not converge. ") and said.endswith(": take others, or the defaults.")
+    assert said.startswith("Training does not converge. ") and said.endswith("or the defaults.")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert report.choose_device("auto").type == "cpu"
-    assert "torch finds no GPU here: use DEVICE='auto' or 'cpu'" in refused(report.choose_device, "cuda")
+    assert "torch finds no GPU here: use DEVICE=" in refused(report.choose_device, "cuda")
 
 
 def test_a_full_disk_is_known_at_the_start(tmp_path):
@@ -132,11 +137,3 @@ def test_a_cell_of_parameters_that_does_more_than_assign_ends_in_a_sentence(cell
 
 def test_the_words_that_parameters_know_are_those_that_there_are():
     assert tuple(coefficients.RULES) == parameters.RULES and images.DATASETS == parameters.DATASETS
-
-
-def test_the_extent_stays_within_the_values():
-    assert extent([0.0, 0.0, 0.0, 0.0, 1.0]) == (0.2, 0.0, 1.0)
-    assert words([0.0, 0.0, 0.0, 0.0, 1.0]) == "0.2 [0, 1]"
-    assert words([3.0, 3.0]) == "3" and words([0.3]) == "0.3" and words([3.0, 5.0]) == "4 [3, 5]"
-    assert words([]) == "–" and words([0.8, 0.81, 0.83, 0.86], 1) == "0.8 [0.8, 0.9]"
-    assert words([0.8, 0.801], 2) == "0.80"

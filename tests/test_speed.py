@@ -34,7 +34,7 @@ def test_all_versions_of_a_step_agree_and_torch_counts_what_the_formula_counts(c
         step = Stationarity(network, Signed(), 30.0, share)
         assert share != cheaper_share or speed.counted(step, *given) == chapter["operations"](4, widths)
         torch.testing.assert_close([step(*given).value, *step(*given)[2:]], [value, *gradients])
-    assert chapter["least_bytes"](2, (3, 2, 1), 8) == 8 * (6 + 2 + 2 + 12 + 4)  # few enough to count
+    assert chapter["least_bytes"](2, (3, 2, 1), 8) == 8 * (6 + 2 + 2 + 12 + 4)
 
 
 @pytest.mark.parametrize("bits", [7, 10])
@@ -82,4 +82,4 @@ def test_a_record_is_read_by_kernel_version_size_and_precision(folder):
 def test_a_missing_or_damaged_record_is_said_in_one_sentence(folder, content):
     if content is not None:
         (folder / "cpu.json").write_text(content if content == "{" else json.dumps(RECORD | content))
-    assert "cannot be read (`make bench RECORD=cpu` writes it): take it from the repos" in refused(speed.load, "cpu")
+    assert "cannot be read (`make bench RECORD=cpu` writes it): take it" in refused(speed.load, "cpu")

@@ -87,7 +87,7 @@ def taken(monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_a_step_is_that_of_torch_asks_for_nothing_and_needs_to_be_traced_but_once(released, case, taken):
+def test_a_step_is_that_of_torch_asks_for_nothing_and_is_traced_but_once(released, case, taken):
     """Tracing keeps the operations of one step, as a GPU's graph does: no number of the processor can change later."""
     if case[0] == "multiclass":
         released = victim_of_twelve("multiclass", 20, 16, epochs=60).released
@@ -189,7 +189,7 @@ def test_small_steps_take_one_thread_and_the_others_come_back(released):
         torch.set_num_threads(before)
 
 
-def test_more_candidates_than_fit_into_what_a_container_may_have_less_of_are_refused(released, monkeypatch):
+def test_more_candidates_than_fit_into_the_memory_that_there_is_are_refused(released, monkeypatch):
     monkeypatch.setattr(step, "room", lambda device: 1e6)
     said = refused(attacked, released)
     most = int(said.split("at most ")[1].split()[0])

@@ -31,7 +31,7 @@ def test_rows_of_an_embedding_tell_the_words_and_no_others(base, trainer):
     if trainer != "plain":
         found.append(text.bag_of_moment(tuned.moments["tokens.weight"]))
     assert all(set(bag.tokens.nonzero()[:, 0].tolist()) == used for bag in found)
-    assert (found[0].alpha < 1 - 1e-6) == (trainer == "adamw")  # decay is all that moves the other rows
+    assert (found[0].alpha < 1 - 1e-6) == (trainer == "adamw")  # decay moves the other rows
 
 
 @pytest.mark.parametrize("kind, entry", [("frozen", "change"), ("frozen", "moment"), ("64", "moment")])

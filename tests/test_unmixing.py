@@ -57,7 +57,7 @@ def test_the_count_the_span_lengths_and_signs_are_read(pictures, centred):
     torch.testing.assert_close(mixing @ basis.T, released.network[0].weight)
     half = networks.change(released.network, torch.Tensor.half)  # changes weights by 5e-4
     assert unmixing.read(released._replace(network=half))[0] == 12
-    # Of rows that unmix exactly, the relation undoes wrong lengths and signs, up to one factor if the layer is centred.
+    # of rows that unmix exactly, the relation undoes wrong lengths and signs
     factors = torch.linspace(0.2, 3, 12, dtype=torch.float64) * (-1) ** torch.arange(12)
     scaled = factors * unmixing.relation(factors[:, None] * x @ basis, mixing, released.network[0].bias)
     torch.testing.assert_close(scaled / scaled[0], torch.ones(12, dtype=torch.float64))
@@ -87,7 +87,7 @@ def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(pi
     assert attempt.details.count is None and len(attempt.images) == 13 and "no gap" in attempt.refusals[0]
     attempt = unmixing.attempt(changed(clear, lambda w: x), SHAPE, 40)
     assert attempt.details.count is attempt.images is None and len(attempt.refusals) == 2
-    released = layered(pictures)  # and a first layer that is no matrix, or for images of another shape
+    released = layered(pictures)  # a first layer that is no matrix, or of other images, is refused
     kernels = Layer(torch.ones(40, 3, 3, 3, dtype=torch.float64), torch.zeros(40, dtype=torch.float64))
     assert "do not follow" in refused(unmixing.read, released._replace(network=(kernels, released.network[1])))
     assert "3072 values" in refused(unmixing.attack, released, (16, 16, 3))
@@ -159,7 +159,7 @@ def test_images_are_unmixed_up_to_one_sign_each_and_the_global_sign_is_that_of_m
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_activity_tells_the_signs(pictures, bias):
-    """B is zero where a neuron is not active, by construction of a layer that is consistent with itself."""
+    """B is zero where a neuron is not active: the layer is consistent with itself."""
     x = (pictures - pictures.mean(0))[:, :200]
     mixed = consistent(x, 40, bias)
     basis = torch.linalg.svd(x, full_matrices=False)[2][:11].T
