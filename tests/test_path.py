@@ -148,6 +148,8 @@ def test_two_images_come_back_and_no_held_out_one(victim):
         found = path.attack(network(), known, LABELS, x.shape[1:], steps=200)
         like = [torch.cosine_similarity(z.flatten(1), found.images.flatten(1)) for z in (x, held_out)]
         assert found.losses[-1] < found.losses[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
+    begun = path.attack(network(), path.Known(start, end), LABELS, x.shape[1:], steps=1, images=x)
+    assert (begun.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
 
 
 def test_softened_and_normalised_networks_compute_what_they_say():
