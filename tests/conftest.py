@@ -11,6 +11,7 @@ from PIL import Image
 
 from utils import images, networks
 from utils.attacks import starts
+from utils.errors import InputError
 from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +80,14 @@ def slope(function, x, way, step=1e-5):
     return (function(x + step * way) - function(x - step * way)) / (2 * step)
 
 
+def refused(function, *given, **named):
+    """The one sentence in which a call is refused; a call that is not fails the test."""
+    with pytest.raises(InputError) as caught:
+        function(*given, **named)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 class Bomb:
     """A pickle that makes a folder if it is loaded."""
 
@@ -113,6 +122,12 @@ def photos():
 def views():
     """Forty secret views of photographs, forty known and forty held-out ones."""
     return images.split(images.load("photos"), 40, 40, held_out=40)
+
+
+@pytest.fixture(scope="session")
+def data():
+    """Twenty secret views of photographs, a hundred known and twenty held-out ones."""
+    return images.split(images.load("photos"), 20, 100, 1, held_out=20)
 
 
 @pytest.fixture(scope="session")

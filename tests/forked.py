@@ -7,17 +7,8 @@ import time
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    [
-        "utils",  # before torch, for its settings
-        "torch.func",
-        "scipy.stats",
-        "sklearn.linear_model",
-        "matplotlib.pyplot",
-        "ipywidgets",
-        "ipykernel.kernelapp",
-    ]
-)
+LOADED = "utils", "torch.func", "scipy.stats", "sklearn.linear_model", "matplotlib.pyplot", "ipywidgets"
+FORKS.set_forkserver_preload([*LOADED, "ipykernel.kernelapp"])  # utils before torch, for its settings
 
 
 def kernel(words, environment, folder):

@@ -35,7 +35,7 @@ def test_what_is_written_says_how_long_what_took_on_which_machine(tmp_path):
 
 
 def checked(rows):
-    """Of rows of which no two are of the same, and whose numbers are positive: {kernel: versions}."""
+    """Of rows that differ and whose numbers are positive: {kernel: versions}."""
     keys, versions = set(), {}
     for about, stats in ((row["extra_info"], row["stats"]) for row in rows):
         keys.add(str([about[name] for name in ("kernel", "version", "dtype", "size")]))
@@ -58,7 +58,7 @@ def test_a_record_has_each_number_once(path):
     (1, ["RECORD=toy"], "Error 1"),
     (5, ["ONLY=nothing"], "No benchmark has such a name"),
 ])  # fmt: skip
-def test_what_cannot_be_measured_or_recorded_is_said_in_one_sentence(status, words, sentence, tmp_path):
+def test_what_cannot_be_measured_or_recorded_is_said(status, words, sentence, tmp_path):
     (tmp_path / "pytest").write_text(f"#!/bin/sh\nexit {status}\n")
     (tmp_path / "pytest").chmod(0o755)
     command = ["make", "--no-print-directory", "-o", ".venv/ready", "bench", f"BIN={tmp_path}", "WHOLE=echo yes"]

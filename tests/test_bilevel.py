@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from conftest import chapter_functions, drawn, slope
+from conftest import chapter_functions, drawn, refused, slope
 from utils import networks
 from utils.attacks import bilevel, starts
 from utils.attacks.contract import Released
-from utils.errors import InputError
 from utils.images import Part
 from utils.kernels import affine, naive, one_hidden, solvers
 from utils.training import stationary
@@ -50,15 +49,6 @@ def test_training_is_stationary_from_every_start(photos, weight_decay, kind):
     assert torch.allclose(solved.weights, affine.solve(x, y, weight_decay).weights, atol=1e-6 * solved.weights.norm())
 
 
-def test_problems_in_one_call_equal_single_ones_and_repeated_images_train_too(x, y):
-    batch = starts.random(4, 360, 1).view(4, 12, 30)
-    batch[3] = x[0]  # a singular Gram matrix
-    together = affine.solve(batch, y, MU)
-    assert together.gradient_norm.max() <= 1e-12
-    for k in range(4):
-        assert torch.allclose(together.weights[k], affine.solve(batch[k], y, MU).weights, atol=1e-10)
-
-
 @pytest.mark.parametrize("inverse", ["exact", "cg"])
 def test_hypergradient_is_the_derivative(problem, inverse):
     x, released = problem
@@ -66,14 +56,9 @@ def test_hypergradient_is_the_derivative(problem, inverse):
     way = drawn(12, 30)
     expected = slope(lambda x: bilevel.hypergradient(released, x).loss, x, way)
     assert abs((h.gradient * way).sum() - expected) <= 1e-6 * h.gradient.norm()
-
-
-def test_quasi_newton_gradient_descends(problem):
-    x, released = problem
-    true = bilevel.hypergradient(released, x).gradient
     theta0 = networks.initial(networks.affine(MU, "uniform"), 30, 0)
     approximate = bilevel.hypergradient(released, x, INVERSES["quasi-Newton"], theta0).gradient
-    assert (true * approximate).sum() > 0
+    assert (h.gradient * approximate).sum() > 0
 
 
 @pytest.mark.parametrize("name, inner_start", [("random", "warm"), ("partition", "cold")])
@@ -104,6 +89,10 @@ def test_several_starts_in_one_call(problem):
     for k in range(2):
         alone = bilevel.attack(released, batch[k])
         assert torch.allclose(together.images[k], alone.images, atol=1e-3)
+    batch[1] = x[0]  # repeated images, with a singular Gram matrix, train too
+    solved = affine.solve(batch, released.labels, MU)
+    assert solved.gradient_norm.max() <= 1e-12
+    assert torch.allclose(solved.weights[0], affine.solve(x, released.labels, MU).weights, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +101,7 @@ def test_several_starts_in_one_call(problem):
         ({"network": (networks.Layer(torch.zeros(1, 29), torch.zeros(1)),)}, {}, "needs 12 labels and 30 inputs"),
         ({"network": (networks.Layer(torch.zeros(1, 30), torch.zeros(2)),)}, {}, "do not follow each other"),
         ({"network": 2 * (networks.Layer(torch.zeros(1, 30), None),)}, {}, "do not follow each other"),
-        ({"labels": torch.zeros(11)}, {}, r"there are \(11,\) labels"),
+        ({"labels": torch.zeros(11)}, {}, "there are (11,) labels"),
         ({}, {"inner_start": "hot"}, "INNER_START is 'hot'"),
         ({}, {"inner_budget": 0}, "give at least 0 iterations and 1 inner step"),
         ({}, {"iterations": -1}, "give at least 0 iterations and 1 inner step"),
@@ -124,8 +113,7 @@ def test_several_starts_in_one_call(problem):
 )
 def test_bad_input_is_told_in_a_sentence(problem, change, settings, sentence):
     x, released = problem
-    with pytest.raises(InputError, match=sentence):
-        bilevel.attack(released._replace(**change), **{"start": x, **settings})
+    assert sentence in refused(bilevel.attack, released._replace(**change), **{"start": x, **settings})
 
 
 def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):

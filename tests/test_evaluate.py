@@ -36,11 +36,6 @@ def test_ssim_is_that_of_scikit_image(shape, window):
             assert abs(similarity.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0] - expected) < 1e-10
 
 
-def test_an_image_is_its_own_nearest_neighbour():
-    x, order = pictures(20, 0), torch.randperm(20)
-    assert torch.equal(order[evaluate.nearest(x, x[order], SHAPE)], torch.arange(20))
-
-
 def test_the_distance_knows_its_baseline_and_the_order_of_the_neurons():
     target, other = (networks.initial(networks.one_hidden(5, 1e-2), 12, seed) for seed in (0, 1))
     assert networks.distance(networks.change(target, torch.zeros_like), target) == 1
@@ -87,20 +82,14 @@ def test_as_published_the_truth_is_found_and_every_image_finds_its_own(trial):
     assert torch.allclose(matches.pictures, trial.data.secret.images)
     assert evaluate.good(matches) == 6 and abs(matches.ssim.mean().item() - 1) < 1e-12
     assert torch.equal(evaluate.published(trial, evaluate.secret(trial).flip(0)).pictures, matches.pictures)
-
-
-def test_an_adversary_adds_the_mean_that_it_knows_and_no_other(trial):
-    """With the training mean the picture would be the training image itself; here it is white."""
+    # with the training mean a picture of an adversary would be the image itself; here it is white
     x, known = trial.attack.images, trial.data.known.images.mean(0)
     assert (known - trial.victim.mean).abs().mean() > 0.5
     matches = evaluate.adversary(trial)
     assert torch.equal(matches.pictures, (x + known).clamp(0, 1))
     assert evaluate.good(matches) == 0
     assert torch.equal(evaluate.BASELINES["strangers"](trial), (trial.data.known.images - known)[:6])
-
-
-def test_nothing_is_added_to_what_was_reconstructed_with_its_mean():
-    trial = make_trial(Name("bilevel", "affine", "random"), centred=False)
+    trial = make_trial(Name("bilevel", "affine", "random"), centred=False)  # nothing is added
     assert torch.equal(evaluate.adversary(trial).pictures, trial.data.secret.images)
     assert torch.equal(evaluate.BASELINES["strangers"](trial), trial.data.known.images[:6])
     assert evaluate.good(evaluate.published(trial)) == 6
@@ -123,20 +112,18 @@ def test_the_best_reconstruction_is_the_most_alike(trial):
     assert best == 3 and likeness[3].argmax() == 4
     assert likeness.amax(1).lt(0.5).tolist() == [True] * 3 + [False]
     assert torch.allclose(evaluate.pictures(trial, best), trial.data.secret.images[[4]])
+    x, order = pictures(20, 0), torch.randperm(20)
+    assert torch.equal(order[evaluate.nearest(x, x[order], SHAPE)], torch.arange(20))
 
 
 def test_what_gives_the_training_images_back_leaks_and_the_start_does_not(trial):
     found, start = evaluate.leak(trial), evaluate.leak(trial, trial.start)
     assert found.auc.value > 0.9 and found.alike == found.above == 6
     assert found.p < 0.05 < start.p and start.alike == 0
-
-
-def test_the_null_never_takes_the_mean_of_the_training_images_alone(trial):
-    """A guess at the held-out images is judged as one at the training images is: exchange them, and the AUC turns."""
-    data = trial.data
+    data = trial.data  # exchange the sides, and the area turns: neither has a mean of its own
     other = trial._replace(data=data._replace(secret=data.held_out, held_out=data.secret))
-    one, two = (evaluate.leak(t, data.secret.images).auc.value for t in (trial, other))
-    assert abs(one + two - 1) < 1e-12
+    one, two = (evaluate.leak(each, data.secret.images).auc.value for each in (trial, other))
+    assert one + two == pytest.approx(1)
 
 
 LEAKS = {"leak_auc", "leak_auc_low", "above", "alike"}

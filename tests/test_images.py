@@ -10,8 +10,8 @@ import pytest
 import torch
 import torchvision
 
+from conftest import refused
 from utils import images
-from utils.errors import InputError
 
 
 def save(path, **arrays):
@@ -24,7 +24,7 @@ def test_photographs_and_their_parts_are_those_of_recorded_results():
     assert two.images.shape[1:] == (32, 32, 3) and two.images.dtype == np.uint8
     assert np.bincount(four.labels).tolist() == [87, 75, 64, 98] and np.array_equal(four.labels // 2, two.labels)
     sha256 = "610bcdf7d410ef8b789889a871ad471f95ced0c11e66fec1c8de1d975010373b"
-    assert images.split(two, 100, 100, seed=4).sha256 == sha256  # seed 4 is in the second walk through the file
+    assert images.split(two, 100, 100, seed=4).sha256 == sha256  # in the second walk through the file
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -101,16 +101,13 @@ def test_held_out_images_come_from_those_that_nothing_is_trained_on(tmp_path):
         expected = pictures[20:][[4 * seed, 4 * seed + 2, 4 * seed + 1, 4 * seed + 3]]
         assert np.array_equal(data.held_out.images.numpy(), expected.reshape(4, -1))
     both.unused.images[0] = both.images[0]
-    with pytest.raises(InputError, match="Images 0 and 20 of .* one is for the training part and one for the held-out"):
-        images.split(both, 4, 8, held_out=4)
-    with pytest.raises(InputError, match="There are at most 20 held-out ones, not 22"):
-        images.split(both, 4, 8, held_out=22)
-    with pytest.raises(InputError, match=r"labels have the shape \(0,\); 20 images need"):
-        images.load(save(tmp_path / "none.npz", **own, **others))
-    with pytest.raises(InputError, match="the held-out images are of another shape or type"):
-        images.load(
-            save(tmp_path / "bytes.npz", **own, held_out_images=np.zeros((2, 8, 8), np.uint8), held_out_labels=[0, 1])
-        )
+    assert "Images 0 and 20 of the data set" in refused(images.split, both, 4, 8, held_out=4)
+    assert "at most 20 held-out ones, not 22" in refused(images.split, both, 4, 8, held_out=22)
+    none = save(tmp_path / "none.npz", **own, **others)
+    assert "labels have the shape (0,); 20 images need" in refused(images.load, none)
+    others = {"held_out_images": np.zeros((2, 8, 8), np.uint8), "held_out_labels": [0, 1]}
+    bytes_ = save(tmp_path / "bytes.npz", **own, **others)
+    assert "the held-out images are of another shape or type" in refused(images.load, bytes_)
 
 
 def test_halves_give_the_attacker_twice_as_many():
@@ -118,8 +115,7 @@ def test_halves_give_the_attacker_twice_as_many():
     data = images.halves(four, 21, seed=1)
     assert data.secret.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and len(data.known.labels) == 20
     assert data.sha256 == images.split(four, 8, 20, 1, held_out=8).sha256 and len(data.held_out.labels) == 8
-    with pytest.raises(InputError, match="IMAGES is 7, but the 4 classes of the stationarity attack need at least 8"):
-        images.halves(four, 7)
+    assert "the 4 classes of the stationarity attack need" in refused(images.halves, four, 7)
 
 
 FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
@@ -128,40 +124,28 @@ FINE = {"images": np.zeros((4, 8, 8)), "labels": [0, 0, 1, 1]}
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
-        ({"labels": [0, 0, 0, 0]}, "two classes are needed, .* there are 1"),
+        ({"labels": [0, 0, 0, 0]}, "with label_names; there are 1"),
         ({"labels": ["cat", "dog", "dog", "cat"]}, "the label cat is not a whole number"),
         ({"images": np.zeros((0, 8, 8)), "labels": []}, "N×H×W or N×H×W×C from 7×7 on is needed"),
-        ({"labels": [0, 1, 1]}, r"labels have the shape \(3,\); 4 images need \(4,\)"),
+        ({"labels": [0, 1, 1]}, "labels have the shape (3,); 4 images need (4,)"),
         ({"labels": [0, 1, np.nan, np.nan]}, "the label nan is not a whole number; correct it"),
         ({"images": np.array([0.5] * 255 + [np.nan]).reshape(4, 8, 8)}, "pixels reach from nan to nan; bring them"),
         ({"images": np.array([0.5] * 255 + [-0.1]).reshape(4, 8, 8)}, "pixels reach from -0.1 to 0.5; bring them"),
-        ({"images": np.array([0.5] * 255 + [np.inf]).reshape(4, 8, 8)}, "pixels reach from 0.5 to inf; bring them"),
         ({"images": np.zeros((4, 8, 8), int)}, "images are of type int64"),
         ({"images": np.zeros((4, 6, 6))}, "N×H×W×C from 7×7 on is needed"),
-        ({"images": np.zeros((4, 4))}, "N×H×W or N×H×W×C from 7×7 on is needed"),
         ({"images": None}, "has no array 'images'"),
     ],
 )
 def test_wrong_files(tmp_path, wrong, sentence):
     arrays = {name: array for name, array in (FINE | wrong).items() if array is not None}
-    with pytest.raises(InputError, match=sentence):
-        images.load(save(tmp_path / "wrong.npz", **arrays))
-
-
-@pytest.mark.parametrize("dataset, sentence", [
-    ("nowhere.npz", "There is no file .*nowhere.npz: check the path"),
-    ("imagenet", "must be 'photos', 'cifar10', 'cifar10-subset', 'cifar10-fresh' or the path of an .npz file"),
-])  # fmt: skip
-def test_what_is_not_there(dataset, sentence):
-    with pytest.raises(InputError, match=sentence):
-        images.load(dataset)
+    assert sentence in refused(images.load, save(tmp_path / "wrong.npz", **arrays))
 
 
 def test_the_labels_of_several_classes(tmp_path):
     ten = {"images": np.zeros((10, 8, 8)), "labels": np.arange(10), "label_names": images.CIFAR10_NAMES}
     assert images.load(save(tmp_path / "ten.npz", **ten)).labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
-    with pytest.raises(InputError, match="two classes are needed, .* there are 1"):
-        images.load(save(tmp_path / "one.npz", **{**FINE, "labels": [3] * 4}), binary=False)
+    one = save(tmp_path / "one.npz", **{**FINE, "labels": [3] * 4})
+    assert "two classes are needed" in refused(images.load, one, binary=False)
 
 
 def archive(path, header, size=4 * 8 * 8):
@@ -179,18 +163,17 @@ def archive(path, header, size=4 * 8 * 8):
 @pytest.mark.parametrize("shape", [(400, 8, 8), (2, 8, 8), (-4, -8, 8), (4, 8, 8, 2)])
 def test_a_header_that_lies(tmp_path, shape):
     assert images.load(archive(tmp_path / "fine.npz", {"shape": (4, 8, 8)})).images.shape == (4, 8, 8, 1)
-    with pytest.raises(InputError, match="cannot be read as an .npz file of numbers"):
-        images.load(archive(tmp_path / "lie.npz", {"shape": shape}))
+    lie = archive(tmp_path / "lie.npz", {"shape": shape})
+    assert "cannot be read as an .npz file of numbers" in refused(images.load, lie)
 
 
 def test_more_than_fits_into_memory_is_not_unpacked(monkeypatch, tmp_path):
-    with pytest.raises(InputError, match=r"does not fit into memory: it unpacks to 12,288.0 GB, and there are"):
-        images.load(archive(tmp_path / "header.npz", {"shape": (4 * 10**9, 32, 32, 3)}))
+    header = archive(tmp_path / "header.npz", {"shape": (4 * 10**9, 32, 32, 3)})
+    assert "does not fit into memory: it unpacks to 12,288.0 GB" in refused(images.load, header)
     path = archive(tmp_path / "directory.npz", {"shape": (1000, 100, 100)}, 10**7)  # ten megabytes, as the zip says
     monkeypatch.setattr(images.step, "room", lambda: 9e6)
     tracemalloc.start()
-    with pytest.raises(InputError, match=r"it unpacks to 0.0 GB, and there are 0.0 GB. Save fewer images"):
-        images.load(path)
+    assert "and there are 0.0 GB. Save fewer images" in refused(images.load, path)
     assert tracemalloc.get_traced_memory()[1] < 2e6
     tracemalloc.stop()
 
@@ -199,7 +182,7 @@ def test_more_than_fits_into_memory_is_not_unpacked(monkeypatch, tmp_path):
     "counts, sizes, sentence",
     [
         ([40, 40], (50, 50, 0), "50 training and 50 partition images need 50 of each class, but one class has only 40"),
-        ([40, 40], (7, 8, 0), r"The training part is to hold 7 images \(IMAGES\): give an even number"),
+        ([40, 40], (7, 8, 0), "The training part is to hold 7 images (IMAGES): give an even number"),
         ([40, 40], (8, 8, -2), "The held-out part is to hold -2 images"),
         ([40, 40], (20, 30, 32), "Beside 20 training and 30 partition images there are at most 30 held-out ones"),
         ([3, 1], (2, 2, 0), "Class 1 has 1 images: give every class one"),
@@ -209,8 +192,7 @@ def test_more_than_fits_into_memory_is_not_unpacked(monkeypatch, tmp_path):
 def test_more_images_than_there_are(counts, sizes, sentence):
     labels = np.repeat(range(len(counts)), counts)
     labelled = images.Labelled(np.random.default_rng(0).random((len(labels), 8, 8, 1)), labels)
-    with pytest.raises(InputError, match=sentence):
-        images.split(labelled, *sizes[:2], held_out=sizes[2])
+    assert sentence in refused(images.split, labelled, *sizes[:2], held_out=sizes[2])
 
 
 def test_an_image_in_two_parts(toy_npz):
@@ -218,9 +200,9 @@ def test_an_image_in_two_parts(toy_npz):
     first, *_, last = np.flatnonzero(labelled.labels == 0)[:30]
     labelled.images[last] = labelled.images[first]
     images.split(labelled, 20, 10)  # leaves one of them out
-    said = f"Images {first} and {last} of .* one is for the training part and one for the held-out part"
-    with pytest.raises(InputError, match=said):
-        images.split(labelled, 20, 20, held_out=40)  # all images
+    said = refused(images.split, labelled, 20, 20, held_out=40)  # all images
+    assert said.startswith(f"Images {first} and {last} of the data set")
+    assert "one is for the training part and one for the held-out part" in said
 
 
 def test_cifar10_is_in_file_order_and_a_failed_download_names_three_ways_out(monkeypatch, tmp_path):
@@ -229,5 +211,8 @@ def test_cifar10_is_in_file_order_and_a_failed_download_names_three_ways_out(mon
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", Mock(side_effect=[files, OSError("no network")]))
     loaded = images.cifar10(tmp_path)
     assert loaded.labels.tolist() == [1, 0, 0, 1, 0] and loaded.images is files.data
-    with pytest.raises(InputError, match="connect to the network .* or put cifar-10-python.tar.gz .* or use DATASET"):
-        images.cifar10(tmp_path)
+    said = refused(images.cifar10, tmp_path)
+    assert all(way in said for way in ("connect to the network", "put cifar-10-python.tar.gz into", "or use DATASET="))
+    assert "nowhere.npz: check the path in DATASET." in refused(images.load, "nowhere.npz")
+    words = "must be 'photos', 'cifar10', 'cifar10-subset', 'cifar10-fresh' or the path of an .npz file"
+    assert words in refused(images.load, "imagenet")

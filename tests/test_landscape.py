@@ -25,14 +25,6 @@ def sets(toy):
     return toy.secret.images, toy.held_out.images, starts.random(10, 192, 1)
 
 
-def test_mixtures_are_equation_10(sets):
-    x = mixtures.mixture(*sets, *MIXED)
-    assert x.shape == (9, 10, 192)
-    for start, one, two in zip(x, *MIXED):
-        expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
-        assert torch.allclose(start, expected, atol=1e-15)
-
-
 @pytest.fixture(scope="module")
 def target(toy, sets):
     """A small network for DecoReco."""
@@ -40,16 +32,12 @@ def target(toy, sets):
     return mixtures.Target(victim.released, victim.mean, mixtures.random_axes(*(part - victim.mean for part in sets)))
 
 
-@pytest.fixture(scope="module")
-def explored(target, toy, sets):
-    """`explore` with DecoReco, so many starts at once."""
+def test_a_grid_begins_at_mixtures_knows_distances_and_may_come_in_slices(target, toy, sets):
     attack = mixtures.adam_attack(target, 60, 0.003, torch.float64)
-    return lambda at_once: mixtures.explore(attack, sets, MIXED, toy.shape, at_once)
-
-
-def test_a_grid_knows_the_distances_of_its_starts(explored, toy, sets):
-    found = explored(9)
-    assert torch.allclose(found.start, mixtures.mixture(*sets, *MIXED), atol=1e-9)
+    found, slices = (mixtures.explore(attack, sets, MIXED, toy.shape, at_once) for at_once in (9, 2))
+    one, two = (share[:, None, None] for share in MIXED)
+    expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
+    assert torch.allclose(found.start, expected, atol=1e-9)
     for place, k in ((8, 0), (2, 1), (0, 2)):
         assert found.start_distance[place, k] <= 1e-9
     pictures = found.end[4]
@@ -57,13 +45,9 @@ def test_a_grid_knows_the_distances_of_its_starts(explored, toy, sets):
     assert torch.allclose(found.distance[4, 1], (pictures - sets[1][near]).norm(dim=1).mean())
     assert not torch.allclose(found.early_distance[4], found.distance[4])
     assert torch.allclose(found.early_distance[0, 2], (found.early[0] - sets[2]).norm(dim=1).mean())
-
-
-def test_a_grid_in_slices_is_the_same_and_attacks_noise_once(explored):
-    whole, slices = explored(9), explored(2)
-    assert torch.allclose(whole.end, slices.end, atol=1e-6)
-    for place in (3, 6):  # λ₂ = 0
-        assert torch.equal(whole.end[place], whole.end[0])
+    assert torch.allclose(found.end, slices.end, atol=1e-6)
+    for place in (3, 6):  # λ₂ = 0: noise is attacked once
+        assert torch.equal(found.end[place], found.end[0])
 
 
 def test_lines_go_through_their_points(sets):
@@ -191,12 +175,5 @@ def test_a_local_minimum_is_at_rest_and_curves_nowhere_down(curvature, pull, res
         return 0.5 + moved @ matrix @ moved / 2 + pull * moved.sum(), matrix @ moved + pull
 
     assert stalls.at_minimum(loss, there) == rests
-
-
-def test_a_descent_arrives_or_stops_at_a_minimum():
-    def bowl(height):
-        return lambda x: (height + x.square().sum(), 2 * x)
-
-    start = drawn(3)
-    assert stalls.descended(bowl(0), start)[0] == "arrived"
-    assert stalls.descended(bowl(0.1), start)[0] == "minimum"
+    for height, word in ((0, "arrived"), (0.1, "minimum")):
+        assert stalls.descended(lambda x, h=height: (h + x.square().sum(), 2 * x), drawn(3))[0] == word

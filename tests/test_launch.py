@@ -79,7 +79,7 @@ def test_make_hands_on_what_it_is_given(make):
     assert len({str(Path(call[3]).parent) for call in calls() if "lab.run" in call}) == len(names) + 1
 
 
-def test_a_chapter_runs_again_if_what_it_depends_on_is_newer_and_one_that_fails_stops_no_other(make):
+def test_a_chapter_runs_again_if_it_is_older_and_one_that_fails_stops_no_other(make):
     contents = "- file: book/a\n- file: book/decoreco-attack\n- file: book/three-starts-bilevel\n"
     Path("_toc.yml").write_text(contents)
     for path in map(Path, ("book/a.ipynb", "book/decoreco-attack.ipynb", "utils/kernels/b.py", "data/results/c.csv")):

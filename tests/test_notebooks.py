@@ -119,13 +119,8 @@ def test_a_notebook_is_built_like_the_others(path):
             if picture := output.get("data", {}).get("image/png", ""):
                 assert len(picture) * 3 / 4 < LARGEST
                 assert cell.metadata["mystnb"]["figure"]["caption"] and cell.metadata["mystnb"]["image"]["alt"]
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.ipynb")), ids=lambda path: path.stem)
-def test_an_experiment_reads_no_record_and_judges_nothing(path):
-    code = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")
-    assert not re.search(r"\b(recorded|verdicts|results/|data/speed)\b", code)
-    assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)
+        if path.parent.name == "experiments":  # it reads no record and judges nothing
+            assert not cell.outputs and not re.search(r"\b(recorded|verdicts|results/|data/speed)\b", cell.source)
 
 
 WRONG = [

@@ -1,4 +1,4 @@
-"""Path matching: every piece against its definition, and two images back from a small network."""
+"""Path matching, piece by piece, and two images back from a small network; and the span test."""
 
 import math
 from functools import partial
@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import drawn
-from utils.attacks import optimisers, path
-from utils.errors import InputError
+from conftest import drawn, refused
+from utils.attacks import optimisers, path, span
 from utils.kernels import naive
 from utils.training import deep
 
@@ -26,7 +25,7 @@ def network():
 
 
 def trained(trainer, rate, steps):
-    """Two images, the network's weights before and after some steps on them, and the optimiser's state."""
+    """Two images, the weights before and after some steps on them, and the optimiser's state."""
     net, x = network(), drawn(2, 3, 6, 6, seed=1)
     start = path.flat(net)
     _, optimiser = deep.train(net, x, LABELS, trainer, rate, steps)
@@ -40,7 +39,7 @@ def victim():
 
 
 def knowns(victim):
-    """What may be known, each with the path that it begins with, and then with one that was simulated."""
+    """What may be known, each with the path that it begins with, and a simulated one."""
     x, start, end = victim
     _, _, _, state = trained("adam", 1e-3, 8)
     for one in (
@@ -84,20 +83,17 @@ def test_the_misfits_slope_is_that_of_differences(victim):
         assert ends[0] - ends[1] == pytest.approx(2 * (slopes * way).sum().item(), rel=1e-3, abs=1e-12)
 
 
-def test_the_metric_is_the_root_of_the_inverse():
+def test_the_metric_is_a_root_of_the_inverse_and_shares_are_not_negative():
     gradients = drawn(4, 9, seed=3)
     values = torch.linalg.eigvalsh(gradients @ gradients.mT)
     whole = torch.eye(9).double() + gradients.mT @ gradients / (path.PUBLIC * values.median())
     metric = path.whitening(gradients)(torch.eye(9).double())
     assert torch.allclose(metric @ metric @ whole, torch.eye(9).double(), atol=1e-10)
-
-
-def test_shares_are_the_best_that_are_not_negative():
     gradients, change = drawn(3, 7, seed=4), drawn(7, seed=5)
     found = path.shares(gradients, change)
     rest = change - found @ gradients
     assert (found >= 0).all() and (gradients @ rest < 1e-9).all() and (found * (gradients @ rest)).abs().max() < 1e-9
-    assert torch.equal(path.shares(change[None], -change), torch.ones(1).double())  # none is better: all alike
+    assert torch.equal(path.shares(change[None], -change), torch.ones(1).double())  # all alike
 
 
 def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(victim):
@@ -153,27 +149,27 @@ def test_two_images_come_back_and_no_held_out_one(victim):
         found = path.attack(network(), known, LABELS, x.shape[1:], steps=200)
         like = [torch.cosine_similarity(z.flatten(1), found.images.flatten(1)) for z in (x, held_out)]
         assert found.history[-1] < found.history[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
+    begun = path.attack(network(), path.Known(start, end), LABELS, x.shape[1:], steps=1, images=x)
+    assert (begun.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
 
 
-def test_the_attack_may_begin_at_images(victim):
-    x, start, end = victim
-    found = path.attack(network(), path.Known(start, end), LABELS, x.shape[1:], steps=1, images=x)
-    assert (found.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
-
-
-def test_a_softened_relu_is_a_softplus():
+def test_softened_and_normalised_networks_compute_what_they_say():
     z = torch.linspace(-2, 2, 9)
     with naive.InPlaceOfReLU(partial(nn.functional.softplus, beta=3.0)):
         soft = nn.ReLU()(z)
     assert torch.allclose(soft, torch.log1p((3 * z).exp()) / 3) and torch.equal(nn.ReLU()(z), z.clamp_min(0))
     assert math.isclose(nn.ReLU(inplace=True)(z.clone()).min(), 0.0)
+    x = drawn(3, 3, 8, 8, seed=1).float()
+    for norm, kind in {"none": nn.Identity, "group": nn.GroupNorm, "batch": nn.BatchNorm2d}.items():
+        net = deep.drawn(partial(deep.residual, 2, 8, 4, norm=norm), 0)
+        assert sum(isinstance(part, kind) for part in net.modules()) >= 7 and net(x).shape == (3, 2)
 
 
 def test_what_cannot_be_attacked_is_said(victim):
     _, start, end = victim
 
-    def ask(known, labels=LABELS, net=None):
-        path.attack(net or network(), known, labels, (3, 6, 6))
+    def said(known, labels=LABELS, net=None):
+        return refused(path.attack, net or network(), known, labels, (3, 6, 6))
 
     for words, wrong in {
         "`start` has 481": path.Known(start[1:], end),
@@ -183,19 +179,62 @@ def test_what_cannot_be_attacked_is_said(victim):
         "moment is zero": optimisers.KnownState(end, 0 * start, 0.1),
         "SGD without momentum": optimisers.KnownState(end, start, 0.1, beta=0.0),
     }.items():
-        with pytest.raises(InputError, match=words):
-            ask(wrong)
-    with pytest.raises(InputError, match="whole numbers"):
-        ask(path.Known(start, end), LABELS.double())
+        assert words in said(wrong)
+    assert "whole numbers" in said(path.Known(start, end), LABELS.double())
     for layer in (nn.Dropout(), nn.BatchNorm2d(3)):
         net = nn.Sequential(layer, network())
         size = len(path.flat(net))
-        with pytest.raises(InputError, match="is in training mode"):
-            ask(path.Known(torch.zeros(size), torch.ones(size)), net=net.train())
+        assert "is in training mode" in said(path.Known(torch.zeros(size), torch.ones(size)), net=net.train())
 
 
-def test_normalised_networks_compute_what_they_say():
-    x = drawn(3, 3, 8, 8, seed=1).float()
-    for norm, kind in {"none": nn.Identity, "group": nn.GroupNorm, "batch": nn.BatchNorm2d}.items():
-        net = deep.drawn(partial(deep.residual, 2, 8, 4, norm=norm), 0)
-        assert sum(isinstance(part, kind) for part in net.modules()) >= 7 and net(x).shape == (3, 2)
+# ---- The span test: what a step adds to a layer holds its images' inputs alone ----
+
+
+def dilated():
+    """A convolution with four places in an image of 8 × 8, and 60 neurons, in double precision."""
+
+    def made():
+        body = nn.Conv2d(3, 60, 3, stride=3, padding=1, dilation=2), nn.ReLU(), nn.Flatten()
+        return nn.Sequential(*body, nn.Linear(240, 60), nn.ReLU(), nn.Linear(60, 2))
+
+    return deep.drawn(made, 1).double()
+
+
+def stepped(trainer, steps, frozen=False):
+    """Five images, three strangers, the network before and after training, and the optimiser."""
+    x = drawn(8, 3, 8, 8, seed=0)
+    before, after = dilated(), dilated()
+    _, optimiser = deep.train(
+        after, x[:5], torch.arange(5) % 2, trainer, 0.1, steps, frozen=after[:1] if frozen else ()
+    )
+    return x[:5], x[5:], before, after, optimiser
+
+
+@pytest.mark.parametrize("layer", [0, 3])
+def test_the_inputs_of_a_step_lie_in_the_span_of_what_it_adds(layer):
+    x, strangers, before, after, _ = stepped("plain", steps=1)
+    seen = span.inputs(before, before[layer], x)
+    assert seen.shape == {0: (5, 4, 27), 3: (5, 1, 240)}[layer]
+    by_hand = seen @ before[layer].weight.flatten(1).mT + before[layer].bias
+    made = before[: layer + 1](x)  # the layer computes from its inputs what it does
+    assert torch.allclose(by_hand.mT.reshape(made.shape), made)
+    basis = span.basis(after[layer].weight, before[layer].weight, alpha=1.0)
+    assert basis.shape[1] == {0: 20, 3: 5}[layer]
+    near, far = (span.distances(span.inputs(before, before[layer], z), basis) for z in (x, strangers))
+    assert near.max() < 1e-6 and far.min() > 0.01
+
+
+@pytest.mark.parametrize("trainer", ["sgd", "sgd_decay", "adam"])
+def test_a_moment_tells_the_inputs_without_the_start(trainer):
+    x, strangers, _, after, optimiser = stepped(trainer, steps=8, frozen=True)
+    basis = span.basis(deep.moment(optimiser, after[3].weight), after[3].weight)
+    near, far = (span.distances(span.inputs(after, after[3], z), basis) for z in (x, strangers))
+    assert near.max() < 1e-5 < 0.01 < far.min()
+
+
+def test_what_cannot_be_read_is_said():
+    x, _, before, after, _ = stepped("adam", steps=3)
+    assert "full rank" in refused(span.basis, after[0].weight, before[0].weight)
+    assert "a ReLU" in refused(span.inputs, after, after[1], x)
+    grouped = nn.Conv2d(3, 3, 3, groups=3)
+    assert "has groups" in refused(span.inputs, nn.Sequential(grouped), grouped, x)

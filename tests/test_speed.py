@@ -6,10 +6,9 @@ import math
 import pytest
 import torch
 
-from conftest import chapter_functions, drawn
+from conftest import chapter_functions, drawn, refused
 from lab import speed
 from utils import images, networks
-from utils.errors import InputError
 from utils.kernels import naive
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
@@ -26,10 +25,6 @@ def chapter():
     return chapter_functions("speed")
 
 
-def test_bytes_of_a_network_small_enough_to_count(chapter):
-    assert chapter["least_bytes"](2, (3, 2, 1), 8) == 8 * (6 + 2 + 2 + 12 + 4)
-
-
 @pytest.mark.parametrize("widths", [(3, 2, 1), (30, 20, 1), (30, 8, 9, 1), (12, 5, 6, 7, 1)])
 def test_all_versions_of_a_step_agree_and_torch_counts_what_the_formula_counts(chapter, widths):
     network = networks.initial(networks.perceptron("signed", *widths[1:-1]), widths[0], 0)
@@ -39,6 +34,7 @@ def test_all_versions_of_a_step_agree_and_torch_counts_what_the_formula_counts(c
         step = Stationarity(network, Signed(), 30.0, share)
         assert share != cheaper_share or speed.counted(step, *given) == chapter["operations"](4, widths)
         torch.testing.assert_close([step(*given).value, *step(*given)[2:]], [value, *gradients])
+    assert chapter["least_bytes"](2, (3, 2, 1), 8) == 8 * (6 + 2 + 2 + 12 + 4)
 
 
 @pytest.mark.parametrize("bits", [7, 10])
@@ -49,9 +45,7 @@ def test_factors_are_rounded_to_the_nearest_and_ties_to_the_even_one(chapter, bi
     for scale in (1.0, -1.0, 2.0**20, -(2.0**-40), math.inf):
         assert torch.equal(rounded(scale * torch.tensor(given), bits), scale * wanted)
     noise = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    found = rounded(noise, bits)
-    assert ((found - noise).abs() <= noise.abs() * unit / 2).all() and torch.equal(rounded(found, bits), found)
-    assert bits != 7 or torch.equal(found, noise.bfloat16().float())
+    assert bits != 7 or torch.equal(rounded(noise, 7), noise.bfloat16().float())
 
 
 def test_every_product_of_matrices_is_rounded_and_nothing_else(chapter):
@@ -80,13 +74,12 @@ def test_a_record_is_read_by_kernel_version_size_and_precision(folder):
     assert cpu.row("step", "plain", candidates=2) == STEP["extra_info"] | {"seconds": 0.5}
     assert cpu.took("step", "plain", candidates=2) == 0.5
     assert [*cpu.beside("step", "plain", "plain")] == [["candidates 2", "500 ms", "500 ms", "1.0"]]
-    with pytest.raises(InputError, match="no .'step', 'plain', 'float64'.*make bench RECORD="):
-        cpu.row("step", "plain", "float64", candidates=2)
+    said = refused(cpu.row, "step", "plain", "float64", candidates=2)
+    assert "no ['step', 'plain', 'float64'" in said and "make bench RECORD=" in said
 
 
 @pytest.mark.parametrize("content", [None, "{", {"machine_info": {}}, {"benchmarks": [{**STEP, "stats": {}}]}])
 def test_a_missing_or_damaged_record_is_said_in_one_sentence(folder, content):
     if content is not None:
         (folder / "cpu.json").write_text(content if content == "{" else json.dumps(RECORD | content))
-    with pytest.raises(InputError, match="cannot be read .`make bench RECORD=cpu` writes it.: take it from the repos"):
-        speed.load("cpu")
+    assert "cannot be read (`make bench RECORD=cpu` writes it): take it" in refused(speed.load, "cpu")

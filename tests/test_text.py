@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from conftest import refused
 from experiments import language
 from utils.attacks import text
-from utils.errors import InputError
 from utils.training import deep
 
 WORDS, WIDTH, M = 200, 64, 1  # one text of 32 tokens leaves half of 64 directions
@@ -30,7 +30,7 @@ def test_rows_of_an_embedding_tell_the_words_and_no_others(base, trainer):
     if trainer != "plain":
         found.append(text.bag_of_moment(tuned.moments["tokens.weight"]))
     assert all(set(bag.tokens.nonzero()[:, 0].tolist()) == used for bag in found)
-    assert (found[0].alpha < 1 - 1e-6) == (trainer == "adamw")  # decay is all that moves the other rows
+    assert (found[0].alpha < 1 - 1e-6) == (trainer == "adamw")  # decay moves the other rows
 
 
 @pytest.mark.parametrize("kind, entry", [("frozen", "change"), ("frozen", "moment"), ("64", "moment")])
@@ -53,26 +53,6 @@ def test_the_change_is_asked_in_the_middle_of_training_and_the_moment_at_its_end
         assert torch.equal(found["moment"][0].model.state_dict()[name], tuned.after[name])
 
 
-def test_inputs_have_no_share_in_the_unseen_directions_of_a_gradient(base):
-    rows = drawn(M, 4)
-    tuned = language.tune(base, rows, "plain", "frozen", 1, 0)
-    change = {name: tuned.after[name] - tuned.before[name] for name in tuned.after}
-    known = text.evidence(tuned.model, tuned.before, change, M * language.LENGTH)
-    assert {*known.unseen} == {"q", "out", "mlp.0"}
-    inside, outside = (text.membership(known, some[:, :-1]) / 3 for some in (rows, drawn(8, 6)))
-    assert inside.exp().max() < 1e-3 < 0.05 < outside.exp().min()
-    token, place = rows[0, :-1], torch.arange(1, 33)
-    assert text.places(known)[place, token].exp().max() < 1e-3
-
-
-def test_a_prefix_and_a_token_are_seen_as_in_a_whole_text(base):
-    rows = drawn(2, 7)
-    known = text.Evidence(base, {"out": torch.linalg.qr(torch.randn(WIDTH, 9))[0]})
-    whole = text.extended(known, torch.nn.functional.pad(rows[:, :4], (1, 0)), rows[:, 4])
-    each = [text.membership(known, rows[k : k + 1, :length]) * length for k in (0, 1) for length in (4, 5)]
-    assert torch.allclose(whole.diag(), torch.stack([each[1] - each[0], each[3] - each[2]])[:, 0], atol=1e-4)
-
-
 def test_a_tied_embedding_tells_the_words_by_the_way_they_went(base):
     rows = drawn(1, 8)
     tuned = language.tune(base, rows, "plain", "tied", 3, 0)
@@ -87,10 +67,8 @@ def test_texts_share_no_place_and_are_those_of_the_book(tmp_path):
     (file := tmp_path / "mine.txt").write_text("so it goes, said she. " * 60)
     mine = language.split(str(file), 1, 1, 0)
     assert {mine.words[k] for k in mine.secret.flatten()} == {"so", "it", "goes", ",", "said", "she", "."}
-    with pytest.raises(InputError, match="more than the"):
-        language.split(str(file), 6, 20, 0)
-    with pytest.raises(InputError, match="cannot be read as a text"):
-        language.split(str(tmp_path / "none.txt"), 1, 1, 0)
+    assert "more than the" in refused(language.split, str(file), 6, 20, 0)
+    assert "cannot be read as a text" in refused(language.split, str(tmp_path / "none.txt"), 1, 1, 0)
 
 
 SMALL = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
@@ -108,19 +86,14 @@ SMALL = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     ],
 )
 def test_what_tells_no_words_is_said(before, after, sentence):
-    with pytest.raises(InputError, match=sentence):
-        text.bag(before, after)
+    assert sentence in refused(text.bag, before, after)
 
 
 def test_other_refusals_are_said(base):
-    with pytest.raises(InputError, match="moment are not zero"):
-        text.bag_of_moment(SMALL)
-    with pytest.raises(InputError, match="too many to try"):
-        text.texts(text.Evidence(base, {}), torch.arange(1, text.MANY + 2), 1, 4)
+    assert "moment are not zero" in refused(text.bag_of_moment, SMALL)
+    many = torch.arange(1, text.MANY + 2)
+    assert "too many to try" in refused(text.texts, text.Evidence(base, {}), many, 1, 4)
     assert isinstance(deep.adapt(deep.GPT(9, 8, 4), 2).blocks[0].q, deep.Adapted)
-
-
-def test_half_precision_tells_words_where_nothing_decayed():
-    after = SMALL.half().clone()
+    after = SMALL.half().clone()  # half precision tells words where nothing decayed
     after[3] += 1
     assert text.bag(SMALL.half(), after).tokens.nonzero().tolist() == [[3]]
