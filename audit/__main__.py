@@ -13,6 +13,8 @@ try:
     from audit.weights import ACTIVATIONS
     from utils.errors import InputError
     from utils.images import DATA
+except KeyboardInterrupt:
+    sys.exit(INTERRUPTED)
 except Exception:
     traceback.print_exc()
     sys.exit(FAULT)
@@ -100,7 +102,7 @@ def of_audit(add):
     add("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as 16, on random"
         " halves of all pictures, for two more tests of membership")  # fmt: skip
     add("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains such a network"
-        " as yours was, and returns it; its code is run")  # fmt: skip
+        " as yours was, on normalised pictures, and returns it; its code is run")  # fmt: skip
     add("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto", help="it was trained by")
     add("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
     add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")

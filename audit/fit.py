@@ -1,8 +1,9 @@
 """How a trainer saw pictures: what fits a network better, another way to show them or another order of its classes.
 
-Training ends where the loss has no slope. So over the training pictures, shown as they were then, the errors of the
-outputs, softmax(z) − y, average to nothing: their mean is the slope in the biases of the outputs. Shown otherwise, the
-errors lean to some classes. This is the judge's check; no attack is told what it finds.
+Training ends where the loss has no slope. So over all training pictures, shown as they were then, the errors of the
+outputs, softmax(z) − y, average to nothing: their mean is the slope of the cross-entropy in the biases of the outputs.
+Shown otherwise, the errors lean. They also do where labels were smoothed, classes were weighed, or biases decayed: so a
+lean is a hint, and no proof. This is the judge's check; no attack is told what it finds.
 """
 
 from collections import namedtuple
@@ -33,7 +34,8 @@ MOST, KINDS = 100, 20  # pictures that are looked at, and classes up to which th
 
 # One way to show pictures: its change of the given one, a name and an option; a function () -> rows (n, d) as the
 # network sees them; its logits. What fits better: its change, an `order` {class: output} or None, the p-value of its
-# test, the shares of pictures classified correctly as given and thus, and options that fit as well.
+# test, or None for a lean alone, the shares of pictures classified correctly as given and thus, and options that fit
+# as well.
 Way = namedtuple("Way", "change rows logits")
 Better = namedtuple("Better", "change order p shares others")
 
@@ -77,10 +79,16 @@ def ways(pixels, logits, shape, normalisation, layouts):
 
 def shown(pictures, normalisation, shape, given, layout):
     """Rows (n, d) as a network sees them that takes a `layout` and is given another."""
-    mean, deviation = (torch.as_tensor(one).double().expand(shape).flatten() for one in normalisation[:2])
+    mean, deviation = (torch.as_tensor(one).double().flatten().expand(shape).flatten() for one in normalisation[:2])
     rows = (pictures - mean) / deviation
     rows = rows - rows.mean(0) * bool(normalisation[2])
     return rows if given == layout else weights.flattened(weights.batched(rows, shape, given), layout)
+
+
+def errors_of(z, labels):
+    """softmax(z) − y (n, K) of outputs z (n, K) and labels (n,), so that no row's sum is rounded."""
+    others = z.softmax(1).scatter(1, labels[:, None], 0.0)
+    return others.scatter(1, labels[:, None], -others.sum(1, keepdim=True))
 
 
 def lean(errors):
@@ -113,10 +121,11 @@ def reordered(guesses, labels, outputs):
     return Seen(("another order of the classes", ""), right, 0.0, fitting(guesses, labels, outputs))
 
 
-def better(candidates, labels, outputs):
+def better(candidates, labels, outputs, plain=True):
     """What fits a network better than the first of the candidate Ways, by a test of a level: Better, or None.
 
     The training pictures have labels (n,), numbers of `outputs`, which are exchanged where one output has them so.
+    Leans are asked where the loss is `plain` cross-entropy.
     """
     index = np.random.default_rng(0).permutation(len(labels))[:MOST]
     every, labels = [way.logits(way.rows()[index]).nan_to_num() for way in candidates], labels[index]
@@ -124,8 +133,8 @@ def better(candidates, labels, outputs):
     guesses = [z.argmax(1) for z in every]
     if outputs == 1 and (guesses[0] == labels).double().mean() < 0.5:
         labels = 1 - labels
-    errors = [z.softmax(1) - torch.nn.functional.one_hot(labels, z.shape[1]) for z in every]
-    found = [Seen(way.change, guess == labels, lean(e)) for way, guess, e in zip(candidates, guesses, errors)]
+    leans = [lean(errors_of(z, labels)) if plain else 0.0 for z in every]
+    found = [Seen(way.change, guess == labels, p) for way, guess, p in zip(candidates, guesses, leans)]
     return best_of(*found, *([reordered(guesses[0], labels, outputs)] if 1 < outputs <= KINDS else []))
 
 
@@ -134,13 +143,13 @@ def best_of(given, *others):
 
     It classifies more pictures correctly; or as many, and with errors at rest, where those of the given way lean.
     """
-    fits = []
+    fits, leans = [], given.lean < judge.DIFFERENT
     for one in others:
-        p, at_rest = len(others) * gain(given.right, one.right), one.lean >= AT_REST
-        if at_rest and one.share >= max(given.share, TRAINED):
-            p = min(p, given.lean)
+        p = len(others) * gain(given.right, one.right)
         if p < judge.DIFFERENT and one.share >= KNOWN:
             fits.append((one, p))
+        elif leans and one.lean >= AT_REST and one.share >= max(given.share, TRAINED):
+            fits.append((one, None))
     if not fits:
         return None
     best = max((one for one, _ in fits), key=lambda one: one.share)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import chi2_contingency, fisher_exact
+from scipy.stats import chi2_contingency, hypergeom
 
 from utils import null
 
@@ -56,11 +56,18 @@ def of_area(name, score):
     return Comparison(name, score.area.value, 0.5, score.p)
 
 
-def of_count(name, training, held_out):
-    """The Comparison by Fisher's exact test of two masks, (m,) and (n,): whether more training pictures pass."""
-    ours, theirs = int(training.sum()), int(held_out.sum())
-    table = [[ours, len(training) - ours], [theirs, len(held_out) - theirs]]
-    return Comparison(name, ours, theirs, float(fisher_exact(table, alternative="greater").pvalue))
+def of_count(name, sides, labels=(None, None)):
+    """The Comparison of both sides' masks, (m,) and (n,): whether more training pictures pass.
+
+    The test is exact, under exchange within classes, and Fisher's where these are not known.
+    """
+    (ours, theirs), m = (int(side.sum()) for side in sides), len(sides[0])
+    passes, chances = torch.cat([*sides]).numpy(), np.ones(1)
+    classes = np.concatenate(labels) if labels[0] is not None else np.zeros(len(passes))
+    for own in (classes == kind for kind in np.unique(classes)):
+        n = own[:m].sum()
+        chances = np.convolve(chances, hypergeom.pmf(np.arange(n + 1), own.sum(), passes[own].sum(), n))
+    return Comparison(name, ours, theirs, min(1.0, float(chances[ours:].sum())))
 
 
 def holm(tests):

@@ -28,6 +28,7 @@ class Pictures(NamedTuple):
     labels: list | None  # n numbers or names of classes, where they are known
     names: list  # n, of files or places
     notes: list  # sentences on what was done to them
+    count: int = 0  # how many there were, near-copies among them
 
 
 def own_shapes(folders):
@@ -45,7 +46,7 @@ def own_shapes(folders):
 def files(folder):
     """The files in a folder, sorted, and those that are pictures by their names; none hidden. Links are followed."""
     if not folder.is_dir():
-        raise InputError(f"There is no folder {folder}: give pictures as a folder, an .npz file or an array.")
+        raise InputError(f"{folder} is no folder: give pictures as a folder, an .npz file or an array.")
     known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
     roots = [folder, *filter(Path.is_symlink, folder.glob("*"))]
     paths = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
@@ -141,7 +142,12 @@ def of_folder(folder, shape, what, skip, resize, turn):
 def named(label):
     """The name of a class: whole numbers without zeros before them or a point, as in 07 and 7.0."""
     text = str(label).removesuffix(".0")
-    return int(text) if text.isdecimal() else label
+    return int(text) if text.removeprefix("-").isdecimal() else label
+
+
+def by_name(label):
+    """What sorts classes, some of whose names may be numbers: these come first."""
+    return not isinstance(label, int), label if isinstance(label, int) else str(label)
 
 
 def pixels_of(path, shape, done, resize, turn):
@@ -215,12 +221,13 @@ def distinct(sides):
         counts = (places < rows[:, None]) | (held_out != held_out[rows, None])  # is earlier, or on the other side
         copies.append(((ncc(both[rows], both) > COPIES) & counts).any(1))
     for side, what, out in zip(sides, ("training", "held-out"), torch.cat(copies).split(sizes)):
-        found.append(kept(side, [name for name, gone in zip(side.names, out) if not gone]))
+        left = kept(side, [name for name, gone in zip(side.names, out) if not gone])
+        found.append(left._replace(count=len(side.images)))
         if left_out := [name for name, gone in zip(side.names, out) if gone]:
             such = f"and were left out, such as {left_out[0]}"
             notes.append(f"{len(left_out)} {what} pictures are copies of others, or nearly so, {such}.")
         if (count := len(found[-1].names)) < FEWEST:
-            there = f"There are {count} {what} pictures that are no near-copies of others"
+            there = f"There are {count} {what} pictures" + ", without near-copies of others on either side" * any(out)
             raise InputError(f"{there}: give {FEWEST} or more.")
     return found, notes
 
@@ -232,15 +239,16 @@ def order_of(sides, outputs, classes=()):
     """
     if any(part.labels is None for part in sides):
         return []
-    most, (ours, theirs) = max(outputs, 2), (sorted(set(part.labels)) for part in sides)
+    most, (ours, theirs) = max(outputs, 2), (sorted(set(part.labels), key=by_name) for part in sides)
     names = [*map(named, classes or ours)]
-    if not classes and all(isinstance(name, int) and name < most for name in names):
+    if not classes and all(isinstance(name, int) and 0 <= name < most for name in names):
         names = [*range(most)]
     if len(names) > most:
         raise InputError(f"There are {len(names)} classes, and the network has {most}: name those of its outputs.")
     if others := [kind for kind in [*ours, *theirs] if named(kind) not in names]:
+        called = f"as they are called {', '.join(map(str, names[:6]))}{' …' * (len(names) > 6)}"
         mend = "name all classes (--classes), or leave its pictures out"
-        raise InputError(f"No output is of the class {others[0]!r}: {mend}.")
+        raise InputError(f"No output is of the class {others[0]!r}, {called}: {mend}.")
     return names
 
 

@@ -71,7 +71,7 @@ def not_asked(target, outcomes):
         if one.state == "skipped" or (one.name in (BY_LOSS, BY_SHADOWS, UNREAD) and one.state == "refused"):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
         if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
-            sentences.append("Membership by loss does not know the classes: give the pictures in folders of classes.")
+            sentences.append("Membership by loss took the likeliest classes for true ones: give folders of classes.")
     attacked = any(one.state == "ran" and one.name not in (BY_LOSS, BY_SHADOWS) for one in outcomes)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 

@@ -190,13 +190,14 @@ def case_of(target, start, sides, shape, normalisation, classes, loss, **given):
     seen = [(side.images - mean) / deviation for side in sides]
     own, both = (part.mean(0) * bool(normalisation[2]) for part in (seen[0], torch.cat(seen)))
     alone, together = (tuple(part - mean for part in seen) for mean in (own, both))
-    outputs = outputs_of(target.logits, alone[0][:1]) if target.logits else 1
+    outputs = outputs_of(target.logits, alone[0][:2]) if target.logits else 1
     labels = pictures.numbered(sides, outputs, classes)
 
     def shown(x):
         return (x + own) * deviation + mean
 
     given |= {"recipe": recipe_of(target, outputs, loss, normalisation[2]), "module": target.module}
+    given["count"] = sides[0].count
     return stages.Case(target.layers, start, target.logits, outputs, alone, together, labels, shape, shown, **given)
 
 
@@ -207,12 +208,12 @@ def recipe_of(target, outputs, loss, centred):
 
 
 def outputs_of(logits, x):
-    """How many outputs a network has; InputError if it cannot take a picture x (1, d)."""
+    """How many outputs a network has; InputError if it cannot take pictures x (n, d)."""
     try:
         return logits(x).shape[1]
     except Exception as error:  # of a stranger's code
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"The network does not take these pictures ({reason}): give those it is for.") from error
+        raise InputError(f"The network does not take these pictures ({reason}): give their size (--shape).") from error
 
 
 def strangers(sides, shape):
@@ -275,7 +276,8 @@ def better_of(ways, case, limit):
     case.logits(case.sides[0][: fit.MOST])
     few = ways[: 1 + int(min(len(ways), limit / max(1e-9, time.monotonic() - begun)))]
     left_out = f"Of {len(ways)} ways to show pictures, {len(few)} were tried, as the limit is {limit:g} s."
-    return fit.better(few, case.labels[0], case.outputs), [left_out] * (len(few) < len(ways))
+    plain = case.recipe.loss != "square"
+    return fit.better(few, case.labels[0], case.outputs, plain), [left_out] * (len(few) < len(ways))
 
 
 def doubt_of(outcomes, better, case, names):
@@ -289,9 +291,13 @@ def doubt_of(outcomes, better, case, names):
         if better.order:
             listed = {output: str(names[kind]) for kind, output in better.order.items()}
             option = f"--classes {shlex.join(listed.get(k, '-') for k in range(1 + max(listed)))}"
+        others = " or ".join(better.others[:3])
+        option += f", or {others}, which fits as well" if others else ""
+        if better.p is None:
+            lean = "then its errors average to nothing over these, as they do where plain training has ended"
+            return f"The pictures may fit the network better with {name}: {lean}. Try {option}.", False
         before, after = better.shares
         gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
-        option += f", or {weights.listed(better.others, 3)}, which fit as well" if better.others else ""
         return f"The pictures fit the network better with {name} ({report.stated(better.p)}){gain}: try {option}.", True
     (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
     if accuracy >= fit.TRAINED:
@@ -301,6 +307,6 @@ def doubt_of(outcomes, better, case, names):
     of_chance = ", no more than chance does" * chance
     return (
         f"The network classifies only {accuracy:.0%} of the training pictures correctly{of_chance}: it was not"
-        " trained to the end, or is a part of another one, or its normalisation, its activation or the order of its"
-        " classes is another one."
+        " trained to the end, or is a part of another one, or its normalisation, its activation, the size of its"
+        " pictures or the order of its classes is another one."
     ), chance

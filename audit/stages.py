@@ -1,5 +1,6 @@
 """The stages of an audit, thin calls of what the book has: structure, unmixing, stationarity, membership by loss."""
 
+import math
 import timeit
 from collections import namedtuple
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from utils import measures, networks
 from utils.attacks import checkpoints, decoreco, known_start, starts, unmixing
 from utils.attacks.contract import Released
 from utils.errors import InputError
-from utils.kernels.losses import LOSSES
+from utils.kernels.losses import LOSSES, signs
 from utils.kernels.similarity import match, ncc
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
@@ -43,11 +44,17 @@ class Case(NamedTuple):
     seed: int = 0
     state: states.State = states.State()  # of the optimiser
     module: Whole | None = None  # where its layers are not all that it computes
+    count: int = 0  # of training pictures, near-copies among them; 0 for as many as there are on their side
 
     @property
     def released(self):
         """What an attacker is given."""
-        return Released(self.layers, torch.zeros(len(self.sides[0])), self.recipe)
+        return Released(self.layers, torch.zeros(self.told), self.recipe)
+
+    @property
+    def told(self):
+        """How many training pictures there were, as an attacker is told."""
+        return self.count or len(self.sides[0])
 
 
 class Outcome(NamedTuple):
@@ -84,7 +91,7 @@ def forecast(case):
 
     The unmixing of more pictures than the layer can tell takes none, as it refuses.
     """
-    m, weights = len(case.sides[0]), [layer.weight for layer in case.layers]
+    m, weights = case.told, [layer.weight for layer in case.layers]
     rank, details = min(weights[0].shape), 8 * weights[0].shape[1]  # numbers of a picture that unmixing looks at
     unmix = 6 * m * m * details * EVALUATIONS[m > unmixing.FEW] * (m <= unmixing.MOST * rank)
     widths = [rank, *map(len, weights)]
@@ -129,7 +136,7 @@ def moment_of(case, first):
 def structure(case, name, of):
     """Whether the singular values of the first layer fall off a cliff, and which pictures lie in the span before it."""
     released, _ = of()
-    m, weight = len(case.sides[0]), released.network[0].weight
+    m, weight = case.told, released.network[0].weight
     gram = weight @ weight.mT if weight.shape[0] <= weight.shape[1] else weight.mT @ weight
     values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
     values = (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1]
@@ -148,7 +155,7 @@ def structure(case, name, of):
 def in_span(shares, name, labels):
     """The Scored shares of pictures' energy in a span, (m,) and (n,), and its Comparisons: who is likelier inside."""
     score = judge.scored(shares, labels)
-    count = judge.of_count(f"pictures in the span of {name}", *(part > 1 - INSIDE for part in shares))
+    count = judge.of_count(f"pictures in the span of {name}", [part > 1 - INSIDE for part in shares], labels)
     return score, (judge.of_area(f"energy in the span of {name}", score), count)
 
 
@@ -160,8 +167,8 @@ def returned(case, name, images, sentence, sure=None):
     score = judge.scored(likeness, case.labels)
     comparisons = (
         judge.of_area(f"likeness to what {name} returned", score),
-        judge.of_count(f"alike what {name} returned", *(part > measures.ALIKE for part in likeness)),
-        judge.of_count(f"{judge.BACK} with what {name} returned", *(c > judge.NEAR for c in correlated)),
+        judge.of_count(f"alike what {name} returned", [part > measures.ALIKE for part in likeness], case.labels),
+        judge.of_count(f"{judge.BACK} with what {name} returned", [c > judge.NEAR for c in correlated], case.labels),
     )
     matched = {"images": images, "ncc": correlated, "sure": known, "score": score}
     return Outcome(name, "ran", sentence, comparisons=comparisons, **matched)
@@ -169,7 +176,7 @@ def returned(case, name, images, sentence, sure=None):
 
 def unmixed(case, name, of):
     """The unmixing attack on a first layer; it is given the number of pictures where the layer does not show it."""
-    m, (released, refine) = len(case.sides[0]), of()
+    m, (released, refine) = case.told, of()
     mixed = unmixing.attempt(released, case.shape, m, case.seed)
     if mixed.images is None:
         raise InputError(mixed.refusals[-1])
@@ -177,8 +184,9 @@ def unmixed(case, name, of):
     sentence = f"The layer shows {count} pictures." if count else f"The attack was given their number, {m}."
     if refine and released.network[0].bias is not None:
         mixed = refine(mixed)
-        sure = f"{mixed.details.sure.sum()} of {len(mixed.images)} sure"
-        sentence += f" Zeros at neurons that a picture never activated make {sure}."
+        sure, like = mixed.details.sure, ncc(case.sides[0], mixed.images).abs().amax(0)
+        sentence += f" Zeros at neurons that a picture never activated make {sure.sum()} of {len(sure)} sure, of which"
+        sentence += f" {(sure & (like <= judge.NEAR)).sum()} are no training picture nearly exactly."
     return returned(case, f"unmixing of {name}", mixed.images, sentence, mixed.details.sure)
 
 
@@ -219,15 +227,25 @@ def losses(case, outputs, labels):
     return LOSSES["cross_entropy" if outputs.shape[1] > 1 else of_one].value(outputs, labels)
 
 
+def margins(case, outputs, labels):
+    """What falls as the loss of a picture rises, (n,), and is not rounded where that is 0."""
+    if outputs.shape[1] == 1:
+        own = signs(labels) * outputs[:, 0]
+        return -(own - 1).abs() if case.recipe.loss == "square" else own
+    own, others = outputs.gather(1, labels[:, None]), outputs.scatter(1, labels[:, None], -math.inf)
+    return own[:, 0] - others.logsumexp(1)
+
+
 def by_loss(case):
     """Whether the loss of training pictures is smaller than that of held-out ones."""
     outputs, labels, right = classified(case)
     values = [losses(case, *one) for one in zip(outputs, labels)]
-    facts, score = {"losses": [part.tolist() for part in values]}, judge.scored([-part for part in values], case.labels)
+    facts = {"losses": [part.tolist() for part in values]}
+    score = judge.scored([margins(case, *one) for one in zip(outputs, labels)], case.labels)
     comparisons = (judge.of_area("loss", score),)
     sentence = "The classes are not known, so the loss of the likeliest class was taken."
     if case.labels[0] is not None:
-        comparisons += (judge.of_count("classified correctly", *right),)
+        comparisons += (judge.of_count("classified correctly", right, case.labels),)
         facts["accuracy"] = ours, theirs = [part.double().mean().item() for part in right]
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
         if labels is not case.labels:

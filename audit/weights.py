@@ -49,7 +49,6 @@ class Target(NamedTuple):
     notes: list  # sentences on what could not be read
     normalisation: tuple | None = None  # mean and deviation of pixels, (1,) or (C,), where the file holds them
     module: Whole | None = None  # where these layers are not all
-    guess: str = ""  # a sentence, if the size of its pictures is one
     all_layers: tuple = ()  # of a file or a state dict, if all were read, whatever stands between them
 
 

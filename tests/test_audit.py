@@ -18,7 +18,7 @@ import torch
 from known_files import toy
 from PIL import Image
 from safetensors.torch import save_file
-from scipy.stats import kstest
+from scipy.stats import fisher_exact, kstest
 from torch.nn.utils import prune, spectral_norm
 from torch.nn.utils.parametrizations import orthogonal
 
@@ -28,7 +28,7 @@ from audit import judge, pictures, report, stages, weights
 from audit.__main__ import FAULT, command, main, parser
 from audit.run import FROZEN, STRANGE, network_for
 from conftest import SHAPE, SIDE, Bomb, M
-from utils import images
+from utils import images, networks
 from utils.errors import InputError
 from utils.networks import Layer
 from utils.training import torch_trainer
@@ -376,7 +376,7 @@ def test_pictures_that_are_on_both_sides_are_left_out_and_few_are_refused(sides)
     left_out = zip((1, 1), ("training", "held-out"), ("training 3", "held-out 11"))
     said = "{} {} pictures are copies of others, or nearly so, and were left out, such as {}."
     assert notes == [said.format(*one) for one in left_out]
-    with pytest.raises(InputError, match="There are 0 training pictures that are no near-copies"):
+    with pytest.raises(InputError, match="There are 0 training pictures, without near-copies"):
         pictures.distinct([ours, ours])
     with pytest.raises(InputError, match="No output is of the class 7"):
         pictures.numbered((ours, theirs._replace(labels=[7] * M)), 2)
@@ -397,8 +397,27 @@ def comparison(name, p):
     return judge.Comparison(name, 0.9, 0.5, p, p)
 
 
+def test_a_count_is_exchanged_within_classes():
+    """Sides of other classes do not tell a network that knows neither; without classes the test is Fisher's."""
+    labels = torch.arange(60) < 45, torch.arange(60) < 20
+    passing = [part.clone() for part in labels]
+    assert judge.of_count("right", passing).p < 1e-5 and judge.of_count("right", passing, labels).p == 1
+    ours, theirs = torch.arange(20) < 12, torch.arange(30) < 7
+    expected = fisher_exact([[12, 8], [7, 23]], alternative="greater").pvalue
+    assert judge.of_count("right", [ours, theirs]).p == pytest.approx(expected)
+
+
+def test_losses_that_are_rounded_to_nothing_are_told_apart(sides):
+    case = stages.Case((), (), None, 3, (), (), (), SHAPE, abs, networks.Recipe((), "cross_entropy", 0.0))
+    z, labels = torch.tensor([[90.0, 0, 0], [0, 100, 0], [3, 2, 1]], dtype=torch.float64), torch.tensor([0, 1, 0])
+    values, losses = stages.margins(case, z, labels), stages.losses(case, z, labels)
+    assert losses[0] == losses[1] == 0 and values[1] > values[0] > values[2]
+    assert torch.nn.functional.softplus(-values[2]) == pytest.approx(losses[2].item())
+    assert stages.margins(case, z[:, :1], labels).tolist() == [-90, 0, -3]
+
+
 def test_counts_are_judged_by_fisher_and_their_number_by_holm():
-    count = judge.of_count("alike", torch.arange(18) < 7, torch.zeros(18, dtype=torch.bool))
+    count = judge.of_count("alike", [torch.arange(18) < 7, torch.zeros(18, dtype=torch.bool)])
     assert (count.training, count.held_out) == (7, 0) and count.p == pytest.approx(0.0038, abs=2e-4)
     adjusted = [one.adjusted for one in judge.holm([comparison("", p) for p in (0.04, 0.01, 0.03)])]
     assert adjusted == pytest.approx([0.06, 0.03, 0.06])
@@ -409,7 +428,7 @@ def test_counts_are_judged_by_fisher_and_their_number_by_holm():
 @pytest.mark.parametrize("differ", [False, True])
 def test_pictures_that_came_back_leak_by_both_sizes_and_the_level(ours, theirs, level, differ):
     near = [torch.arange(size) < count for count, size in (ours, theirs)]
-    (count,) = judge.holm([judge.of_count(f"{judge.BACK} with what unmixing returned", *near)])
+    (count,) = judge.holm([judge.of_count(f"{judge.BACK} with what unmixing returned", near)])
     status, said = report.finding(near, [count], [comparison("brightness", 1e-4)] * differ, level)
     assert (status == report.LEAKS) == (count.p < level)
     assert "came back almost exactly" in said
@@ -481,7 +500,7 @@ def test_an_untrained_network_is_not_said_to_be_safe(sides):
     assert "safe" not in re.sub("base64,[^']*", "", found.html())
     checked(found)
     assert not any(found.pictures.values())  # no photograph stands beside noise
-    assert "so no picture is shown" in found.html() and "pictures most at risk" not in found.html()
+    assert "so none is shown" in found.html() and "pictures most at risk" not in found.html()
 
 
 def test_a_function_is_audited_by_its_losses_alone(sides):

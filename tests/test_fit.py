@@ -143,6 +143,46 @@ def test_files_that_were_squashed_or_not_turned_are_named(turned, many, tmp_path
     assert ("try --unturned." if turned else "try --resize squash.") in said
 
 
+@pytest.mark.parametrize("margin", [5, 36, 60, 400])
+def test_the_errors_of_sure_networks_are_not_rounded(margin):
+    labels = torch.arange(40) % 2
+    z = margin * torch.nn.functional.one_hot(labels, 2).double()
+    assert fit.lean(fit.errors_of(z, labels)) > fit.AT_REST
+    torch.testing.assert_close(fit.errors_of(z / margin, labels), (z / margin).softmax(1) - z / margin)
+
+
+@pytest.mark.parametrize("outputs, kinds", [(2, 2), (3, 3), (1, 2)])
+def test_networks_that_were_shown_pictures_so_get_no_hint(outputs, kinds, many):
+    (pixels, _), hints = many[0], []
+    rows = torch.from_numpy(pixels / 255.0).flatten(1)
+    for seed in range(6):
+        labels = torch.from_numpy(np.random.default_rng(seed).permutation(np.arange(len(pixels)) % kinds))
+        shown = {"order": range(kinds), "layout": "HWC", "steps": 150}
+        state = fitted([(pixels, labels.numpy())], max(2, outputs), seed, **shown)
+        if outputs == 1:  # which says that the first class is 1
+            for part in ("2.weight", "2.bias"):
+                state[part] = (state[part][0] - state[part][1])[None]
+        logits = weights.read(state, SHAPE, "HWC").logits
+        ways = fit.ways({(): rows}, {(): logits}, SHAPE, (0.0, 1.0, False), ["HWC", "CHW"])
+        hints.append(fit.better(ways, labels, outputs))
+    assert not any(hints)
+
+
+def test_an_order_that_chance_found_is_judged_by_other_pictures():
+    labels, guesses = torch.arange(200) % 10, torch.randint(0, 10, (200,), generator=torch.Generator().manual_seed(0))
+    fits = torch.tensor([fit.fitting(guesses, labels, 10)[kind] for kind in labels.tolist()]) == guesses
+    assert fit.reordered(guesses, labels, 10).right.double().mean() < 0.15 < fits.double().mean()
+
+
+@pytest.mark.parametrize("others, found", [(1, True), (40, False)])
+def test_many_ways_must_gain_more(others, found):
+    given, better = torch.arange(40) >= 10, torch.arange(40) >= 0
+    seen = [fit.Seen((str(k), "-"), better if k == 0 else given, 0.0) for k in range(others)]
+    assert (fit.best_of(fit.Seen((), given, 0.5), *seen) is not None) == found
+    few = [fit.Seen(("a", "-"), torch.arange(40) >= 5, 0.0)]
+    assert fit.best_of(fit.Seen((), given, 0.5), *few) is None  # p is 0.03
+
+
 def test_errors_lean_if_their_mean_is_longer_than_by_lot():
     errors = drawn(50, 3)
     chance = [fit.lean(part) for part in drawn(200, 50, 3)]
@@ -165,6 +205,7 @@ def test_another_way_is_right_more_often_or_at_rest(right, lean, share, found):
     best = fit.best_of(seen((), right, lean), seen(("a", "-a"), share, 0), seen(("c", "-c"), share, 0.2))
     assert (best and best.change) == (found and ("c", "-c"))
     assert best is None or best.shares == (right / 40, share / 40)
+    assert best is None or (best.p is None) == (found == "rest")  # a lean is a hint, and no proof
 
 
 def test_untrained_networks_get_no_hint(sides):
@@ -194,5 +235,5 @@ def test_near_copies_of_a_side_are_left_out_and_the_first_is_kept(sides):
     found = audit(torch_network().state_dict(), members, sides[1], steps=1)
     assert "4 training pictures are copies of others" in found.content["warnings"][0]
     assert found.content["pictures"]["training"] == M
-    with pytest.raises(InputError, match="There are 3 training pictures that are no near-copies of others"):
+    with pytest.raises(InputError, match="There are 3 training pictures, without near-copies of others"):
         audit(torch_network().state_dict(), [part[np.arange(12) % 3] for part in sides[0]], sides[1])
