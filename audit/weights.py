@@ -293,8 +293,9 @@ def matrices(state, source, shape):
         what = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
         had, likely = listed(size.values(), 4) or "none", [of for _, n in many.values() if (of := square(n))]
         mend = "check the network and the pictures"
-        mend = f"give the shape that it takes (--shape {' '.join(map(str, likely[0]))})" if likely and shape else mend
-        raise InputError(f"{source} has no matrix that takes {what}, but {had}: {mend}.")
+        if likely and shape:
+            mend = f"give the shape of its pictures (such as --shape {' '.join(map(str, likely[0]))})"
+        raise InputError(f"{source} has no matrix that takes {what}, but {had}: {mend}, or {BUILD}.")
     given, order = {n for n, _ in many.values()}, in_order(many, able)
     first = order[:1] or [name for name in able if many[name][1] not in given] or able
     if first[1:]:

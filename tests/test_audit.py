@@ -352,7 +352,7 @@ def test_pictures_of_the_networks_size_are_neither_cut_nor_coloured(mode, kind, 
     target, shape = network_for(torch_network(1200).state_dict(), folders, None, "CHW")
     assert shape == (40, 30, 1) and target.logits
     assert pictures.load(folders[0], shape, "pictures").images.shape == (M, 1200)
-    with pytest.raises(InputError, match=r"takes pictures of 40×30×3, but 0.weight .*[(]--shape 32 32 3[)]"):
+    with pytest.raises(InputError, match=r"takes pictures of 40×30×3, but 0.weight .*[(]such as --shape 32 32 3[)]"):
         network_for(torch_network(3072).state_dict(), folders, None, "CHW")
 
 

@@ -85,7 +85,7 @@ def test_a_wrong_command_gives_one_sentence(words, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("shape, found", [
-    ((20, 20), (20, 20, 3)), ((40, 30, 1), (40, 30, 1)), (None, (40, 30, 1)), ((7, 7), "give the shape that it takes"),
+    ((20, 20), (20, 20, 3)), ((40, 30, 1), (40, 30, 1)), (None, (40, 30, 1)), ((7, 7), "give the shape of its"),
     ((0, 3), "The shape is"),
 ])  # fmt: skip
 def test_pictures_are_of_the_shape_given_or_their_own(shape, found, tmp_path):
