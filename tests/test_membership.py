@@ -9,7 +9,7 @@ from torch.nn.functional import avg_pool2d
 from conftest import drawn, refused
 from experiments import closed_world, detection
 from utils import measures, networks, null
-from utils.attacks import contract, detectors
+from utils.attacks import contract, decoreco, detectors, starts
 from utils.attacks.contract import Attack, Released
 from utils.kernels import contrast
 from utils.kernels.layers import Layer, flatten, pullback
@@ -96,6 +96,17 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
     assert detail_ncc(0.5 + 0.3 * shading[None], x, SHAPE).abs().max() < 0.35
     few = drawn(6, 50)  # of these, none is a twin of another
     assert measures.twins(few) == 0 and measures.twins(torch.cat([few, 2 * few[:2] + 1])) == pytest.approx(4 / 8)
+
+
+@pytest.mark.parametrize("side, leaks", [("secret", True), ("known", False)])
+def test_only_the_victim_of_these_images_leaks_them(views, side, leaks):
+    """The same attack on a network that was trained on them, and on one that was trained on others."""
+    recipe = networks.perceptron("signed", 60, 60)._replace(epochs=400, stages=2)
+    released = stationary.train(getattr(views, side), recipe).released
+    start = starts.normal(80, 3072, 0.02, 0)
+    found = decoreco.attack(released, start, basis=networks.span(released.network), iterations=200)
+    found = measures.leak(found.images, views.secret.images, views.held_out.images, SHAPE)
+    assert found.p < 0.01 < 0.6 < found.auc.low if leaks else found.p > 0.01 and found.auc.low < 0.5
 
 
 @pytest.mark.parametrize("rule, stages", [("signed", 2), ("margin", 0)])
