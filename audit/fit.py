@@ -141,7 +141,8 @@ def better(candidates, labels, outputs, plain=True):
 def best_of(given, *others):
     """The Better of the Seen `others`, or None if none fits better than the given one.
 
-    It classifies more pictures correctly; or as many, and with errors at rest, where those of the given way lean.
+    It classifies more pictures correctly; or, for want of such, as many, and with errors at rest where those of the
+    given way lean.
     """
     fits, leans = [], given.lean < judge.DIFFERENT
     for one in others:
@@ -154,6 +155,6 @@ def best_of(given, *others):
         return None
     best = max((one for one, _ in fits), key=lambda one: one.share)
     alike = [(one, p) for one, p in fits if gain(one.right, best.right) >= ALIKE]
-    (one, p), *rest = sorted(alike, key=lambda fit: (fit[0].lean < AT_REST, -fit[0].share))
+    (one, p), *rest = sorted(alike, key=lambda fit: (fit[1] is None, fit[0].lean < AT_REST, -fit[0].share))
     others = [other.change[1] for other, _ in rest if not other.order]
     return Better(one.change, one.order, p, (given.share, one.share), others)

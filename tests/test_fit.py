@@ -208,6 +208,14 @@ def test_another_way_is_right_more_often_or_at_rest(right, lean, share, found):
     assert best is None or (best.p is None) == (found == "rest")  # a lean is a hint, and no proof
 
 
+def test_a_gain_decides_before_a_lean():
+    def seen(name, count, p):
+        return fit.Seen((name, name), torch.arange(40) < count, p)
+
+    best = fit.best_of(seen("given", 30, 0.0005), seen("at rest", 37, 0.9), seen("more", 40, 0.01))
+    assert best.change[0] == "more" and best.p < 0.01 and best.others == ["at rest"]
+
+
 def test_untrained_networks_get_no_hint(sides):
     rows, labels = torch.from_numpy(sides[0][0] / 255.0).flatten(1), torch.from_numpy(sides[0][1])
     ways = fit.ways({(): rows}, {(): None}, SHAPE, (0.0, 1.0, False), ["CHW", "HWC"])
