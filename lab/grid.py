@@ -115,7 +115,10 @@ def git(*words):
 
 
 def plan_of(grid, given):
-    """Check a grid: its runs, under keys of all that they depend on; their commit, with -dirty if code differs."""
+    """Check a grid, and return its plan: for each run what it needs, under a key of all that it depends on.
+
+    Its commit is the one that is checked out, marked -dirty if the code is not that of the commit; "" without git.
+    """
     check_keys(grid)
     declared = declared_by(notebook := notebook_of(grid.get("experiment")))
     values = values_of(grid, given, declared)
@@ -171,7 +174,10 @@ def finished(plan, folder):
 
 
 def drive(plan, folder, profile=None, dry=False):
-    """{key: what it wrote} of all finished runs, after Snakemake; the folder's lock is held, others wait for it."""
+    """Let Snakemake compute what is not finished; return {key: what it wrote} of all that is, and its status.
+
+    The lock of the folder is held until this process and its Snakemake are gone; another driver waits for it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "driver.lock", "w") as lock, open(folder / "snakemake.log", "a") as log:
         try:

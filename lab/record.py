@@ -29,7 +29,10 @@ def printed(value):
 
 
 def table_of(plan, done):
-    """A line for each number: the crossed parameters but SEED, what differs within a run, then name and numbers."""
+    """The lines of a .csv, one per number: the crossed parameters but SEED, then name, seed, value, baseline.
+
+    Parameters that differ within a run stand behind the crossed ones.
+    """
     several = sorted({name for content in done.values() for row in content["rows"] for name in row} - {*Row._fields})
     for key, run in plan["runs"].items():
         crossed = {name: value for name, value in run["crossed"].items() if name != "SEED"}

@@ -61,7 +61,10 @@ def everything():
 
 
 def values(recorded, quantity, column="value", **where):
-    """A quantity, its baseline or `NAME (baseline)`, {seed: number} of these runs; InputError if not unique."""
+    """A quantity or its baseline, {seed: number} of the runs with these parameters; InputError if not unique.
+
+    `alike (baseline)` is another way to write the baseline of alike.
+    """
     if quantity.endswith(BASELINE):
         quantity, column = quantity.removesuffix(BASELINE), "baseline"
     where = {"name": quantity} | where
