@@ -23,24 +23,30 @@ from pathlib import Path
 
 import yaml
 
-from lab.run import MINUTES, OWN, ROOT, code_of, results_of, sentence_of, typed, until_interrupted
+from lab.run import CODE, MINUTES, OWN, ROOT, code_of, results_of, sentence_of, typed, until_interrupted
 from utils.errors import InputError, choose, write
 from utils.notebook.parameters import DATASETS, assignments, check
 
 FOLDER = ROOT / "_build" / "grids"
 SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"
 MOST = 10_000  # runs
-CODE = "utils", ":(glob)experiments/*.py", "requirements.lock"  # beside a notebook, what `run.code_of` reads, for git
+FOR_GIT = [f":(glob){pattern}" for pattern in CODE]
 KEYS: dict = {"experiment": str, "about": str, "parameters": dict, "cross": dict, "minutes": (int, float)}
 KEYS |= {"label": str, "full_size": bool, "pictures": list}  # for lab.record
 
 
 class Strict(yaml.SafeLoader):
-    """YAML in which no name stands twice: of two, YAML itself silently takes the second."""
+    """YAML in which names are texts, and none stands twice: of two, YAML itself silently takes the second."""
 
     def construct_mapping(self, node, deep=False):
-        refuse_twice("the file", [key.value for key, _ in node.value])
-        return super().construct_mapping(node, deep)
+        names = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        refuse_twice("the file", names)
+        mapping = super().construct_mapping(node, deep)
+        for key, _ in node.value:
+            if not isinstance(name := self.construct_object(key, deep=True), str):
+                why = f"the name {key.value!r} is no text but {name!r} to YAML"
+                raise InputError(f"{why}: put it in quotes, or take another name.")
+        return mapping
 
 
 def refuse_twice(where, values):
@@ -53,9 +59,11 @@ def read(path):
     """Return what a grid's file holds."""
     try:
         return yaml.load(Path(path).read_text(encoding="utf-8"), Strict)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"the file cannot be read ({error.strerror}): check its path.") from error
-    except (yaml.YAMLError, UnicodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a date that is none
         why = " ".join(str(error).split())
         raise InputError(f"the file cannot be read as YAML ({why}): mend it as in experiments/example.yaml.") from error
 
@@ -123,7 +131,7 @@ def plan_of(grid, given):
     declared = declared_by(notebook := notebook_of(grid.get("experiment")))
     values = values_of(grid, given, declared)
     commit = git("rev-parse", "HEAD") or ""
-    commit += "-dirty" * bool(git("status", "--porcelain", "--", *CODE, str(notebook)))
+    commit += "-dirty" * bool(git("status", "--porcelain", "--", *FOR_GIT, str(notebook)))
     shared = {"notebook": str(notebook), "code": code_of(notebook), "commit": commit, "threads": None}
     shared |= {"own": [name for name in OWN if name in declared], "minutes": grid.get("minutes", MINUTES)}
     texts = {value for listed in values.values() for value in listed if isinstance(value, str)}

@@ -15,12 +15,16 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from utils.errors import InputError
 
 ROOT = Path(__file__).parent.parent
+INSTALLED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+# What a run depends on beside its notebook: all the Python that a notebook may import, and the locked versions.
+CODE = *(f"{name}/**/*.py" for name in INSTALLED if "." not in name), "requirements.lock"
 MINUTES = 360  # that a cell may take
 OWN = {"RESULTS": "results.json", "PICTURES": "pictures.npz"}  # parameters that are set here, and the files they name
 
@@ -121,11 +125,10 @@ def chapter(notebook, output, parameters):
 
 @functools.cache
 def code_of(notebook):
-    """SHA-256 of the code that a run depends on: its notebook, all of utils and experiments, the locked versions."""
+    """SHA-256 of the code that a run depends on: its notebook and CODE."""
     cells = json.loads(Path(notebook).read_bytes())["cells"]
     digest = hashlib.sha256("\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code").encode())
-    files = [*(ROOT / "utils").rglob("*.py"), *(ROOT / "experiments").glob("*.py"), ROOT / "requirements.lock"]
-    for file in sorted(files):
+    for file in sorted(file for pattern in CODE for file in ROOT.glob(pattern)):
         digest.update(f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
     return digest.hexdigest()
 

@@ -69,7 +69,7 @@ def compare(rows, crossed, again):
 
 def code_of(commit, notebook):
     """How today's code stands to that of a commit, in words."""
-    changed = grid.git("diff", "--shortstat", commit.removesuffix("-dirty"), "--", *grid.CODE, notebook)
+    changed = grid.git("diff", "--shortstat", commit.removesuffix("-dirty"), "--", *grid.FOR_GIT, notebook)
     if not commit or changed is None:
         return f"its commit {commit[:8]} is not in this repository" if commit else "no commit was recorded"
     return f"{changed or 'no file changed'} since {commit[:8]}"

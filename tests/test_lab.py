@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -74,6 +75,7 @@ def repository(place):
     for name in UTILS:
         shutil.copy(ROOT / "utils" / f"{name}.py", place / "utils" / f"{name}.py")
     (place / "utils" / "sums.py").write_text(SUMS)
+    shutil.copy(ROOT / "pyproject.toml", place)
     (place / "requirements.lock").write_text("x==1 \\\n    --hash=sha256:0\n")
     (place / ".snakemake-env").symlink_to(ROOT / ".snakemake-env")
     (place / ".gitignore").write_text("_build\n.snakemake-env\n__pycache__\nnotes.txt\ngo\n")
@@ -166,6 +168,12 @@ WRONG = [
     (GOOD + "seeds: 3", [], "a key is 'seeds', but it must be one of 'experiment', 'about', "),
     (GOOD + "experiment: tiny", [], "the file has 'experiment' twice: take one out."),
     ("experiment: tine\ncross: {SEED: [1]}", [], "experiment is 'tine', but it must be one of 'tiny'."),
+    ("experiment: tiny\ncross: {on: [1]}", [], "the name 'on' is no text but True to YAML: put it in quotes, or"),
+    (GOOD + "parameters: {~: 1}", [], "the name '~' is no text but None to YAML: put it in quotes, or"),
+    (GOOD + "1: tiny", [], "the name '1' is no text but 1 to YAML: put it in quotes, or take another name."),
+    (GOOD + "? [1, 2]\n: 3", [], "the file cannot be read as YAML (while constructing a mapping"),
+    ("experiment: tiny\ncross: !!map [1]", [], "the file cannot be read as YAML (expected a mapping"),
+    ("experiment: tiny\ncross: {SEED: [2024-13-01]}", [], "the file cannot be read as YAML (month must be in"),
     ("experiment: tiny\ncross: {}", [], "there are no runs: say what to cross"),
     ("experiment: tiny\ncross: [1]", [], "cross is [1]: write it as in experiments/example.yaml."),
     ("experiment: tiny\ncross: {SEED: []}", [], "SEED is []; under cross it must be a list of values"),
@@ -225,17 +233,28 @@ def test_every_combination_is_a_run_with_a_key_of_code_parameters_and_data(place
     keys = [planned(text), planned(text, RATE="0.2"), planned(data)]
     (place / "a.npz").write_text("2")
     keys.append(planned(data))
-    for path in ("utils/sums.py", "experiments/later.py", "requirements.lock", "experiments/tiny.ipynb"):
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    later = [f"{name.replace('.', '/')}/later.py" for name in listed]
+    for path in (*later, "utils/sums.py", "requirements.lock", "experiments/tiny.ipynb"):
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
         old = (place / path).read_text() if (place / path).exists() else "x = 1 / 3"
         (place / path).write_text(old.replace("/ 3", "/ 4").replace("x", "y"))
         keys.append(planned(data))
-    assert len(set().union(*(found["runs"] for found in keys))) == 8 * 4
+    assert len(set().union(*(found["runs"] for found in keys))) == (7 + len(later)) * 4
     grown = planned(data.replace("[0, 1]", "[0, 1, 2]"))["runs"]
     assert len(grown) == 6 and keys[-1]["runs"].keys() < grown.keys()
     notebook = yaml.safe_load((place / "experiments/tiny.ipynb").read_text())
     notebook["cells"][1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "a word"}]
     (place / "experiments/tiny.ipynb").write_text(json.dumps(notebook))
     assert keys[-1]["runs"].keys() == planned(data)["runs"].keys()
+
+
+def test_git_is_asked_about_the_files_of_the_key(place):
+    git(place, "init", "-q")
+    git(place, "add", "-A")
+    seen = grid.git("ls-files", "--", *grid.FOR_GIT).splitlines()
+    assert {*seen} == {str(file.relative_to(place)) for pattern in run.CODE for file in place.glob(pattern)}
+    assert {"utils/sums.py", "utils/attacks/__init__.py", "lab/run.py", "requirements.lock"} <= {*seen}
 
 
 def test_only_whole_results_count(tmp_path):

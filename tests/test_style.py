@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.run import CODE
+
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
 PACKAGES = "utils", "audit", "experiments", "lab"
@@ -56,6 +58,16 @@ def test_cells_fit_on_a_page_and_import_our_code_before_torch(path):
     nodes = [node for node in ast.parse(code).body if isinstance(node, (ast.Import, ast.ImportFrom))]
     assert isinstance(nodes[0], ast.ImportFrom) and nodes[0].module.split(".")[0] in PACKAGES
     assert max(map(len, code.splitlines())) <= 90
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_what_a_notebook_imports_of_ours_is_in_the_key_of_its_runs(path):
+    nodes = [*ast.walk(ast.parse(code_of(path)))]
+    names = [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+    names += [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    first = {name.split(".")[0] for name in names}
+    ours = {name for name in first if (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file()}
+    assert "utils" in ours and ours <= {pattern.split("/")[0] for pattern in CODE}
 
 
 def test_no_definition_stands_in_two_notebooks():
