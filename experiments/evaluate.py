@@ -52,10 +52,14 @@ def likeness(trial):
 
 
 def detections(trial):
-    """Each of the adversary's scores as a detector of reconstructions that show a training image: {name: Detection}."""
+    """Each of the adversary's scores as a detector of reconstructions that show a training image: {name: Detection}.
+
+    Without those that tell nothing, as `null.detection` says: none at all, if no reconstruction shows one.
+    """
     truth = likeness(trial).amax(1) > measures.ALIKE
     named = scores(trial.victim.released, trial.start, trial.attack, trial.again, trial.data.shape)
-    return {name: null.detection(score, truth) for name, score in named.items()}
+    found = {name: null.detection(score, truth) for name, score in named.items()}
+    return {name: one for name, one in found.items() if one}
 
 
 def relative_distance(trial):

@@ -49,6 +49,8 @@ def compatible(points, signs, bias=True, gap=0.02):
 
 def two_groups(points, signs, neurons=1, bias=True, seed=0):
     """The network with random shares τ, and λ, of which these points are a KKT set."""
+    if not neurons:
+        raise InputError("A class has no neurons: raise NEURONS to 2 or more.")
     generator, first, second = torch.Generator().manual_seed(seed), [], []
     multipliers = torch.zeros_like(signs)
     for sign in (1, -1):

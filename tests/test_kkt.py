@@ -185,6 +185,7 @@ def test_what_cannot_be_is_refused_in_a_sentence():
     for sentence, function, *words in (
         ("No hyperplane parts class", exact_sets.two_groups, points - 3 * signs[:, None] * shift, signs, 1, False),
         ("No hyperplane parts class -1", exact_sets.compatible, points[:6], signs[:6]),
+        ("A class has no neurons: raise NEURONS", exact_sets.two_groups, points, signs, 0),
         ("active at points of the other class", exact_sets.two_groups, points + 4 * shift, signs, 1, False),
         ("A training image is misjudged", certificates.fitted, kkt.network, kkt.points, -kkt.signs),
     ):

@@ -129,6 +129,9 @@ WRONG = [
     ("book/inside-the-solver", {"IMAGES": 20, "LEARNING_RATE": 1e4}, "LEARNING_RATE 10000 is too large: by step 1"),
     ("book/try-your-own", {"FOLDER": "/nowhere"}, "FOLDER is for your own network: give WEIGHTS and HELD_OUT"),
     ("book/energy-landscape", {"GRID": 1}, "GRID must be at least 2."),
+    ("book/decoreco-attack", {"NEURONS": 1, "STEPS": 12}, "A hidden layer of this network has no neurons: raise"),
+    ("book/text", {"WIDTH": 6}, "WIDTH is 6; it must be a multiple of 4"),
+    ("book/text", {"WIDTH": 10**18}, "The memory is full: take smaller sizes"),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from utils.errors import choose
+from utils.errors import InputError, choose
 from utils.kernels.layers import Layer, change, flatten, forward, in_span, joint, parted, span_of, square_norm, within
 from utils.kernels.similarity import l2
 
@@ -65,6 +65,8 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     `uniform` is U(0, 1), as in the first paper, `standard` torch's U(±1/√n) for n inputs, a number the scale of a
     normal first layer, behind which layers are `standard`.
     """
+    if 0 in recipe.hidden:
+        raise InputError("A hidden layer of this network has no neurons: raise NEURONS or WIDTH.")
     sizes, layers = (inputs, *recipe.hidden, outputs), []
     settings = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(seed)}
     for fan_in, fan_out in zip(sizes, sizes[1:]):

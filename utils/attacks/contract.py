@@ -89,7 +89,7 @@ def tuned(x, network):
         with step.tuned(x, layers):
             yield
     except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "can't allocate memory" not in str(error):
+        if not step.full(error):
             raise
         fits = min([x.shape[-2] // 2, *([step.most(layers, x.device)] if layers else [])])
         what = f"choose at most {fits} CANDIDATES or IMAGES" if fits else "choose a smaller network"

@@ -93,6 +93,12 @@ def room(device="cpu"):
     return own
 
 
+def full(error):
+    """Whether an error says that something does not fit into the memory, of a GPU or of this machine."""
+    words = "can't allocate memory", "Storage size calculation overflowed"  # of torch, on a CPU
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
+
+
 def needed(network, n):
     """About how many bytes a step needs for n candidates: ten tensors like a layer's inputs and outputs, two Grams."""
     sizes = network[0].weight.shape[-1] + sum(layer.weight.shape[-2] for layer in network)

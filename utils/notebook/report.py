@@ -13,7 +13,7 @@ from IPython import get_ipython
 from IPython.display import Markdown
 
 from utils.errors import InputError, check_writable, write, written
-from utils.kernels import products
+from utils.kernels import products, step
 from utils.notebook import registry, verdicts
 from utils.notebook.parameters import assignments, check_parameters
 
@@ -21,8 +21,18 @@ from utils.notebook.parameters import assignments, check_parameters
 Row, rows, number, typeset = verdicts.Row, verdicts.rows, verdicts.number, verdicts.typeset
 
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
+
+
+def shown(shell, kind, error, trace, tb_offset=None):
+    """Show what stopped a cell: a full memory as a mistake that a reader can mend, all else as it is."""
+    if step.full(error):
+        error = InputError("The memory is full: take smaller sizes in the cell of parameters, or end what else runs.")
+    shell.showtraceback((type(error), error, trace), tb_offset=tb_offset)
+
+
 if get_ipython():
     get_ipython().events.register("pre_run_cell", lambda info: cells_run.append(info.raw_cell))
+    get_ipython().set_custom_exc((RuntimeError, MemoryError), shown)
 
 
 # One run of a chapter: its parameters {name: value}, its torch device, and when it started (seconds).

@@ -94,6 +94,8 @@ class Attention(nn.Module):
 
     def __init__(self, width, heads=4):
         super().__init__()
+        if width % heads:
+            raise InputError(f"WIDTH is {width}; it must be a multiple of {heads}, the heads of an attention.")
         self.heads = heads
         self.norm, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in PROJECTIONS)
