@@ -37,6 +37,7 @@ REDIRECTS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["
 MOVED = {Path(old).stem: Path(new).stem for old, new in REDIRECTS.items()}
 FILES = [path for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")] if path.stem not in MOVED]
 PAGES = sorted(path.relative_to(HTML).as_posix() for path in FILES)
+FOLDED = [name for name in PAGES if "<details class" in (HTML / name).read_text(encoding="utf-8")]
 BROWSER = print_book.browser()
 AFFINE = chapter_functions("affine-model")
 SCREEN, PHONE = {"width": 1280, "height": 900}, {"width": 420, "height": 900}
@@ -103,6 +104,32 @@ WIDE = """() => {
   const page = document.documentElement.scrollWidth - innerWidth;
   return page > 0 ? [`page wider than the screen by ${page}`, ...found] : found;
 }"""
+
+CUT = r"""() => {
+  const found = [], edges = new Set();
+  const look = (what, box, part) => {
+    for (; part; part = part.parentElement) {
+      const left = part.getBoundingClientRect().left + part.clientLeft, right = left + part.clientWidth;
+      const clips = part === document.documentElement || getComputedStyle(part).overflowX !== "visible";
+      if (!box.width || (clips && (box.left < left - 0.5 || box.right > right + 0.5)))
+        return found.push(`${what}, ${box.left} to ${box.right}, by ${part.outerHTML.slice(0, 60)}`);
+    }
+  };
+  for (const code of document.querySelectorAll(".cell_input .highlight")) {
+    const texts = document.createTreeWalker(code.querySelector("pre"), NodeFilter.SHOW_TEXT), range = new Range();
+    for (let begins = true; texts.nextNode(); )
+      for (const { 0: letter, index } of texts.currentNode.data.matchAll(/\n|\S/g)) {
+        range.setStart(texts.currentNode, index);
+        range.setEnd(texts.currentNode, index + 1);
+        if (begins && letter !== "\n") look(letter, range.getBoundingClientRect(), texts.currentNode.parentElement);
+        begins = letter === "\n";
+      }
+    const button = code.querySelector("button.copybtn");
+    look("button", button.getBoundingClientRect(), button.parentElement);
+    edges.add(Math.round(code.getBoundingClientRect().left));
+  }
+  return edges.size > 1 ? [`left edges: ${[...edges]}`, ...found] : found;
+}"""  # first letters of lines of code, and copy buttons, that are cut, and by what; and the edges of code, if not one
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +211,16 @@ def test_a_page_is_whole_and_can_be_read_by_everybody(page, name):
     files = {Path(unquote(urlsplit(url).path)) for url in page.asked if url.startswith("file:")}
     size = sum(file.stat().st_size for file in files if file.is_file())
     assert size < (1e6 if name == "book/intro.html" else 5e6)  # bytes that the page has asked for
+
+
+@rendered
+@pytest.mark.parametrize("name", FOLDED)
+def test_opened_code_is_whole_and_lines_up_with_other_code(page, name):
+    page.goto((HTML / name).as_uri())
+    page.evaluate("document.querySelectorAll('details.hide > summary').forEach((summary) => summary.click())")
+    for width in (1280, 1000, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert not page.evaluate(CUT)
 
 
 @rendered
