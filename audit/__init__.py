@@ -1,8 +1,13 @@
 """An audit: from a network and pictures to what it gives away, in one call, `audit`, or `python -m audit`."""
 
 import importlib
+import sys
+from pathlib import Path
 
-import utils  # noqa: F401  (before torch: how threads wait)
+sys.path.insert(0, str(Path(__file__).parents[1]))  # where Python runs there may be another utils
+import utils  # noqa: E402, F401  (before torch: how threads wait)
+
+del sys.path[0]
 
 
 def __getattr__(name):

@@ -1,152 +1,62 @@
-"""python -m audit, or the command audit: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault."""
+"""python -m audit, or the command audit: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault.
 
-import argparse
+An audit runs in a process of its own, which sends its status to this one. So whatever else ends it, such as a library
+that finds no memory or code of a stranger's, is a fault, and is never taken for an answer.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
 import sys
 import traceback
-from pathlib import Path
 
 FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
-
-try:
-    from audit.report import FILES, NO_ANSWER, check_room
-    from audit.run import audit
-    from audit.weights import ACTIVATIONS
-    from utils.errors import InputError
-    from utils.images import DATA
-except KeyboardInterrupt:
-    sys.exit(INTERRUPTED)
-except Exception:
-    traceback.print_exc()
-    sys.exit(FAULT)
-
-WHAT = """\
-Which of its training pictures does a network give away?
-
-The audit makes all attacks of this book on a network, and compares what comes
-back with the training pictures and with held-out ones, which give the null.
-
-example, a network that was fine-tuned from a public one:
-  %(prog)s tuned.safetensors training-pictures held-out-pictures \\
-      --before public.safetensors --mean 0.49 0.48 0.45 --out report
-"""
-END = """\
-output:
-  FOLDER/report.html   the finding, and the pictures that came back; opens in
-                       any browser, shows training pictures: keep it to yourself
-  FOLDER/report.json   the same numbers (data/audit.schema.json describes them)
-
-exit status:
-  0    these attacks found nothing
-  1    something leaks
-  2    there is no answer: a file or setting was refused, the two sides differ or
-       are too small, or some tests were left out and the others found nothing
-  70   the program failed, which says nothing about the network
-  130  it was interrupted
-
-README.md and the chapter "Try your own" tell more.
-"""
+PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
-class Line(argparse.ArgumentParser):
-    """A command line that says in one sentence what is wrong with it."""
-
-    def error(self, message):
-        """Raise InputError with a message of argparse's."""
-        give = f"give {self.prog} NETWORK MEMBERS HELD_OUT, then options with spaces between their values"
-        raise InputError(f"The command is not understood, {message}: {give} (--help lists them).")
-
-
-def parser():
-    """The command line."""
-    prog = "audit" if Path(sys.argv[0]).stem == "audit" else "python -m audit"
-    line = Line(prog, "%(prog)s NETWORK MEMBERS HELD_OUT [options]", WHAT, END)
-    line.formatter_class = argparse.RawDescriptionHelpFormatter
-    line.add_argument("network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run")
-    line.add_argument("members", help="its training pictures: a folder, whose folders are the classes, or an .npz file")
-    line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
-    of_network(line.add_argument_group("the network").add_argument)
-    of_pictures(line.add_argument_group("how it saw the pictures").add_argument)
-    of_audit(line.add_argument_group("the audit").add_argument)
-    return line
-
-
-def of_network(add):
-    """Options that tell more of the network."""
-    add("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
-    add("--model", metavar="MODULE:FUNCTION", help="your function that builds it, of any kind, such as nets:resnet or"
-        " path/nets.py:resnet; its code is run")  # fmt: skip
-    add("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
-    add("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
-    add("--optimizer", metavar="FILE", help="its optimiser's state, where its own file does not hold that")
-
-
-def of_pictures(add):
-    """Options on how its trainer showed the pictures."""
-    add("--mean", nargs="+", type=float, metavar="X", help="subtracted from pixels in [0, 1], one number or one for"
-        " each channel; else what the network's file holds as normalize.mean and .std, or 0 and 1")  # fmt: skip
-    add("--deviation", nargs="+", type=float, metavar="X", help="then divided by, in the same form")
-    add("--centred", action="store_true", help="the mean of the training pictures was subtracted, too")
-    add("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
-    add("--shape", nargs="+", type=int, metavar="N", help="height, width and channels (1 or 3) that it takes")
-    add("--resize", choices=["crop", "squash"], default="crop", help="files of another size are cut to the middle"
-        " square, or squashed (%(default)s)")  # fmt: skip
-    add("--unturned", action="store_false", dest="turn", help="do not turn pictures as their cameras say (EXIF)")
-    add("--classes", nargs="+", default=(), metavar="NAME", help="in the order of the outputs, - for one without"
-        " pictures (else the alphabet's; numbers are outputs)")  # fmt: skip
-    add("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
-
-
-def of_audit(add):
-    """Options on what is asked, and where the report goes."""
-    add("-o", "--out", default="report", metavar="FOLDER", help="for the report's two files (%(default)s)")
-    add("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as 16, on random"
-        " halves of all pictures, for two more tests of membership")  # fmt: skip
-    add("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains such a network"
-        " as yours was, on normalised pictures, and returns it; its code is run")  # fmt: skip
-    add("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto", help="it was trained by")
-    add("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
-    add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")
-    add("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
-    add("--limit", type=float, default=600, help="seconds of a stage, beyond which it is left out (%(default)s)")
-
-
-def main(arguments=None):
-    """Audit, write the report, say the finding or what went wrong, and return the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        settings = vars(parser().parse_args(arguments))
-        folder = settings.pop("out")
-        if not DATA.is_dir():
-            raise InputError("The audit reads files of its repository: install it from a clone, by pip install -e .")
-        check_room(folder)
-        report = audit(**settings)
-        path = report.save(folder)
-        for warning in report.content["warnings"]:
-            print(f"Note: {warning}", file=sys.stderr)
-        print(f"{report.sentence}\n{path} ({FILES[0]} beside it)", flush=True)
-        return report.status
-    except KeyboardInterrupt:
-        print("Interrupted: no report was written.", file=sys.stderr)
+def watched(module):
+    """The status that `main` of a module returns, in a process of its own; or FAULT."""
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receiver)
+        status = status_of(module)
+        os.write(sender, bytes([status]))
+        return status
+    os.close(sender)
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, frame: os.kill(child, number))
+    said = os.read(receiver, 1)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if said:
+        return said[0]
+    if ended == -signal.SIGINT:
         return INTERRUPTED
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return NO_ANSWER
-    except Exception as error:
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            print("The memory is full: audit fewer pictures, or end other programs.", file=sys.stderr)
-            return NO_ANSWER
-        traceback.print_exc()
+    with contextlib.suppress(OSError):
+        why = f"status {ended}): perhaps the memory is too small"
+        print(f"The audit was ended before it had an answer ({why}.", file=sys.stderr)
+    return FAULT
+
+
+def status_of(module):
+    """The status that `main` of a module returns, and that of a fault where the module cannot be loaded."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # libraries that are being loaded know no interrupt
+        loaded = importlib.import_module(module)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return loaded.main()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
         return FAULT
 
 
 def command():
-    """The exit status of `main`, and that of a fault where nothing can be printed."""
-    try:
-        return main()
-    except Exception:
-        return FAULT
+    """The exit status of an audit."""
+    return watched("audit.command")
 
 
 if __name__ == "__main__":

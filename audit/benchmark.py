@@ -20,7 +20,7 @@ import audit.pictures as pictures
 import audit.weights as weights
 from utils import images
 from utils.attacks.contract import Released
-from utils.errors import InputError, choose
+from utils.errors import InputError, choose, printable
 from utils.kernels.similarity import match
 from utils.networks import Recipe
 
@@ -129,7 +129,7 @@ def main(arguments=None):
             raise InputError("An entry needs a name of its attack: --attack NAME, in one line and without a |.")
         score = evaluate(line.victim, pictures.arrays(line.returned)[0], line.attack, line.folder)
     except InputError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     if line.enter:
         enter(score, path := Path(line.folder) / "entries.csv")

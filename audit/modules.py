@@ -2,9 +2,9 @@
 
 import copy
 import importlib
-import os
 import runpy
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -12,25 +12,50 @@ import torch
 from audit import weights
 from utils.errors import InputError
 
+ROOT = Path(__file__).resolve().parents[1]
+OURS = {path.parent.name for path in ROOT.glob("*/__init__.py")}  # packages
 PREFIXES = "module.", "_orig_mod.", "model."  # of wrappers
 
 
-def function(spec):
-    """The user's function MODULE:FUNCTION, as found from the folder in which Python runs, or path/to/file.py:FUNCTION.
+def called(spec, *arguments):
+    """What the user's function MODULE:FUNCTION or FILE.py:FUNCTION returns.
 
-    What a file imports is found beside it, too.
+    A module is found from the folder in which Python runs, and what a file imports beside it, too.
     """
     place, _, name = spec.rpartition(":")
-    sys.path[:] = dict.fromkeys([os.getcwd(), str(Path(place).parent.resolve()), *sys.path])
-    if place.endswith(".py"):
-        return runpy.run_path(place)[name]
-    return getattr(importlib.import_module(place), name)
+    folders = [Path(place).parent.resolve(), Path.cwd()]
+    sys.path[:] = dict.fromkeys([*map(str, folders), *sys.path])
+    with own_packages(folders):
+        if place.endswith(".py"):
+            return runpy.run_path(place)[name](*arguments)
+        return getattr(importlib.import_module(place), name)(*arguments)
+
+
+@contextmanager
+def own_packages(folders):
+    """Take those of our packages out of the way, for a while, whose names a stranger's code has in its folders."""
+    names = {name for name in OURS if first_with(name, folders) not in (None, ROOT)}
+
+    def taken():
+        return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in names}
+
+    ours = taken()
+    try:
+        yield
+    finally:
+        taken()
+        sys.modules.update(ours)
+
+
+def first_with(name, folders):
+    """The first of some folders in which Python finds a module or a package of a name, or None."""
+    return next((one for one in folders if (one / name).is_dir() or (one / f"{name}.py").is_file()), None)
 
 
 def built(spec, network, key=None):
-    """The module that the user's `function` returns, with the weights that `twin` takes; InputError if not."""
+    """The module that the user's function returns, with the weights that `twin` takes; InputError if not."""
     try:
-        module = function(spec)()
+        module = called(spec)
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         mend = "give MODULE:FUNCTION, as found from here, or FILE.py:FUNCTION"

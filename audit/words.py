@@ -7,15 +7,18 @@ that nothing leaks: other attacks may tell what this one does not. The words are
 import argparse
 import json
 import sys
-import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+from audit.__main__ import watched
+
+if __name__ == "__main__":  # before a library is loaded that may end this process
+    sys.exit(watched("audit.words"))
+
 from audit import weights
-from audit.__main__ import FAULT
 from audit.report import LEAKS, NO_ANSWER
 from utils.attacks import text
-from utils.errors import InputError
+from utils.errors import InputError, printable
 
 
 class Words(NamedTuple):
@@ -89,17 +92,9 @@ def main(arguments=None):
     try:
         found = words(given.network, given.before, given.vocabulary, given.key, given.embedding)
     except InputError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return NO_ANSWER
     if hasattr(sys.stdout, "reconfigure"):  # words of any script
         sys.stdout.reconfigure(errors="backslashreplace")
-    print(found.sentence, *found.names, sep="\n")
+    print(found.sentence, *(printable(str(name)) for name in found.names), sep="\n")
     return LEAKS
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Exception:
-        traceback.print_exc()
-        sys.exit(FAULT)

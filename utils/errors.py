@@ -13,7 +13,12 @@ class InputError(ValueError):
     """A wrong parameter, file, shape or device; the message says what to do. IPython shows this line alone."""
 
     def _render_traceback_(self):
-        return [f"InputError: {self}"]
+        return [f"InputError: {printable(str(self))}"]
+
+
+def printable(text):
+    """A text whose control characters, which would steer a terminal, are escaped: names may hold any."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def choose(name, value, choices):
