@@ -1,21 +1,24 @@
 """How a trainer saw pictures: what fits a network better, another way to show them or another order of its classes.
 
-Training ends where the loss has no slope. So over all training pictures, shown as they were then, the errors of the
-outputs, softmax(z) − y, average to nothing: their mean is the slope of the cross-entropy in the biases of the outputs.
-Shown otherwise, the errors lean. They also do where labels were smoothed, classes were weighed, or biases decayed: so a
-lean is a hint, and no proof. This is the judge's check; no attack is told what it finds.
+Another way fits better if the network classifies more of the training pictures correctly when they are shown so; or if
+it classifies as many, and their loss then tells them from held-out ones. Both are tests, corrected for the number of
+ways. This is the judge's check; no attack is told what it finds.
 """
 
-from collections import namedtuple
+import contextlib
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import binomtest
 
-from audit import judge, weights
+from audit import judge, pictures, stages, weights, whole
 
 NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
     "a mean and a deviation of 0.5": ("0.5", "0.5"),
@@ -25,28 +28,51 @@ NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
     "pixels from 0 to 1": ("0", "1"),
     "pixels from 0 to 255": ("0", "0.00392157"),
 }
-AT_REST = 0.1  # p-value of a lean, above which errors are taken to have none; below judge.DIFFERENT they have one
+SIZES = 28, 32, 48, 64, 96, 112, 128, 160, 192, 224, 256, 299, 320, 384  # of sides that networks are trained on
+CENTRES = 0.95, 0.9, 0.875, 0.8, 0.75  # shares of a resized picture that are cut out of its middle
 TRAINED = 0.9  # share of the training pictures that a network classifies correctly if it was trained to the end
 KNOWN = 0.75  # share of the pictures that a network must classify correctly in some way, so that any way is believed
 ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
-FLIPS = 1999
-MOST, KINDS = 100, 20  # pictures that are looked at, and classes up to which their order is doubted
+MOST, KINDS = 100, 20  # pictures of a side that are looked at; outputs up to which any order of classes is tried
+SHARE = 20  # a way may take the limit of a stage, divided by this
 
-# One way to show pictures: its change of the given one, a name and an option; a function () -> rows (n, d) as the
-# network sees them; its logits. What fits better: its change, an `order` {class: output} or None, the p-value of its
-# test, or None for a lean alone, the shares of pictures classified correctly as given and thus, and options that fit
-# as well.
-Way = namedtuple("Way", "change rows logits")
-Better = namedtuple("Better", "change order p shares others")
+
+class Showing(NamedTuple):
+    """How a trainer shows pictures to a network: (x − mean)/deviation of pixels x in [0, 1]."""
+
+    mean: tuple  # one number or one for each channel
+    deviation: tuple
+    centred: bool  # whether the mean of the training pictures is taken off
+    layout: str  # CHW or HWC, how pictures are flattened
+    activation: str  # of weights.ACTIVATIONS, between the layers of a file
+    shape: tuple  # (H, W, C), which files of another size are brought to
+    resize: str | int  # how: crop, squash, or the pixels of the shorter side before the middle is cut out
+    turn: bool  # whether files are turned as their cameras say
+    alpha: str  # the paper that transparent ones are laid on, white or black; or drop, and they lose their transparency
+
+    @property
+    def reading(self):
+        """What concerns the files."""
+        return dict(shape=self.shape, resize=self.resize, turn=self.turn, alpha=self.alpha)
+
+
+class Way(NamedTuple):
+    """One way to show the pictures of both sides."""
+
+    change: tuple  # of the given way: a name and an option; () for the given one
+    rows: Callable  # a side, 0 or 1 -> its pictures (n, d) as the network sees them
+    logits: Callable  # rows (n, d) -> outputs (n, K)
+    labels: tuple  # of both sides (n,)
+    order: dict | None = None  # {class: output}, if it is another one
 
 
 class Seen(NamedTuple):
-    """How a network takes pictures that are shown in a way."""
+    """How a network takes the training pictures in a Way, or in an order of its classes that fits best."""
 
-    change: tuple  # of the given way
+    change: tuple
     right: torch.Tensor  # which of them it classifies correctly (n,)
-    lean: float  # p-value of the lean of its errors
-    order: dict | None = None  # {class: output}, if it is another
+    order: dict | None = None
+    way: Way | None = None
 
     @property
     def share(self):
@@ -54,48 +80,122 @@ class Seen(NamedTuple):
         return self.right.double().mean().item()
 
 
-def ways(pixels, logits, shape, normalisation, layouts):
-    """The Ways, the given one first, then those that differ in one thing.
+class Better(NamedTuple):
+    """What fits a network better than the given way."""
 
-    Pixels (n, d) in [0, 1] and logits are named by their change, {(name, option): …}, which is () for the given ones.
-    The given `normalisation` is a mean, a deviation, and whether the pictures' mean was taken off (centred).
+    change: tuple
+    order: dict | None  # {class: output}, if it is another one
+    p: float  # of its test, corrected for the number of ways
+    shares: tuple  # of pictures that are classified correctly, as given and thus
+    by_loss: bool  # whether it is the loss that tells
+    others: list  # options that fit as well
+
+
+def others(given, several, flat, sizes):
+    """Showings that differ in one thing from the given one: {(name, option): Showing}.
+
+    A network has `several` layers with an activation between them, takes pictures as rows if `flat`, and may take other
+    `sizes`.
     """
-    mean, deviation, centred = normalisation
-
-    def way(change, normalisation=normalisation, layout=layouts[0]):
-        rows = partial(shown, pixels.get(change, pixels[()]), normalisation, shape, layouts[0], layout)
-        return Way(change, rows, logits.get(change, logits[()]))
-
-    found = [way(change) for change in {**pixels, **logits}]
-    found += [way((f"the layout {one}", f"--layout {one}"), layout=one) for one in layouts[1:]]
+    height, width, channels = given.shape
+    found = {}
+    if several:
+        for name in weights.ACTIVATIONS:
+            found[f"the activation {name}", f"--activation {name}"] = given._replace(activation=name)
+    if flat and channels > 1:
+        for name in ("CHW", "HWC"):
+            found[f"the layout {name}", f"--layout {name}"] = given._replace(layout=name)
     for name, parts in NORMALISATIONS.items():
-        if len(parts[0].split()) in (1, shape[2]):
-            numbers = [[*map(float, part.split())] for part in parts]
-            found.append(way((name, "--mean {} --deviation {}".format(*parts)), (*numbers, centred)))
-    taken, option = ("left in", "no --centred") if centred else ("taken off", "--centred")
-    found.append(way((f"the mean of the training pictures {taken}", option), (mean, deviation, not centred)))
+        mean, deviation = (tuple(map(float, part.split())) for part in parts)
+        if len(mean) in (1, channels):
+            option = "--mean {} --deviation {}".format(*parts)
+            found[name, option] = given._replace(mean=mean, deviation=deviation)
+    taken, option = ("left in", "no --centred") if given.centred else ("taken off", "--centred")
+    found[f"the mean of the training pictures {taken}", option] = given._replace(centred=not given.centred)
+    for name, option in {"pictures squashed": "squash", "pictures cut to squares": "crop"}.items():
+        found[name, f"--resize {option}"] = given._replace(resize=option)
+    for share in CENTRES:
+        side = round(min(height, width) / share)
+        name = f"pictures resized to {side} pixels and cut to their middle"
+        found[name, f"--resize {side}"] = given._replace(resize=side)
+    turned, option = ("not turned", "--unturned") if given.turn else ("turned", "no --unturned")
+    found[f"pictures {turned} by EXIF", option] = given._replace(turn=not given.turn)
+    papers = {"white": "laid on white", "black": "laid on black", "drop": "taken without their transparency"}
+    for option, name in papers.items():
+        found[f"transparent pictures {name}", f"--alpha {option}"] = given._replace(alpha=option)
+    for side in sizes:
+        name, option = f"pictures of {side}×{side}", f"--shape {side} {side}"
+        found[name, option] = given._replace(shape=(side, side, channels))
+    return {change: one for change, one in found.items() if one != given}
+
+
+def ways(target, given, sources, sides, case):
+    """The Ways, the given one first; the Pictures of both sides came from `sources`."""
+    samples = [np.random.default_rng(0).permutation(len(side.images))[:MOST] for side in sides]
+    labels = tuple(part[sample] for part, sample in zip(case.labels, samples))
+    several = len(target.all_layers) > 1
+    sizes = SIZES if target.sized else ()
+
+    def pixels(showing, k):
+        if showing.reading == given.reading:
+            return sides[k].images[samples[k]]
+        return read_again(sources[k], sides[k], samples[k], given, showing)
+
+    def rows(showing, k):
+        same = showing.shape == given.shape
+        average = sides[0].images.mean(0) if same else pixels(showing, 0).mean(0)
+        return shown(pixels(showing, k), average, showing, given)
+
+    def logits(showing):
+        if showing.activation != given.activation:
+            return weights.outputs(target.all_layers, showing.activation)
+        return case.logits if showing.shape == given.shape else target.sized(showing.shape)
+
+    found = [Way((), lambda k: case.sides[k][samples[k]], case.logits, labels)]
+    for change, showing in others(given, several, case.layers, sizes).items():
+        found.append(Way(change, partial(rows, showing), logits(showing), labels))
     return found
 
 
-def shown(pictures, normalisation, shape, given, layout):
-    """Rows (n, d) as a network sees them that takes a `layout` and is given another."""
-    mean, deviation = (torch.as_tensor(one).double().flatten().expand(shape).flatten() for one in normalisation[:2])
-    rows = (pictures - mean) / deviation
-    rows = rows - rows.mean(0) * bool(normalisation[2])
-    return rows if given == layout else weights.flattened(weights.batched(rows, shape, given), layout)
+def orders(way, sides, names):
+    """Ways with the classes in orders that people use: of numbers, of texts, and of texts with numbers in them."""
+    raw = {pictures.named(label): str(label) for side in sides for label in side.kinds or side.labels}
+    keys = (
+        pictures.by_name,
+        lambda name: raw[name],
+        lambda name: raw[name].lower(),
+        lambda name: weights.by_number(raw[name]),
+    )
+    found = []
+    for key in keys:
+        places = {name: place for place, name in enumerate(sorted(raw, key=key))}
+        order = {names.index(name): place for name, place in places.items()}
+        if any(kind != output for kind, output in order.items()) and order not in [one.order for one in found]:
+            labels = tuple(torch.tensor([order[kind] for kind in part.tolist()]) for part in way.labels)
+            found.append(way._replace(change=("another order of the classes", ""), labels=labels, order=order))
+    return found
 
 
-def errors_of(z, labels):
-    """softmax(z) − y (n, K) of outputs z (n, K) and labels (n,), so that no row's sum is rounded."""
-    others = z.softmax(1).scatter(1, labels[:, None], 0.0)
-    return others.scatter(1, labels[:, None], -others.sum(1, keepdim=True))
+def read_again(source, side, rows, given, showing):
+    """Pixels (k, d) in [0, 1] of some rows of the Pictures of a source, read in another way than the given one."""
+    if pictures.is_folder(source):
+        paths = (Path(source).expanduser() / side.names[row] for row in rows)
+        read = partial(pictures.pixels_of, **showing.reading, done=Counter())
+        return torch.from_numpy(np.stack([read(path=path) for path in paths])).flatten(1)
+    stored = (255 * side.images[rows].view(-1, *given.shape)).round().byte().numpy()
+    stored = [Image.fromarray(one.squeeze(2) if given.shape[2] == 1 else one) for one in stored]
+    found = [pictures.shaped(one, showing.shape, showing.resize, Counter()) for one in stored]
+    return torch.from_numpy(np.stack(found)).flatten(1)
 
 
-def lean(errors):
-    """The p-value of a mean of errors (n, K) this long if each had its sign by lot."""
-    signs = torch.randint(0, 2, (FLIPS, len(errors)), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-    lengths = (signs.to(errors.dtype) @ errors).square().sum(1)
-    return (1 + (lengths >= errors.sum(0).square().sum()).sum().item()) / (1 + FLIPS)
+def shown(pixels, average, showing, given):
+    """Rows (n, d) as a network sees them that takes a layout and is given another."""
+    shape = showing.shape
+    mean, deviation = (torch.as_tensor(one).double().flatten().expand(shape).flatten() for one in showing[:2])
+    rows = (pixels - (average if showing.centred else mean)) / deviation
+    if showing.layout == given.layout:
+        return rows
+    return weights.flattened(weights.batched(rows, shape, given.layout), showing.layout)
 
 
 def gain(before, after):
@@ -118,43 +218,67 @@ def reordered(guesses, labels, outputs):
     for part in (half == 0, half == 1):
         order = fitting(guesses[~part], labels[~part], outputs)
         right[part] = torch.tensor([order.get(kind, -1) for kind in labels[part].tolist()]) == guesses[part]
-    return Seen(("another order of the classes", ""), right, 0.0, fitting(guesses, labels, outputs))
+    return Seen(("another order of the classes", ""), right, fitting(guesses, labels, outputs))
 
 
-def better(candidates, labels, outputs, plain=True):
-    """What fits a network better than the first of the candidate Ways, by a test of a level: Better, or None.
+def classified(case, way, rows):
+    """The stages.Classified rows (n, d) of some sides, the first of them the training pictures, shown in a way."""
+    return stages.classified(case._replace(logits=way.logits, sides=rows, labels=way.labels[: len(rows)]))
 
-    The training pictures have labels (n,), numbers of `outputs`, which are exchanged where one output has them so.
-    Leans are asked where the loss is `plain` cross-entropy.
+
+def better(case, candidates, limit, level):
+    """What fits the network of a case better than the first of the candidate Ways: Better, or None; and Ways left out.
+
+    By a test at the level judge.DIFFERENT of pictures classified correctly, and else at `level` of the loss. Left out
+    are the names of those that take more than their SHARE of the `limit` of a stage, in seconds.
     """
-    index = np.random.default_rng(0).permutation(len(labels))[:MOST]
-    every, labels = [way.logits(way.rows()[index]).nan_to_num() for way in candidates], labels[index]
-    every = [z if outputs > 1 else torch.cat([0 * z, z], 1) for z in every]
-    guesses = [z.argmax(1) for z in every]
-    if outputs == 1 and (guesses[0] == labels).double().mean() < 0.5:
-        labels = 1 - labels
-    leans = [lean(errors_of(z, labels)) if plain else 0.0 for z in every]
-    found = [Seen(way.change, guess == labels, p) for way, guess, p in zip(candidates, guesses, leans)]
-    return best_of(*found, *([reordered(guesses[0], labels, outputs)] if 1 < outputs <= KINDS else []))
+    given, *rest = candidates
+    first = given.rows(0)
+    seen, slow = [], []
+    for way in rest:
+        with contextlib.suppress(Exception):  # of a stranger's code that takes no such pictures, or of unreadable files
+            rows = way.rows(0)
+            if not way.order and way.logits == given.logits and torch.equal(rows, first):
+                continue
+            if len(rows) * whole.seconds(way.logits, rows) > limit / SHARE:
+                slow.append(way.change[0])
+                continue
+            seen.append(Seen(way.change, classified(case, way, [rows]).right[0], way.order, way))
+    if 1 < case.outputs <= KINDS:
+        seen.append(reordered(given.logits(first).argmax(1), given.labels[0], case.outputs))
+    own = Seen((), classified(case, given, [first]).right[0], way=given)
+    return best_of(own, seen) or telling(case, own, seen, level), slow
 
 
-def best_of(given, *others):
-    """The Better of the Seen `others`, or None if none fits better than the given one.
-
-    It classifies more pictures correctly; or, for want of such, as many, and with errors at rest where those of the
-    given way lean.
-    """
-    fits, leans = [], given.lean < judge.DIFFERENT
-    for one in others:
-        p = len(others) * gain(given.right, one.right)
-        if p < judge.DIFFERENT and one.share >= KNOWN:
-            fits.append((one, p))
-        elif leans and one.lean >= AT_REST and one.share >= max(given.share, TRAINED):
-            fits.append((one, None))
+def best_of(given, others):
+    """The Better of the Seen `others` that classifies more pictures correctly, or None."""
+    fits = [(one, len(others) * gain(given.right, one.right)) for one in others if one.share >= KNOWN]
+    fits = [(one, p) for one, p in fits if p < judge.DIFFERENT]
     if not fits:
         return None
-    best = max((one for one, _ in fits), key=lambda one: one.share)
-    alike = [(one, p) for one, p in fits if gain(one.right, best.right) >= ALIKE]
-    (one, p), *rest = sorted(alike, key=lambda fit: (fit[1] is None, fit[0].lean < AT_REST, -fit[0].share))
-    others = [other.change[1] for other, _ in rest if not other.order]
-    return Better(one.change, one.order, p, (given.share, one.share), others)
+    best, p = max(fits, key=lambda fit: fit[0].share)
+    alike = [one.change[1] for one, _ in fits if one is not best and gain(one.right, best.right) >= ALIKE]
+    return Better(best.change, best.order, p, (given.share, best.share), False, [*filter(None, alike)])
+
+
+def telling(case, given, others, level):
+    """The Better of the Seen `others` in which the loss tells training pictures from held-out ones, or None.
+
+    Those are asked that classify as many training pictures correctly, and none where the given way tells them.
+    """
+    asked = [one for one in others if one.way and gain(one.right, given.right) >= ALIKE]
+    if told(case, given.way) < level:
+        return None
+    fits = [(one, p) for one in asked if (p := len(asked) * told(case, one.way)) < level]
+    if not fits:
+        return None
+    best, p = min(fits, key=lambda fit: fit[1])
+    alike = [one.change[1] for one, _ in fits if one is not best]
+    return Better(best.change, best.order, p, (given.share, best.share), True, [*filter(None, alike)])
+
+
+def told(case, way):
+    """The p-value of the loss of the training pictures in a Way being this much smaller than of held-out ones."""
+    shown = classified(case, way, [way.rows(k) for k in (0, 1)])
+    ours, theirs = (stages.margins(case, *side) for side in zip(shown.outputs, shown.labels))
+    return judge.p_value(ours, theirs, way.labels)

@@ -27,6 +27,7 @@ class Comparison(NamedTuple):
     held_out: float  # what it would be without a leak: 0.5, or the count of held-out pictures
     p: float
     adjusted: float = 1.0  # for the number of all tests, after Holm
+    opposite: float = 1.0  # p of held-out pictures that are told from training ones, which no leak explains; adjusted
 
 
 class Scored(NamedTuple):
@@ -36,13 +37,16 @@ class Scored(NamedTuple):
     held_out: torch.Tensor  # (n,)
     area: null.Area  # with its 95 % interval
     p: float  # of an area this large under exchange within classes
+    opposite: float  # of one this small
 
 
 def scored(sides, labels=(None, None)):
     """The Scored of two sides' values, (m,) and (n,), with labels of their classes where they are known."""
     training, held_out = sides
     area = null.area(training.double(), held_out.double())
-    return Scored(training, held_out, area, p_value(training, held_out, labels))
+    more = p_value(training, held_out, labels)
+    less = p_value(-training, -held_out, labels)
+    return Scored(training, held_out, area, p=more, opposite=less)
 
 
 def p_value(training, held_out, labels=(None, None), seed=0):
@@ -53,7 +57,7 @@ def p_value(training, held_out, labels=(None, None), seed=0):
 
 def of_area(name, score):
     """The Comparison of a Scored."""
-    return Comparison(name, score.area.value, 0.5, score.p)
+    return Comparison(name, score.area.value, 0.5, p=score.p, opposite=score.opposite)
 
 
 def of_count(name, sides, labels=(None, None)):
@@ -67,15 +71,23 @@ def of_count(name, sides, labels=(None, None)):
     for own in (classes == kind for kind in np.unique(classes)):
         n = own[:m].sum()
         chances = np.convolve(chances, hypergeom.pmf(np.arange(n + 1), own.sum(), passes[own].sum(), n))
-    return Comparison(name, ours, theirs, min(1.0, float(chances[ours:].sum())))
+    more, less = (min(1.0, float(part.sum())) for part in (chances[ours:], chances[: ours + 1]))
+    return Comparison(name, ours, theirs, p=more, opposite=less)
 
 
 def holm(tests):
     """The Comparisons with p-values adjusted so that any of them errs at most as often as its level says."""
-    p = np.array([test.p for test in tests])
-    order, adjusted = p.argsort(kind="stable"), np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(np.minimum(1, np.arange(len(p), 0, -1) * p[order]))
-    return [test._replace(adjusted=value) for test, value in zip(tests, adjusted.tolist())]
+    more, less = ([getattr(test, name) for test in tests] for name in ("p", "opposite"))
+    pairs = zip(tests, adjusted(more), adjusted(less))
+    return [test._replace(adjusted=ours, opposite=theirs) for test, ours, theirs in pairs]
+
+
+def adjusted(values):
+    """P-values, adjusted for their number by Holm's method."""
+    p = np.array(values)
+    order, found = p.argsort(kind="stable"), np.empty(len(p))
+    found[order] = np.maximum.accumulate(np.minimum(1, np.arange(len(p), 0, -1) * p[order]))
+    return found.tolist()
 
 
 def differences(sides, likeness, labels=(None, None)):
@@ -87,8 +99,8 @@ def differences(sides, likeness, labels=(None, None)):
     scores = {"brightness": [x.mean(1) for x in sides], "contrast": [x.std(1) for x in sides]}
     tests = []
     for name, (ours, theirs) in (scores | {"likeness to strangers": likeness}).items():
-        more, less = scored((ours, theirs), labels), p_value(-ours, -theirs, labels)
-        tests.append(Comparison(name, more.area.value, 0.5, min(1.0, 2 * more.p, 2 * less)))
+        score = scored((ours, theirs), labels)
+        tests.append(Comparison(name, score.area.value, 0.5, min(1.0, 2 * score.p, 2 * score.opposite)))
     if labels[0] is not None:
         counts = np.stack([np.bincount(part, minlength=int(torch.cat(labels).max()) + 1) for part in labels])
         counts = counts[:, counts.any(0)]

@@ -3,6 +3,7 @@
 import contextlib
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,13 +11,20 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from audit import copies
 from utils import images
 from utils.errors import InputError
-from utils.kernels.similarity import ncc
 
 FEWEST = 10  # pictures of each side, with which a test can say anything
-COPIES = 0.99  # normalised cross-correlation above which a picture is nearly a copy of another
-BLOCK = 1000  # pictures that are compared at once
+Image.init()
+FORMATS: list[
+    str
+] = [  # of pixels alone, as far as this Pillow has them: others, such as PostScript, it hands to a program
+    name
+    for name in ("AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+    if name in Image.OPEN
+]
+FILTER = Image.Resampling.LANCZOS
 ORIENTATION = 0x112  # where EXIF says how a camera was held
 GREY = 3  # levels of 255 by which the channels of a grey picture may differ
 
@@ -29,6 +37,7 @@ class Pictures(NamedTuple):
     names: list  # n, of files or places
     notes: list  # sentences on what was done to them
     count: int = 0  # how many there were, near-copies among them
+    kinds: list = []  # the labels of these
 
 
 def own_shapes(folders):
@@ -44,14 +53,17 @@ def own_shapes(folders):
 
 
 def files(folder):
-    """The files in a folder, sorted, and those that are pictures by their names; none hidden. Links are followed."""
+    """What a folder holds, sorted, and the files in it that are pictures by their names; none hidden.
+
+    Links are followed. A pipe, a device or a socket is no file: to read it may never end.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder: give pictures as a folder, an .npz file or an array.")
-    known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+    known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in FORMATS}
     roots = [folder, *filter(Path.is_symlink, folder.glob("*"))]
     paths = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
     inside = sorted(path for path in paths if not any(part[0] == "." for part in path.relative_to(folder).parts))
-    return inside, [path for path in inside if path.suffix.lower() in known]
+    return inside, [path for path in inside if path.suffix.lower() in known and path.is_file()]
 
 
 def is_folder(source):
@@ -59,16 +71,14 @@ def is_folder(source):
     return isinstance(source, str | Path) and not str(source).endswith((".npz", ".npy"))
 
 
-def load(source, shape, what, skip=False, resize="crop", turn=True):
+def load(source, shape, what, skip=False, resize="crop", turn=True, alpha="white"):
     """The Pictures of a folder, an `.npz` file, an array, or a pair of an array and labels; errors name them `what`.
 
-    A folder holds pictures, or one folder of them for each class. Those of another size lose what is outside of their
-    middle (`resize`: crop), or not (squash), and are resized to `shape` (H, W, C); arrays have it. They are turned as
-    their cameras say, unless `turn` is false. InputError names a picture that cannot be read, unless they are to be
-    skipped.
+    A folder holds pictures, or one folder of them for each class. They are read as `pixels_of` does; arrays have the
+    `shape` (H, W, C). InputError names a picture that cannot be read, unless they are to be skipped.
     """
     if is_folder(source):
-        return of_folder(Path(source).expanduser(), shape, what, skip, resize, turn)
+        return of_folder(Path(source).expanduser(), what, skip, partial(pixels_of, shape, resize, turn, alpha))
     pixels, labels = batch(source)
     rows = torch.as_tensor(pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)).flatten(1)
     names = [f"{what.split()[0]} {k}" for k in range(len(rows))]
@@ -117,8 +127,8 @@ def plain_labels(labels):
     return labels.astype(str) if labels.dtype.kind == "S" else labels
 
 
-def of_folder(folder, shape, what, skip, resize, turn):
-    """The Pictures of a folder, sorted by name; folders in it that hold pictures are classes."""
+def of_folder(folder, what, skip, read):
+    """The Pictures of a folder, sorted by name, as a function (path, done) reads them; folders in it are classes."""
     inside, paths = files(folder)
     classes = sum(path.parent != folder for path in paths)
     if 0 < classes < len(paths):
@@ -126,7 +136,7 @@ def of_folder(folder, shape, what, skip, resize, turn):
     done, rows = Counter(), {}  # {name: pixels}
     for path in paths:
         try:
-            rows[path.relative_to(folder).as_posix()] = pixels_of(path, shape, done, resize, turn)
+            rows[path.relative_to(folder).as_posix()] = read(path, done)
         except InputError:
             if not skip:
                 raise
@@ -150,30 +160,57 @@ def by_name(label):
     return not isinstance(label, int), label if isinstance(label, int) else str(label)
 
 
-def pixels_of(path, shape, done, resize, turn):
-    """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`. InputError if it cannot be read."""
-    picture, (height, width, channels) = opened(path, done, turn), shape
-    if channels == 1 and coloured(picture):
-        grey = f"the network takes grey ones of {height}×{width}"
+def pixels_of(shape, resize, turn, alpha, path, done):
+    """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`. InputError if it cannot be read.
+
+    It is turned as its camera says if `turn`; a transparent one is laid on `alpha`, white or black paper, or loses this
+    (drop).
+    """
+    picture = opened(path, done, turn, alpha)
+    if shape[2] == 1 and coloured(picture):
+        grey = f"the network takes grey ones of {shape[0]}×{shape[1]}"
         raise InputError(f"{path} is in colour, and {grey}: give the pictures as it saw them.")
+    return shaped(picture, shape, resize, done)
+
+
+def shaped(picture, shape, resize, done):
+    """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`.
+
+    One of another size loses what is outside of its middle (`resize`: crop), or not (squash), and is resized. Or its
+    shorter side is brought to so many pixels (a number), and what is outside of the middle is cut away.
+    """
+    height, width, channels = shape
     done["are grey and were taken as colour"] += channels == 3 and picture.mode == "L"
     picture = picture.convert("L" if channels == 1 else "RGB")
-    if picture.size != (width, height):
+    if isinstance(resize, int):
+        picture = middle(picture, (width, height), resize)
+        done[f"were resized to {resize} pixels on their shorter side, and cut to {height}×{width} in the middle"] += 1
+    elif picture.size != (width, height):
         squash = resize == "squash"
         change = Image.Image.resize if squash else ImageOps.fit
-        picture = change(picture, (width, height), Image.Resampling.LANCZOS)
+        picture = change(picture, (width, height), FILTER)
         deed = "squashed" if squash else "cut to their middle"
         done[f"were {deed} and resized to {height}×{width} by Lanczos' filter"] += 1
     return np.asarray(picture, dtype=np.float64).reshape(shape) / 255
 
 
-def opened(path, done, turn=True):
+def middle(picture, size, shorter):
+    """The middle of a size (W, H) of a picture whose shorter side is first brought to so many pixels."""
+    sides = [int(shorter * side / min(picture.size)) for side in picture.size]
+    if sides[0] < size[0] or sides[1] < size[1]:
+        raise InputError(f"Pictures of {shorter} pixels a side hold no {size[1]}×{size[0]}: resize them to more.")
+    left, top = (round((side - own) / 2) for side, own in zip(sides, size))
+    return picture.resize(sides, FILTER).crop((left, top, left + size[0], top + size[1]))
+
+
+def opened(path, done, turn=True, alpha="white"):
     """A picture of a file in eight bits, grey or in colour, if asked turned as its camera says.
 
-    Transparent ones are laid on white paper, and deep ones divided by 257. InputError if it cannot be read.
+    Transparent ones are laid on white or black paper, or lose their transparency (`alpha`: drop), and deep ones are
+    divided by 257. InputError if it cannot be read.
     """
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path) as file:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as file:
             file.load()
             turned = turn and file.getexif().get(ORIENTATION, 1) in range(2, 9)
             picture = ImageOps.exif_transpose(file) if turned else file
@@ -189,8 +226,9 @@ def opened(path, done, turn=True):
         done["have 16 bits a pixel and were brought to 8"] += 1
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-        done["are transparent and were laid on white"] += 1
+        if alpha != "drop":
+            picture = Image.alpha_composite(Image.new("RGBA", picture.size, alpha), picture)
+        done["are transparent and " + ("lost this" if alpha == "drop" else f"were laid on {alpha}")] += 1
     return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
 
 
@@ -206,23 +244,23 @@ def kept(side, names):
     return side._replace(images=side.images[rows], labels=side.labels and [side.labels[k] for k in rows], names=names)
 
 
-def distinct(sides):
+def distinct(sides, shape):
     """Both sides without copies, or nearly, and notes; InputError if fewer than FEWEST are left on a side.
 
-    Of those on one side the first stays: frames of one scene are not independent, so that chance alone would tell two
-    sides apart. A picture that is on both sides is neither a training nor a held-out one.
+    Of those on one side the first stays: frames of one scene, or crops of one picture, are not independent, so that
+    chance alone would tell two sides apart. A picture that is on both sides is neither a training nor a held-out one.
     """
-    notes, found, copies = [note for side in sides for note in side.notes], [], []
+    notes, found = [note for side in sides for note in side.notes], []
     if len({side.labels is None for side in sides}) > 1:
         notes.append("Classes are known on one side alone, so they were not used: give both sides in the same form.")
-    both, sizes = torch.cat([side.images for side in sides]), [len(side.images) for side in sides]
-    held_out, places = torch.arange(len(both)) >= sizes[0], torch.arange(len(both))
-    for rows in places.split(BLOCK):
-        counts = (places < rows[:, None]) | (held_out != held_out[rows, None])  # is earlier, or on the other side
-        copies.append(((ncc(both[rows], both) > COPIES) & counts).any(1))
-    for side, what, out in zip(sides, ("training", "held-out"), torch.cat(copies).split(sizes)):
+    sizes = [len(side.images) for side in sides]
+    places = torch.arange(sum(sizes))
+    held_out = places >= sizes[0]
+    counts = (places < places[:, None]) | (held_out != held_out[:, None])  # is earlier, or on the other side
+    pairs = copies.find(torch.cat([side.images for side in sides]), shape) & counts
+    for side, what, out in zip(sides, ("training", "held-out"), pairs.any(1).split(sizes)):
         left = kept(side, [name for name, gone in zip(side.names, out) if not gone])
-        found.append(left._replace(count=len(side.images)))
+        found.append(left._replace(count=len(side.images), kinds=side.labels or []))
         if left_out := [name for name, gone in zip(side.names, out) if gone]:
             such = f"and were left out, such as {left_out[0]}"
             notes.append(f"{len(left_out)} {what} pictures are copies of others, or nearly so, {such}.")
@@ -239,7 +277,7 @@ def order_of(sides, outputs, classes=()):
     """
     if any(part.labels is None for part in sides):
         return []
-    most, (ours, theirs) = max(outputs, 2), (sorted(set(part.labels), key=by_name) for part in sides)
+    most, (ours, theirs) = max(outputs, 2), (sorted({*(part.kinds or part.labels)}, key=by_name) for part in sides)
     names = [*map(named, classes or ours)]
     if not classes and all(isinstance(name, int) and 0 <= name < most for name in names):
         names = [*range(most)]

@@ -76,13 +76,14 @@ def not_asked(target, outcomes):
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
 
-def finding(near, comparisons, differences, level, missed=(), doubt="", wrong=False, blind=""):
+def finding(near, comparisons, differences, level, missed=(), better="", poor="", blind=""):
     """The exit status, and the finding in some sentences: one rule for all attacks.
 
     Something leaks if a comparison says so, corrected for their number. There is no answer if the two sides differ by
     themselves, unless more training pictures came back almost exactly (masks `near` of both sides); if pictures came
-    back, and the held-out ones are too few to say that this is chance; if something was `missed`: not asked; if a
-    `doubt` says that pictures were shown in a wrong way; or if too few pictures make the tests `blind`.
+    back, and the held-out ones are too few to say that this is chance; if something was `missed`: not asked; if another
+    way to show pictures fits `better`; if the held-out pictures are those that the network knows; if it knows the
+    training pictures `poor`ly; or if too few pictures make the tests `blind`.
     """
     count, others = (int(side.sum()) for side in near) if near else (0, 0)
     unlike = [one for one in differences if one.adjusted < judge.DIFFERENT]
@@ -100,11 +101,13 @@ def finding(near, comparisons, differences, level, missed=(), doubt="", wrong=Fa
         return LEAKS, " ".join(["Something leaks.", *sentences])
     if unlike or missed or few or not comparisons:
         return NO_ANSWER, " ".join(["There is no answer.", *sentences])
-    if wrong or blind:
-        return NO_ANSWER, " ".join(["There is no answer.", *([doubt] if wrong else [*sentences, blind])])
+    if doubt := better or exchanged(comparisons, level) or poor:
+        return NO_ANSWER, f"There is no answer. {doubt}"
+    if blind:
+        return NO_ANSWER, " ".join(["There is no answer.", *sentences, blind])
     if not near:
         sentences.append("No attack returned pictures: these are for a fully connected first layer.")
-    return FOUND_NOTHING, " ".join(["These attacks found nothing.", *sentences, doubt]).strip()
+    return FOUND_NOTHING, " ".join(["These attacks found nothing.", *sentences])
 
 
 def comparison_sentence(comparisons, unlike, leaks):
@@ -119,6 +122,15 @@ def comparison_sentence(comparisons, unlike, leaks):
     if comparisons:
         return f"None of {len(comparisons)} comparisons tells training pictures from held-out ones."
     return "No attack could be run."
+
+
+def exchanged(comparisons, level):
+    """A question, if Comparisons say that the network knows the held-out pictures better; or none."""
+    clearest = min(comparisons, key=lambda one: one.opposite)
+    if clearest.opposite >= level:
+        return ""
+    knows = f"The network knows the held-out pictures better ({clearest.name}, {stated(clearest.opposite)})"
+    return f"{knows}: were the training and the held-out pictures exchanged?"
 
 
 def stated(p):
@@ -161,18 +173,17 @@ def risks(outcomes, sides):
     return sorted(listed, key=lambda one: one.strength, reverse=True)
 
 
-def reported(case, target, sides, outcomes, control, warnings, doubt, settings, level, seconds):
-    """The Report of the outcomes of a case of a weights.Target, under a `doubt` of run.doubt_of."""
+def reported(case, target, sides, outcomes, control, warnings, doubts, settings, level, seconds):
+    """The Report of the outcomes of a case of a weights.Target; `doubts` are `better` and `poor` of `finding`."""
     comparisons, missed = judge.holm([one for of in outcomes for one in of.comparisons]), not_asked(target, outcomes)
     near = [torch.stack(side).amax(0) > judge.NEAR for side in zip(*(one.ncc for one in outcomes if one.ncc))]
     scores, ranked = rates(outcomes), risks(outcomes, sides)
-    reason, wrong = doubt
-    status, sentence = finding(near, comparisons, control, level, missed, reason, wrong, blindness(scores))
+    better, poor = doubts
+    status, sentence = finding(near, comparisons, control, level, missed, better, poor, blindness(scores))
     notes = [*(note for note in target.notes if note not in missed), *warnings]
     if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
         notes.append(f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}.")
-    if reason and reason not in sentence:
-        notes.append(reason)
+    notes += [doubt for doubt in doubts if doubt and doubt not in sentence]
     told = [one.name for one in comparisons if one.adjusted < level]
     widths = [*(layer.weight.shape[1] for layer in case.layers[:1]), *(len(layer.weight) for layer in case.layers)]
     content = {

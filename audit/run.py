@@ -1,6 +1,5 @@
 """One call from weights and pictures to a report."""
 
-import contextlib
 import functools
 import math
 import os
@@ -28,7 +27,11 @@ from utils.attacks import known_start
 from utils.errors import InputError, choose
 from utils.kernels.similarity import match
 
-CHANCE = 0.05  # level at which an accuracy is above chance
+CHANCE = 0.05  # level at which an accuracy is below the one stated
+TOLERANCE = 0.05  # share of the pictures by which it may be below
+LARGEST = 10**6  # steps, or pixels of a side
+SMALLEST = 1e-4  # deviation of pixels
+SEEDS = 2**32
 STRANGERS = 100  # photographs that are nobody's
 FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
 STRANGE = "The network from before the training is no more like this one than any other is: give its own start."
@@ -39,42 +42,42 @@ OWN = 0.95  # correlation above which one of them is somebody's, after all
 def audit(
     network, members, held_out, before=None, *, mean=None, deviation=None, centred=False, layout="CHW", loss="auto",
     shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, key=None,
-    model=None, classes=(), resize="crop", turn=True, activation="relu", shadows=0, train=None,
+    model=None, classes=(), resize="crop", turn=True, alpha="white", activation="relu", shadows=0, train=None,
+    accuracy=None,
 ):  # fmt: skip
     """Ask what a network gives away of its training pictures `members`: a Report.
 
-    `network`, and the network `before` training where it is known, are what `weights.read` takes: files of weights,
-    state dicts, torch modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what `pictures.load`
-    takes: folders, `.npz` files or arrays. The trainer showed (x − mean)/deviation of pixels x in [0, 1], one number or
-    one for each channel, flattened in `layout`, and if `centred` less their mean; what is not given is read from the
-    network's file, or else 0 and 1. `key` names one of several networks in a file, whose layers have an `activation` of
-    `weights.ACTIVATIONS` between them, and `model`, "MODULE:FUNCTION", builds the module whose weights they are.
-    `optimizer` is a file or a dict of an optimiser's state beside a network's file that does not hold it. `loss` is
-    square, logistic or cross_entropy, or follows from the outputs, whose `classes` can be named in their order. `shape`
-    is (H, W, C), if files are of another size than the network takes; they are cut or squashed to it (`resize`: crop
-    or squash), and turned as their cameras say, if `turn`. `train` trains `shadows` for reference. A stage beyond
-    `limit` seconds is left out, and `level` is the chance of a false alarm. Or InputError.
+    `network`, and the network `before` training, are what `weights.read` takes: files of weights, state dicts, torch
+    modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what `pictures.load` takes: folders,
+    `.npz` files or arrays. How its trainer showed them is as `fit.Showing` has it; a mean and deviation that are not
+    given are those in the network's file, or 0 and 1. `key` names one of several networks in a file, and `model`,
+    "MODULE:FUNCTION", builds the module whose weights they are. `optimizer` is a file or a dict of an optimiser's state
+    beside a network's file without one. `loss` is square, logistic or cross_entropy, or follows from the outputs, whose
+    `classes` can be named in their order. `accuracy` is the share of the training pictures that it classified correctly
+    when its training ended, if below fit.TRAINED. `train` trains `shadows` for reference. A stage that takes a usual
+    core more than `limit` seconds is left out; `level` is the chance of a false alarm. Or InputError.
     """
     started = time.monotonic()
-    check_settings(loss, level, limit, steps, seed, resize)
+    check_settings(loss, level, limit, steps, seed, resize, alpha, accuracy)
     target, shape = network_for(network, (members, held_out), shape, layout, key, model, activation)
     normalisation, held = normalisation_for(target, mean, deviation, centred)
     target, start, frozen = start_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    load = functools.partial(pictures.load, shape=shape, skip=skip, resize=resize, turn=turn)
-    sides, done = pictures.distinct([load(members, what="training pictures"), load(held_out, what="held-out pictures")])
+    given = fit.Showing(normalisation[0], normalisation[1], centred, layout, activation, shape, resize, turn, alpha)
+    load = functools.partial(pictures.load, shape=shape, skip=skip, resize=resize, turn=turn, alpha=alpha)
+    both = load(members, what="training pictures"), load(held_out, what="held-out pictures")
+    sides, done = pictures.distinct(both, shape)
     case = case_of(target, start, sides, shape, normalisation, classes, loss, steps=steps, seed=seed, state=state)
-    seen = readings(functools.partial(load, members, what="training pictures"), sides[0], resize, turn)
-    better, few = better_of(ways_of(target, seen, case, normalisation, layout, activation), case, limit)
+    names = pictures.order_of(sides, case.outputs, classes)
+    better, slow = better_of(target, given, (members, held_out), sides, case, names, limit, level)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = reference.planned(case, shadows, train) + stages.planned(case) + whole.planned(case)
     outcomes = [ran(stage, limit, progress) for stage in planned]
-    doubt = doubt_of(outcomes, better, case, pictures.order_of(sides, case.outputs, classes))
-    settings = dict(zip(("mean", "deviation"), (torch.as_tensor(part).tolist() for part in normalisation[:2])))
-    settings |= dict(centred=centred, layout=layout, activation=activation, loss=case.recipe.loss, turn=turn, seed=seed)
-    settings |= dict(steps=steps, limit=limit, resize=resize, classes=[*classes], before=before is not None)
-    settings |= {k: v for k, v in dict(state=state.entry, key=key, model=model, shadows=shadows).items() if v}
-    told = case, target, sides, outcomes, control, [*held, *done, *few, *frozen, *state.notes], doubt, settings, level
+    doubts = fits_better(better, names) if better else "", poor_accuracy(outcomes, case, accuracy)
+    settings = given._asdict() | dict(loss=case.recipe.loss, seed=seed, steps=steps, limit=limit, classes=[*classes])
+    stated = dict(before=before is not None, state=state.entry, key=key, model=model, shadows=shadows)
+    settings |= {name: value for name, value in (stated | {"accuracy": accuracy}).items() if value}
+    told = case, target, sides, outcomes, control, [*held, *done, *slow, *frozen, *state.notes], doubts, settings, level
     return report.reported(*told, time.monotonic() - started)
 
 
@@ -86,7 +89,7 @@ def normalisation_for(target, mean, deviation, centred):
             given[k] = target.normalisation[k].tolist()
             notes.append(f"The {name} is that in the network's file: {', '.join(f'{x:g}' for x in given[k])}.")
         given[k] = usual if given[k] is None else given[k]
-    return (*given, centred), notes
+    return (*(tuple(torch.as_tensor(one, dtype=torch.float64).flatten().tolist()) for one in given), centred), notes
 
 
 def start_for(target, before, shape, layout, key):
@@ -160,16 +163,21 @@ def state_for(network, optimizer, layers, shape, layout):
     return state
 
 
-def check_settings(loss, level, limit, steps, seed, resize):
+def check_settings(loss, level, limit, steps, seed, resize, alpha, accuracy):
     """Raise InputError unless these settings of `audit` are such that it can use."""
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
-    choose("The way to resize", resize, ("crop", "squash"))
+    choose("The paper behind transparent pictures", alpha, ("white", "black", "drop"))
+    if not (isinstance(resize, int) and 1 <= resize <= LARGEST):
+        choose("The way to resize", resize, ("crop", "squash", "the pixels of the shorter side"))
     if not 0 < level < 1:
         raise InputError(f"The level is {level}: give a chance of a false alarm between 0 and 1.")
-    if not limit >= 0:
-        raise InputError(f"The limit is {limit}: give the seconds that a stage may take.")
-    if steps < 1 or seed < 0:
-        raise InputError(f"There are {steps} steps, and the seed is {seed}: give a step or more, and no negative seed.")
+    if not 0 <= limit < math.inf:
+        raise InputError(f"The limit is {limit}: give the seconds that a stage may take, such as 1e9.")
+    if not (1 <= steps <= LARGEST and 0 <= seed < SEEDS):
+        mend = f"give one step to {LARGEST:,}, and a seed from 0 to {SEEDS - 1:,}"
+        raise InputError(f"There are {steps} steps, and the seed is {seed}: {mend}.")
+    if not (accuracy is None or 0 <= accuracy <= 1):
+        raise InputError(f"The accuracy is {accuracy}: give the share of pictures classified correctly, such as 0.83.")
 
 
 def channels(value, shape, name):
@@ -185,8 +193,8 @@ def channels(value, shape, name):
 def case_of(target, start, sides, shape, normalisation, classes, loss, **given):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
-    if not (deviation > 0).all():
-        raise InputError(f"The deviation is {normalisation[1]}: it must be positive.")
+    if not ((deviation > SMALLEST) & (deviation < 1 / SMALLEST)).all():
+        raise InputError(f"The deviation is {normalisation[1]}: it must be positive, for pixels in [0, 1].")
     seen = [(side.images - mean) / deviation for side in sides]
     own, both = (part.mean(0) * bool(normalisation[2]) for part in (seen[0], torch.cat(seen)))
     alone, together = (tuple(part - mean for part in seen) for mean in (own, both))
@@ -242,71 +250,55 @@ def ran(stage, limit, progress):
     return outcome._replace(expected=stage.expected, seconds=time.monotonic() - started)
 
 
-def readings(read, members, resize, turn):
-    """Training pictures (n, d) for fit.ways: as given, and as `read` has them when resized or turned otherwise."""
-    squash = resize == "crop"
-    found: dict = {(): members.images}
-    resized = ("pictures squashed", "--resize squash") if squash else ("pictures cut to squares", "--resize crop")
-    turned = ("pictures not turned by EXIF", "--unturned") if turn else ("pictures turned by EXIF", "no --unturned")
-    others: dict = {resized: {"resize": "squash" if squash else "crop"}, turned: {"turn": not turn}}
-    for change, how in others.items() if members.notes else ():  # else nothing was done to them
-        with contextlib.suppress(InputError, KeyError):  # some cannot be read thus
-            pixels = pictures.kept(read(**how), members.names).images
-            if not torch.equal(pixels, members.images):
-                found[change] = pixels
-    return found
+def better_of(target, given, sources, sides, case, names, limit, level):
+    """The fit.Better way to show pictures, or None, and notes on ways that were left out.
 
-
-def ways_of(target, pixels, case, normalisation, layout, activation):
-    """The fit.Ways to show training pictures to a network, or none where outputs are no classes, or these not known."""
-    if target.logits is None or case.labels[0] is None or case.outputs == case.sides[0].shape[1]:  # an autoencoder's
-        return ()
-    layouts = [layout, *({"CHW", "HWC"} - {layout} if case.layers and case.shape[2] > 1 else ())]
-    others = [name for name in weights.ACTIVATIONS if name != activation and len(target.all_layers) > 1]
-    named = {(f"the activation {name}", f"--activation {name}"): name for name in others}
-    logits: dict = {(): case.logits} | {of: weights.outputs(target.all_layers, name) for of, name in named.items()}
-    return fit.ways(pixels, logits, case.shape, normalisation, layouts)
-
-
-def better_of(ways, case, limit):
-    """The fit.Better of Ways, as many as the limit in seconds allows, or None; and whether some were left out."""
-    if not ways:
-        return None, []
-    begun = time.monotonic()
-    case.logits(case.sides[0][: fit.MOST])
-    few = ways[: 1 + int(min(len(ways), limit / max(1e-9, time.monotonic() - begun)))]
-    left_out = f"Of {len(ways)} ways to show pictures, {len(few)} were tried, as the limit is {limit:g} s."
-    plain = case.recipe.loss != "square"
-    return fit.better(few, case.labels[0], case.outputs, plain), [left_out] * (len(few) < len(ways))
-
-
-def doubt_of(outcomes, better, case, names):
-    """Why a finding of nothing may be worth nothing, and whether it is worth nothing for certain.
-
-    It is, where something fits better, named by its option, or where no more training pictures than by chance are
-    classified correctly. The sentence is empty where enough are. Outputs have `names`.
+    There is none where outputs are no classes, or these are not known; outputs have `names`.
     """
-    if better:
-        name, option = better.change
-        if better.order:
-            listed = {output: str(names[kind]) for kind, output in better.order.items()}
-            option = f"--classes {shlex.join(listed.get(k, '-') for k in range(1 + max(listed)))}"
-        others = " or ".join(better.others[:3])
-        option += f", or {others}, which fits as well" if others else ""
-        if better.p is None:
-            lean = "then its errors average to nothing over these, as they do where plain training has ended"
-            return f"The pictures may fit the network better with {name}: {lean}. Try {option}.", False
-        before, after = better.shares
-        gain = f", which classifies {after:.0%} of them correctly, and not {before:.0%}" if after > before else ""
-        return f"The pictures fit the network better with {name} ({report.stated(better.p)}){gain}: try {option}.", True
-    (accuracy,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
-    if accuracy >= fit.TRAINED:
-        return "", False
-    count, kinds = len(case.labels[0]), max(2, len(case.labels[0].unique()))
-    chance = bool(binomtest(round(accuracy * count), count, 1 / kinds, alternative="greater").pvalue >= CHANCE)
-    of_chance = ", no more than chance does" * chance
-    return (
-        f"The network classifies only {accuracy:.0%} of the training pictures correctly{of_chance}: it was not"
-        " trained to the end, or is a part of another one, or its normalisation, its activation, the size of its"
-        " pictures or the order of its classes is another one."
-    ), chance
+    if target.logits is None or case.labels[0] is None or case.outputs == case.sides[0].shape[1]:  # an autoencoder's
+        return None, []
+    candidates = fit.ways(target, given, sources, sides, case)
+    candidates += fit.orders(candidates[0], sides, names)
+    try:
+        found, slow = fit.better(case, candidates, limit, level)
+    except InputError:  # the outputs are not finite, as membership by loss says
+        return None, []
+    why = f"they would take more than {limit / fit.SHARE:g} s each: --limit"
+    left_out = f"{len(slow)} ways to show pictures were not tried ({', '.join(slow)}), as {why}."
+    return found, [left_out] * bool(slow)
+
+
+def fits_better(better, names):
+    """What a fit.Better says, and its option. Outputs have `names`."""
+    name, option = better.change
+    if better.order:
+        listed = {output: str(names[kind]) for kind, output in better.order.items()}
+        option = f"--classes {shlex.join(listed.get(k, '-') for k in range(1 + max(listed)))}"
+    others = " or ".join(better.others[:3])
+    option += f", or {others}, which fits as well" if others else ""
+    p = report.stated(better.p)
+    if better.by_loss:
+        tells = f"With {name} the loss tells training pictures from held-out ones ({p}), and so the network may leak"
+        return f"{tells}: try {option}."
+    before, after = better.shares
+    gain = f"which classifies {after:.0%} of them correctly, and not {before:.0%}"
+    return f"The pictures fit the network better with {name} ({p}), {gain}: try {option}."
+
+
+def poor_accuracy(outcomes, case, accuracy):
+    """A sentence, if a network classifies too few training pictures correctly, so that finding nothing says nothing.
+
+    That is less than fit.TRAINED; or clearly less than the `accuracy` that it had in training.
+    """
+    (share,) = [one.facts["accuracy"][0] for one in outcomes if "accuracy" in one.facts] or [1.0]
+    only = f"The network classifies only {share:.0%} of the training pictures correctly"
+    why = (
+        "it was not trained to the end, or is a part of another one, or its normalisation, its activation, the size of"
+        " its pictures or the order of its classes (--classes) is another one"
+    )
+    if accuracy is None:
+        say = "If it did no better when its training ended, say how well it did (--accuracy)."
+        return f"{only}: {why}. {say}" if share < fit.TRAINED else ""
+    count = len(case.sides[0])
+    p = binomtest(round(share * count), count, max(0.0, accuracy - TOLERANCE), "less").pvalue
+    return f"{only}, and not {accuracy:.0%}, as in its training: {why}." if p < CHANCE else ""

@@ -42,7 +42,8 @@ def planned(case, count, train=None):
     begun = [first, ask(masks[1], 1)]
     seconds = (count - 2) * (time.monotonic() - started)
     how = GUESS if train is None else f"the code of {named(train)}, which was run"
-    return [stages.Stage(stages.BY_SHADOWS, seconds, partial(by_shadows, case, masks, ask, begun, how))]
+    run = partial(by_shadows, case, masks, ask, begun, how)
+    return [stages.Stage(stages.BY_SHADOWS, seconds, run, limited=False)]  # they were asked for
 
 
 def named(train):
@@ -68,8 +69,8 @@ def asked(case, train, mask, k):
         torch.manual_seed(seed)
         rows = mask.nonzero()[torch.randperm(mask.sum()), 0]  # an order that tells no side
         try:
-            function = modules.function(train) if isinstance(train, str) else train
-            network = function(weights.taking(case.shape)(x[rows]), labels[rows], seed)
+            given = weights.taking(case.shape)(x[rows]), labels[rows], seed
+            network = modules.called(train, *given) if isinstance(train, str) else train(*given)
             if not callable(network):
                 raise TypeError(f"it returned a {type(network).__name__}")
             logits = weights.read(network, case.shape).logits

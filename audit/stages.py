@@ -1,7 +1,6 @@
 """The stages of an audit, thin calls of what the book has: structure, unmixing, stationarity, membership by loss."""
 
 import math
-import timeit
 from collections import namedtuple
 from collections.abc import Callable
 from functools import cache, partial
@@ -24,6 +23,7 @@ INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it 
 EVALUATIONS = 200, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
 BY_LOSS, BY_SHADOWS = "membership by loss", "membership by reference networks"
 UNREAD = "unmixing of the optimiser's state"
+RATE = 5e10  # operations in a second of a usual core: no verdict depends on how busy this one is
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
 
@@ -76,14 +76,8 @@ class Outcome(NamedTuple):
 
 # Outputs (n, K) of both sides, labels or the likeliest classes (n,), and masks of what is classified correctly (n,).
 Classified = namedtuple("Classified", "outputs labels right")
-Stage = namedtuple("Stage", "name expected run")  # what can be run: its seconds, and a function () -> Outcome
-
-
-@cache
-def rate():
-    """Floating-point operations in a second, in products of matrices."""
-    x = torch.ones(400, 400)
-    return 2 * 400**3 / min(timeit.repeat(lambda: x @ x, number=1))
+# What can be run: about how many seconds it takes, a function () -> Outcome, and whether the limit is for it.
+Stage = namedtuple("Stage", "name expected run limited", defaults=[True])
 
 
 def forecast(case):
@@ -96,7 +90,7 @@ def forecast(case):
     unmix = 6 * m * m * details * EVALUATIONS[m > unmixing.FEW] * (m <= unmixing.MOST * rank)
     widths = [rank, *map(len, weights)]
     move = 2 * m * case.steps * sum(12 * a * b + 10_000 * b for a, b in pairwise(widths))  # of products, and one by one
-    return unmix / rate(), move / rate()
+    return unmix / RATE, move / RATE
 
 
 def planned(case):

@@ -6,6 +6,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"),
            *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?"))]  # fmt: skip
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
 PART = re.compile(rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])")
+LARGEST = 1e30  # weight
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
 ACTIVATIONS = {  # of its layers, by name
     name: getattr(functional, name) for name in ("relu", "leaky_relu", "gelu", "silu", "tanh", "sigmoid")
@@ -50,6 +52,7 @@ class Target(NamedTuple):
     normalisation: tuple | None = None  # mean and deviation of pixels, (1,) or (C,), where the file holds them
     module: Whole | None = None  # where these layers are not all
     all_layers: tuple = ()  # of a file or a state dict, if all were read, whatever stands between them
+    sized: Callable | None = None  # (H, W, C) -> logits of pictures of this shape, where it may take any
 
 
 def square(inputs):
@@ -79,7 +82,8 @@ def read(network, shape=None, layout="CHW", key=None, activation="relu"):
         return of_module(network, shape, layout)
     if callable(network):
         note = "The network is a function: only its outputs were looked at."
-        return Target(getattr(network, "__name__", "a function"), (), of_function(network, taking(shape)), [note])
+        name, sized = getattr(network, "__name__", "a function"), partial(of_shape, network)
+        return Target(name, (), sized(shape), [note], sized=sized)
     (name, state), note, normalisation = opened(network, "a state dict"), "", None
     if key is None and isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
         layers = networks.change(tuple(state), lambda part: part.cpu().double())
@@ -109,6 +113,11 @@ def of_state(state, source, shape, layout):
         return (first, *others), "", normalisation
     note = f"Only {names[0]} of {source} was read, and its outputs are not known, as {listed(rest)} may come between"
     return (first,), f"{note}: {BUILD}.", normalisation
+
+
+def of_shape(function, shape):
+    """The logits of a function of a batch (n, C, H, W), for pictures of a shape (H, W, C)."""
+    return of_function(function, taking(shape))
 
 
 def of_function(function, takes):
@@ -152,7 +161,8 @@ def of_module(module, shape, layout):
             return target._replace(name=name, logits=own, all_layers=())
     note = "The module is more than layers with ReLUs between them: only its first layer was read."
     none = "No first layer of the module was read, so no picture was reconstructed: membership alone was asked."
-    return Target(name, layers[:1], own, [note if layers else none], module=Whole(module, takes))
+    sized = None if flat else partial(of_shape, module)
+    return Target(name, layers[:1], own, [note if layers else none], module=Whole(module, takes), sized=sized)
 
 
 def batched(rows, shape, layout):
@@ -274,8 +284,9 @@ def checked(part, name):
     if any(kinds) or (part.dtype in (torch.int8, torch.uint8) and part.dim() > 1):
         kind = f"{part.dtype}, {part.layout}, on {part.device}".replace("torch.", "")
         raise InputError(f"{name} holds no dense real numbers ({kind}): save the state_dict() on the CPU, in float32.")
-    if part.is_floating_point() and not part.isfinite().all():
-        raise InputError(f"{name} holds values that are NaN or infinite: give a network that was trained to an end.")
+    if part.is_floating_point() and not (part.double().abs() < LARGEST).all():
+        kind = f"NaN, infinite or larger than {LARGEST:g}"
+        raise InputError(f"{name} holds values that are {kind}: give a network that was trained to an end.")
     return part
 
 

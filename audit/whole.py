@@ -1,9 +1,9 @@
 """Networks as they compute: whose loss has a small gradient, and what training added to any layer, with its inputs."""
 
-import timeit
 from functools import partial
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import audit.judge as judge
 import audit.stages as stages
@@ -21,14 +21,21 @@ def planned(case):
     if case.module is None:
         return []
     module, takes, before = case.module
-    with torch.no_grad():
-        forward = sum(map(len, case.sides)) * min(timeit.repeat(lambda: module(takes(case.sides[0][:1])), number=1))
+    forward = sum(map(len, case.sides)) * seconds(lambda x: module(takes(x)), case.sides[0])
     found = [stages.Stage(BY_GRADIENT, 1 + 10 * forward, partial(by_gradient, case))]
     if before is not None:
         layers = roomy(case)
-        algebra = 200 * sum(len(weight) * weight.numel() for _, weight, _ in layers.values()) / stages.rate()
+        algebra = 200 * sum(len(weight) * weight.numel() for _, weight, _ in layers.values()) / stages.RATE
         found.append(stages.Stage(BY_SPAN, 1 + algebra + LAYERS * forward, partial(by_span, case, layers)))
     return found
+
+
+@torch.no_grad()
+def seconds(network, rows):
+    """About how long a network takes for one of these rows (n, d), by its products alone."""
+    with FlopCounterMode(display=False) as counter:
+        network(rows[:1])
+    return counter.get_total_flops() / stages.RATE
 
 
 def by_gradient(case):

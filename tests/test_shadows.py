@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from audit import audit, report, shadows, stages
-from audit.__main__ import main
+from audit.command import main
 from conftest import SIDE, M, drawn
 from utils import null
 from utils.errors import InputError

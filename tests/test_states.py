@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from audit import report, states, weights
-from audit.__main__ import main
+from audit.command import main
 from conftest import SHAPE, SIDE, drawn
 
 ADAM, MOMENTUM = partial(torch.optim.Adam, lr=1e-3), partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -104,7 +104,7 @@ UNREAD = {
     "or the state was": {"state": {}, "param_groups": []},
     "or the state was reset": {"state": {0: {"exp_avg": 0 * FIRST}}},
     "absmax1, state1, .* in all likelihood tells of the pictures": of_each(state1=drawn(9).byte(), absmax1=drawn(2)),
-    "exp_avg holds values that are NaN or infinite": {"state": {0: {"exp_avg": FIRST / 0}}},
+    "exp_avg holds values that are NaN, infinite or": {"state": {0: {"exp_avg": FIRST / 0}}},
     "exp_avg holds no dense real numbers": {"state": {0: {"exp_avg": FIRST.byte()}}},
     "It holds exp_avg_sq_row, which": of_each(exp_avg_sq_row=drawn(9), exp_avg=FIRST),
     "It holds exp_avg_sq, .* do not publish it": of_each(exp_avg_sq=FIRST, step=3),
