@@ -31,8 +31,9 @@ output:
 exit status:
   0    these attacks found nothing
   1    something leaks
-  2    there is no answer: a file or setting was refused, the two sides differ or
-       are too small, or some tests were left out and the others found nothing
+  2    there is no answer: a file or setting was refused; the two sides differ, are
+       too small or were exchanged; pictures were shown in another way than in
+       training; or some tests were left out and the others found nothing
   70   the program failed, which says nothing about the network
   130  it was interrupted
 
