@@ -34,6 +34,7 @@ TRAINED = 0.9  # share of the training pictures that a network classifies correc
 KNOWN = 0.75  # share of the pictures that a network must classify correctly in some way, so that any way is believed
 ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
 MOST, KINDS = 100, 20  # pictures of a side that are looked at; outputs up to which any order of classes is tried
+REORDERED = "another order of the classes", ""
 SHARE = 20  # a way may take the limit of a stage, divided by this
 
 
@@ -64,47 +65,43 @@ class Way(NamedTuple):
     logits: Callable  # rows (n, d) -> outputs (n, K)
     labels: tuple  # of both sides (n,)
     order: dict | None = None  # {class: output}, if it is another one
-
-
-class Seen(NamedTuple):
-    """How a network takes the training pictures in a Way, or in an order of its classes that fits best."""
-
-    change: tuple
-    right: torch.Tensor  # which of them it classifies correctly (n,)
-    order: dict | None = None
-    way: Way | None = None
+    right: torch.Tensor = torch.zeros(0)  # which training pictures are classified correctly (n,)
 
     @property
     def share(self):
-        """The share of pictures that are classified correctly."""
+        """The share of the training pictures that are classified correctly."""
         return self.right.double().mean().item()
 
 
 class Better(NamedTuple):
-    """What fits a network better than the given way."""
+    """A Way that fits a network better than the given one."""
 
-    change: tuple
-    order: dict | None  # {class: output}, if it is another one
+    way: Way
+    given: Way
     p: float  # of its test, corrected for the number of ways
-    shares: tuple  # of pictures that are classified correctly, as given and thus
     by_loss: bool  # whether it is the loss that tells
     others: list  # options that fit as well
 
 
-def others(given, several, flat, sizes):
-    """Showings that differ in one thing from the given one: {(name, option): Showing}.
+CHOICES = {  # fields of a Showing, and names of their values, which are those of options
+    "activation": {name: f"the activation {name}" for name in weights.ACTIVATIONS},
+    "layout": {name: f"the layout {name}" for name in ("CHW", "HWC")},
+    "resize": {"squash": "pictures squashed", "crop": "pictures cut to squares"},
+    "alpha": {
+        "white": "transparent pictures laid on white",
+        "black": "transparent pictures laid on black",
+        "drop": "transparent pictures taken without their transparency",
+    },
+}
 
-    A network has `several` layers with an activation between them, takes pictures as rows if `flat`, and may take other
-    `sizes`.
-    """
-    height, width, channels = given.shape
+
+def others(given, fields, sizes):
+    """Showings that differ from the given one in one thing, such as one of `fields`: {(name, option): Showing}."""
+    channels = given.shape[2]
     found = {}
-    if several:
-        for name in weights.ACTIVATIONS:
-            found[f"the activation {name}", f"--activation {name}"] = given._replace(activation=name)
-    if flat and channels > 1:
-        for name in ("CHW", "HWC"):
-            found[f"the layout {name}", f"--layout {name}"] = given._replace(layout=name)
+    for field in fields:
+        for value, name in CHOICES[field].items():
+            found[name, f"--{field} {value}"] = given._replace(**{field: value})
     for name, parts in NORMALISATIONS.items():
         mean, deviation = (tuple(map(float, part.split())) for part in parts)
         if len(mean) in (1, channels):
@@ -112,17 +109,11 @@ def others(given, several, flat, sizes):
             found[name, option] = given._replace(mean=mean, deviation=deviation)
     taken, option = ("left in", "no --centred") if given.centred else ("taken off", "--centred")
     found[f"the mean of the training pictures {taken}", option] = given._replace(centred=not given.centred)
-    for name, option in {"pictures squashed": "squash", "pictures cut to squares": "crop"}.items():
-        found[name, f"--resize {option}"] = given._replace(resize=option)
-    for share in CENTRES:
-        side = round(min(height, width) / share)
-        name = f"pictures resized to {side} pixels and cut to their middle"
-        found[name, f"--resize {side}"] = given._replace(resize=side)
     turned, option = ("not turned", "--unturned") if given.turn else ("turned", "no --unturned")
     found[f"pictures {turned} by EXIF", option] = given._replace(turn=not given.turn)
-    papers = {"white": "laid on white", "black": "laid on black", "drop": "taken without their transparency"}
-    for option, name in papers.items():
-        found[f"transparent pictures {name}", f"--alpha {option}"] = given._replace(alpha=option)
+    for side in [round(min(given.shape[:2]) / share) for share in CENTRES]:
+        name = f"pictures resized to {side} pixels and cut to their middle"
+        found[name, f"--resize {side}"] = given._replace(resize=side)
     for side in sizes:
         name, option = f"pictures of {side}×{side}", f"--shape {side} {side}"
         found[name, option] = given._replace(shape=(side, side, channels))
@@ -133,8 +124,8 @@ def ways(target, given, sources, sides, case):
     """The Ways, the given one first; the Pictures of both sides came from `sources`."""
     samples = [np.random.default_rng(0).permutation(len(side.images))[:MOST] for side in sides]
     labels = tuple(part[sample] for part, sample in zip(case.labels, samples))
-    several = len(target.all_layers) > 1
-    sizes = SIZES if target.sized else ()
+    fields = {"activation": len(target.all_layers) > 1, "layout": case.layers and given.shape[2] > 1}
+    fields = [field for field in CHOICES if fields.get(field, True)]
 
     def pixels(showing, k):
         if showing.reading == given.reading:
@@ -152,7 +143,7 @@ def ways(target, given, sources, sides, case):
         return case.logits if showing.shape == given.shape else target.sized(showing.shape)
 
     found = [Way((), lambda k: case.sides[k][samples[k]], case.logits, labels)]
-    for change, showing in others(given, several, case.layers, sizes).items():
+    for change, showing in others(given, fields, SIZES if target.sized else ()).items():
         found.append(Way(change, partial(rows, showing), logits(showing), labels))
     return found
 
@@ -172,7 +163,7 @@ def orders(way, sides, names):
         order = {names.index(name): place for name, place in places.items()}
         if any(kind != output for kind, output in order.items()) and order not in [one.order for one in found]:
             labels = tuple(torch.tensor([order[kind] for kind in part.tolist()]) for part in way.labels)
-            found.append(way._replace(change=("another order of the classes", ""), labels=labels, order=order))
+            found.append(way._replace(change=REORDERED, labels=labels, order=order))
     return found
 
 
@@ -211,14 +202,15 @@ def fitting(guesses, labels, outputs):
     return dict(zip(kinds.tolist(), linear_sum_assignment(counts[kinds], maximize=True)[1].tolist()))
 
 
-def reordered(guesses, labels, outputs):
-    """The Seen of the order of classes that fits best; half of the pictures are judged by the order of the others."""
+def reordered(way, guesses, outputs):
+    """The Way with the order of classes that fits best; half of the pictures are judged by the order of the others."""
+    labels = way.labels[0]
     half, right = torch.empty(len(labels)), torch.zeros(len(labels), dtype=torch.bool)
     half[labels.argsort()] = torch.arange(len(labels)) % 2.0
     for part in (half == 0, half == 1):
         order = fitting(guesses[~part], labels[~part], outputs)
         right[part] = torch.tensor([order.get(kind, -1) for kind in labels[part].tolist()]) == guesses[part]
-    return Seen(("another order of the classes", ""), right, fitting(guesses, labels, outputs))
+    return way._replace(change=REORDERED, order=fitting(guesses, labels, outputs), right=right)
 
 
 def classified(case, way, rows):
@@ -234,6 +226,7 @@ def better(case, candidates, limit, level):
     """
     given, *rest = candidates
     first = given.rows(0)
+    given = given._replace(right=classified(case, given, [first]).right[0])
     seen, slow = [], []
     for way in rest:
         with contextlib.suppress(Exception):  # of a stranger's code that takes no such pictures, or of unreadable files
@@ -243,38 +236,33 @@ def better(case, candidates, limit, level):
             if len(rows) * whole.seconds(way.logits, rows) > limit / SHARE:
                 slow.append(way.change[0])
                 continue
-            seen.append(Seen(way.change, classified(case, way, [rows]).right[0], way.order, way))
+            seen.append(way._replace(right=classified(case, way, [rows]).right[0]))
     if 1 < case.outputs <= KINDS:
-        seen.append(reordered(given.logits(first).argmax(1), given.labels[0], case.outputs))
-    own = Seen((), classified(case, given, [first]).right[0], way=given)
-    return best_of(own, seen) or telling(case, own, seen, level), slow
-
-
-def best_of(given, others):
-    """The Better of the Seen `others` that classifies more pictures correctly, or None."""
-    fits = [(one, len(others) * gain(given.right, one.right)) for one in others if one.share >= KNOWN]
-    fits = [(one, p) for one, p in fits if p < judge.DIFFERENT]
+        seen.append(reordered(given, given.logits(first).argmax(1), case.outputs))
+    right = more_right(given, seen)
+    fits = right or telling(case, given, seen, level)
     if not fits:
-        return None
+        return None, slow
     best, p = max(fits, key=lambda fit: fit[0].share)
     alike = [one.change[1] for one, _ in fits if one is not best and gain(one.right, best.right) >= ALIKE]
-    return Better(best.change, best.order, p, (given.share, best.share), False, [*filter(None, alike)])
+    return Better(best, given, p, by_loss=not right, others=[*filter(None, alike)]), slow
+
+
+def more_right(given, others):
+    """Those of other Ways in which more pictures are classified correctly, and the p-values of that."""
+    fits = [(one, len(others) * gain(given.right, one.right)) for one in others if one.share >= KNOWN]
+    return [(one, p) for one, p in fits if p < judge.DIFFERENT]
 
 
 def telling(case, given, others, level):
-    """The Better of the Seen `others` in which the loss tells training pictures from held-out ones, or None.
+    """Those of other Ways in which the loss tells training pictures from held-out ones, and the p-values of that.
 
     Those are asked that classify as many training pictures correctly, and none where the given way tells them.
     """
-    asked = [one for one in others if one.way and gain(one.right, given.right) >= ALIKE]
-    if told(case, given.way) < level:
-        return None
-    fits = [(one, p) for one in asked if (p := len(asked) * told(case, one.way)) < level]
-    if not fits:
-        return None
-    best, p = min(fits, key=lambda fit: fit[1])
-    alike = [one.change[1] for one, _ in fits if one is not best]
-    return Better(best.change, best.order, p, (given.share, best.share), True, [*filter(None, alike)])
+    if told(case, given) < level:
+        return []
+    asked = [one for one in others if gain(one.right, given.right) >= ALIKE]
+    return [(one, p) for one in asked if (p := len(asked) * told(case, one)) < level]
 
 
 def told(case, way):

@@ -270,9 +270,9 @@ def better_of(target, given, sources, sides, case, names, limit, level):
 
 def fits_better(better, names):
     """What a fit.Better says, and its option. Outputs have `names`."""
-    name, option = better.change
-    if better.order:
-        listed = {output: str(names[kind]) for kind, output in better.order.items()}
+    name, option = better.way.change
+    if better.way.order:
+        listed = {output: str(names[kind]) for kind, output in better.way.order.items()}
         option = f"--classes {shlex.join(listed.get(k, '-') for k in range(1 + max(listed)))}"
     others = " or ".join(better.others[:3])
     option += f", or {others}, which fits as well" if others else ""
@@ -280,8 +280,7 @@ def fits_better(better, names):
     if better.by_loss:
         tells = f"With {name} the loss tells training pictures from held-out ones ({p}), and so the network may leak"
         return f"{tells}: try {option}."
-    before, after = better.shares
-    gain = f"which classifies {after:.0%} of them correctly, and not {before:.0%}"
+    gain = f"which classifies {better.way.share:.0%} of them correctly, and not {better.given.share:.0%}"
     return f"The pictures fit the network better with {name} ({p}), {gain}: try {option}."
 
 

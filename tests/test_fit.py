@@ -248,30 +248,28 @@ def test_networks_that_were_shown_pictures_so_get_no_hint(outputs, kinds, many):
         assert not hints(audit(state, *sides, layout="HWC", steps=1, limit=0.5))
 
 
+def way(right, name=""):
+    """A Way in which so many of 40 pictures are classified correctly."""
+    return fit.Way((name, name), None, None, (), right=torch.arange(40) < right)
+
+
 def test_an_order_that_chance_found_is_judged_by_other_pictures():
     labels, guesses = torch.arange(200) % 10, torch.randint(0, 10, (200,), generator=torch.Generator().manual_seed(0))
     fits = torch.tensor([fit.fitting(guesses, labels, 10)[kind] for kind in labels.tolist()]) == guesses
-    assert fit.reordered(guesses, labels, 10).right.double().mean() < 0.15 < fits.double().mean()
-
-
-@pytest.mark.parametrize("others, found", [(1, True), (40, False)])
-def test_many_ways_must_gain_more(others, found):
-    given, better = torch.arange(40) >= 10, torch.arange(40) >= 0
-    seen = [fit.Seen((str(k), "-"), better if k == 0 else given) for k in range(others)]
-    assert (fit.best_of(fit.Seen((), given), seen) is not None) == found
-    few = [fit.Seen(("a", "-"), torch.arange(40) >= 5)]
-    assert fit.best_of(fit.Seen((), given), few) is None  # p is 0.03
+    assert fit.reordered(way(0)._replace(labels=(labels,)), guesses, 10).share < 0.15 < fits.double().mean()
 
 
 @pytest.mark.parametrize("right, share, others, found", [
-    (10, 10, 10, None), (20, 38, 38, ["-c"]), (20, 38, 30, []), (4, 16, 16, None),  # knows too few in any way
+    (10, 10, 10, 0), (20, 38, 38, 2), (20, 38, 26, 1), (4, 16, 16, 0),  # knows too few in any way
+    (35, 40, 35, 0),  # p is 0.06
 ])  # fmt: skip
 def test_another_way_is_right_more_often(right, share, others, found):
-    given, *rest = (fit.Seen((name, name), torch.arange(40) < count) for name, count in
-                    (("", right), ("-a", share), ("-c", others)))  # fmt: skip
-    best = fit.best_of(given, rest)
-    assert (best and best.others) == found
-    assert best is None or (best.change, best.shares, best.by_loss) == (("-a", "-a"), (right / 40, share / 40), False)
+    best = fit.more_right(way(right), [way(share), way(others)])
+    assert len(best) == found and all(p < 0.01 for _, p in best)
+
+
+def test_many_ways_must_gain_more():
+    assert fit.more_right(way(30), [way(40)]) and not fit.more_right(way(30), [way(40), *[way(30)] * 39])
 
 
 def test_untrained_networks_get_no_hint(sides):
