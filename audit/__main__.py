@@ -4,6 +4,7 @@ An audit runs in a process of its own, which sends its status to this one. So wh
 that finds no memory or code of a stranger's, is a fault, and is never taken for an answer.
 """
 
+import argparse
 import contextlib
 import importlib
 import os
@@ -11,8 +12,28 @@ import signal
 import sys
 import traceback
 
-FAULT, INTERRUPTED = 70, 130  # exit statuses; Python's own for a fault is 1, which says here that something leaks
+from utils.errors import InputError
+
+HELPED, FAULT, INTERRUPTED = 0, 70, 130  # exit statuses; Python's own for a fault is 1: here, that something leaks
 PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
+class Helped(Exception):
+    """The help was printed, as was asked for."""
+
+
+class Line(argparse.ArgumentParser):
+    """A command line that says in one sentence what is wrong with it."""
+
+    def error(self, message):
+        """Raise InputError with a message of argparse's."""
+        usage = str(self.usage) % {"prog": self.prog}
+        how = f"give {usage}, with spaces between the values of an option (--help lists them)"
+        raise InputError(f"The command is not understood, {message}: {how}.")
+
+    def exit(self, status=0, message=None):
+        """Raise Helped: no code of a stranger's may end an audit in this way."""
+        raise Helped
 
 
 def watched(module):
@@ -48,7 +69,7 @@ def status_of(module):
         return loaded.main()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception:
+    except (Exception, SystemExit):
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return FAULT

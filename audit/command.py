@@ -5,7 +5,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from audit.__main__ import FAULT, INTERRUPTED
+from audit.__main__ import FAULT, HELPED, INTERRUPTED, Helped, Line
 from audit.report import FILES, NO_ANSWER, check_room
 from audit.run import audit
 from audit.weights import ACTIVATIONS
@@ -39,15 +39,6 @@ exit status:
 
 README.md and the chapter "Try your own" tell more.
 """
-
-
-class Line(argparse.ArgumentParser):
-    """A command line that says in one sentence what is wrong with it."""
-
-    def error(self, message):
-        """Raise InputError with a message of argparse's."""
-        give = f"give {self.prog} NETWORK MEMBERS HELD_OUT, then options with spaces between their values"
-        raise InputError(f"The command is not understood, {message}: {give} (--help lists them).")
 
 
 def parser():
@@ -133,6 +124,8 @@ def main(arguments=None):
         print(printable(report.sentence))
         print(printable(f"{path} ({FILES[0]} beside it)"), flush=True)
         return report.status
+    except Helped:
+        return HELPED
     except KeyboardInterrupt:
         print("Interrupted: no report was written.", file=sys.stderr)
         return INTERRUPTED

@@ -101,7 +101,7 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
         return LEAKS, " ".join(["Something leaks.", *sentences])
     if unlike or missed or few or not comparisons:
         return NO_ANSWER, " ".join(["There is no answer.", *sentences])
-    if doubt := better or exchanged(comparisons, level) or poor:
+    if doubt := better or " ".join(filter(None, [exchanged(comparisons, level), poor])):
         return NO_ANSWER, f"There is no answer. {doubt}"
     if blind:
         return NO_ANSWER, " ".join(["There is no answer.", *sentences, blind])

@@ -4,13 +4,12 @@ Exit status 1: the words that training used can be read. 2: there is no answer. 
 that nothing leaks: other attacks may tell what this one does not. The words are training data.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from audit.__main__ import watched
+from audit.__main__ import HELPED, Helped, Line, watched
 
 if __name__ == "__main__":  # before a library is loaded that may end this process
     sys.exit(watched("audit.words"))
@@ -82,15 +81,17 @@ def names_of(path, count):
 
 def main(arguments=None):
     """Print the finding and the words, and return the exit status."""
-    line = argparse.ArgumentParser("python -m audit.words", description=__doc__)
+    line = Line("python -m audit.words", "%(prog)s NETWORK --before NETWORK [options]", __doc__)
     line.add_argument("network", help="a state dict of the fine-tuned model in a .pth or .safetensors file")
     line.add_argument("--before", required=True, metavar="NETWORK", help="the same before fine-tuning")
     line.add_argument("--vocabulary", metavar="FILE", help="vocab.json or tokenizer.json, or one word in a line")
     line.add_argument("--key", help="which of several networks in a file")
     line.add_argument("--embedding", metavar="NAME", help="of the matrix with a row for each word, if it is not found")
-    given = line.parse_args(arguments)
     try:
+        given = line.parse_args(arguments)
         found = words(given.network, given.before, given.vocabulary, given.key, given.embedding)
+    except Helped:
+        return HELPED
     except InputError as error:
         print(printable(str(error)), file=sys.stderr)
         return NO_ANSWER

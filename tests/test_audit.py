@@ -568,6 +568,7 @@ def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, c
 ENDS = {  # what a library, or code of a stranger's, may do while an audit runs, and its exit status
     "cannot be loaded": ("sys.modules['audit.report'] = 3", "", FAULT),
     "cannot write": ("", "2>/dev/full", FAULT),
+    "helps": ("", "--help", 0),
     "ends the process": ("sys.meta_path.insert(0, type('', (), {'find_spec': ends}))", "", FAULT),
     "is stopped": ("signal.signal(signal.SIGALRM, stop); signal.setitimer(signal.ITIMER_REAL, 0.5)", "", INTERRUPTED),
 }
