@@ -22,6 +22,7 @@ from audit import judge, pictures, stages, weights, whole
 
 NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
     "a mean and a deviation of 0.5": ("0.5", "0.5"),
+    "a mean of 0.5": ("0.5", "1"),
     "ImageNet's mean and deviation": ("0.485 0.456 0.406", "0.229 0.224 0.225"),
     "CIFAR-10's mean and deviation": ("0.4914 0.4822 0.4465", "0.247 0.2435 0.2616"),
     "MNIST's mean and deviation": ("0.1307", "0.3081"),
