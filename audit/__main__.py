@@ -44,7 +44,7 @@ def watched(module):
         os.close(receiver)
         status = status_of(module)
         os.write(sender, bytes([status]))
-        return status
+        os._exit(0)  # whatever a stranger's code left running
     os.close(sender)
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: os.kill(child, number))
@@ -55,8 +55,8 @@ def watched(module):
     if ended == -signal.SIGINT:
         return INTERRUPTED
     with contextlib.suppress(OSError):
-        why = f"status {ended}): perhaps the memory is too small"
-        print(f"The audit was ended before it had an answer ({why}.", file=sys.stderr)
+        why = "a library that found no memory, or code that it ran, ended it"
+        print(f"There is no answer (status {ended}): {why}.", file=sys.stderr)
     return FAULT
 
 
@@ -66,7 +66,9 @@ def status_of(module):
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # libraries that are being loaded know no interrupt
         loaded = importlib.import_module(module)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        return loaded.main()
+        status = loaded.main()
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return INTERRUPTED
     except (Exception, SystemExit):

@@ -36,6 +36,7 @@ KNOWN = 0.75  # share of the pictures that a network must classify correctly in 
 ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
 MOST, KINDS = 100, 20  # pictures of a side that are looked at; outputs up to which any order of classes is tried
 REORDERED = "another order of the classes", ""
+COMPARISONS = 20  # that an audit makes, at most
 SHARE = 20  # a way may take the limit of a stage, divided by this
 
 
@@ -258,9 +259,10 @@ def more_right(given, others):
 def telling(case, given, others, level):
     """Those of other Ways in which the loss tells training pictures from held-out ones, and the p-values of that.
 
-    Those are asked that classify as many training pictures correctly, and none where the given way tells them.
+    Those are asked that classify as many training pictures correctly, and none where the given way tells them for
+    certain: then the audit finds it, however many comparisons it corrects for.
     """
-    if told(case, given) < level:
+    if told(case, given) < level / COMPARISONS:
         return []
     asked = [one for one in others if gain(one.right, given.right) >= ALIKE]
     return [(one, p) for one in asked if (p := len(asked) * told(case, one)) < level]

@@ -29,7 +29,7 @@ from utils.kernels.similarity import match
 
 CHANCE = 0.05  # level at which an accuracy is below the one stated
 TOLERANCE = 0.05  # share of the pictures by which it may be below
-LARGEST = 10**6  # steps, or pixels of a side
+LARGEST, SIDE = 10**6, 4096  # steps, and pixels of a side
 SMALLEST = 1e-4  # deviation of pixels
 SEEDS = 2**32
 STRANGERS = 100  # photographs that are nobody's
@@ -167,8 +167,8 @@ def check_settings(loss, level, limit, steps, seed, resize, alpha, accuracy):
     """Raise InputError unless these settings of `audit` are such that it can use."""
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
     choose("The paper behind transparent pictures", alpha, ("white", "black", "drop"))
-    if not (isinstance(resize, int) and 1 <= resize <= LARGEST):
-        choose("The way to resize", resize, ("crop", "squash", "the pixels of the shorter side"))
+    if not (isinstance(resize, int) and 1 <= resize <= SIDE):
+        choose("The way to resize", resize, ("crop", "squash", f"1 to {SIDE} pixels of the shorter side"))
     if not 0 < level < 1:
         raise InputError(f"The level is {level}: give a chance of a false alarm between 0 and 1.")
     if not 0 <= limit < math.inf:

@@ -653,6 +653,7 @@ OPTIONS = {
     f"--seed {2**64}": "a seed from 0 to 4,294,967,295",
     "--deviation 1e300": "it must be positive, for pixels in [0, 1]",
     "--resize 15": "Pictures of 15 pixels a side hold no 16×16: resize them to more",
+    "--resize 9999": "1 to 4096 pixels of the shorter side",
     "--resize whole": "The way to resize is 'whole', but",
     "--accuracy 83": "The accuracy is 83.0: give the share",
     "--mean nan": "The mean is",
