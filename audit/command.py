@@ -11,6 +11,7 @@ from audit.run import audit
 from audit.weights import ACTIVATIONS
 from utils.errors import InputError, printable
 from utils.images import DATA
+from utils.kernels.step import full
 
 WHAT = """\
 Which of its training pictures does a network give away?
@@ -133,7 +134,7 @@ def main(arguments=None):
         print(printable(str(error)), file=sys.stderr)
         return NO_ANSWER
     except Exception as error:
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        if full(error):
             print("The memory is full: audit fewer pictures, or end other programs.", file=sys.stderr)
             return NO_ANSWER
         traceback.print_exc()

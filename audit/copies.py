@@ -33,20 +33,19 @@ def likely(grey):
     Small versions are compared at every place, in every second of their pixels, each the mean of four.
     """
     small = avg_pool2d(interpolate(grey, size=(SMALL, SMALL), mode="area"), 2, stride=1)
-    half = SMALL // 4  # pixels of the middle, every second one
-    first = SMALL // 4
-    middle = small[..., first : first + 2 * half : 2, first : first + 2 * half : 2]
-    flipped = torch.stack([centred(middle.flip(axes).flatten(1)) for axes in FLIPS])  # (flips, n, p)
+    quarter = SMALL // 4
+    middle = small[..., quarter : 3 * quarter : 2, quarter : 3 * quarter : 2]
+    flipped = torch.stack([normalised(middle.flip(axes).flatten(1)) for axes in FLIPS])  # (flips, n, p)
     columns = []
     for some in small.split(BLOCK):
-        windows = centred(unfold(some, half, dilation=2).mT)  # (block, places, p)
+        windows = normalised(unfold(some, quarter, dilation=2).mT)  # (block, places, p)
         alike = torch.einsum("fip,jlp->fijl", flipped, windows)
         columns.append(alike.amax((0, 3)) > LIKELY)
     mask = torch.cat(columns, 1)
     return mask.fill_diagonal_(False)
 
 
-def centred(rows):
+def normalised(rows):
     """Rows (…, p) without their mean, of length one."""
     return normalize(rows - rows.mean(-1, keepdim=True), dim=-1)
 

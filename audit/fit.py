@@ -36,7 +36,7 @@ KNOWN = 0.75  # share of the pictures that a network must classify correctly in 
 ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
 MOST, KINDS = 100, 20  # pictures of a side that are looked at; outputs up to which any order of classes is tried
 REORDERED = "another order of the classes", ""
-COMPARISONS = 20  # that an audit makes, at most
+COMPARISONS = 40  # more than an audit makes
 SHARE = 20  # a way may take the limit of a stage, divided by this
 
 
@@ -176,8 +176,8 @@ def read_again(source, side, rows, given, showing):
         read = partial(pictures.pixels_of, **showing.reading, done=Counter())
         return torch.from_numpy(np.stack([read(path=path) for path in paths])).flatten(1)
     stored = (255 * side.images[rows].view(-1, *given.shape)).round().byte().numpy()
-    stored = [Image.fromarray(one.squeeze(2) if given.shape[2] == 1 else one) for one in stored]
-    found = [pictures.shaped(one, showing.shape, showing.resize, Counter()) for one in stored]
+    opened = (Image.fromarray(one.squeeze(2) if given.shape[2] == 1 else one) for one in stored)
+    found = [pictures.shaped(one, showing.shape, showing.resize, Counter()) for one in opened]
     return torch.from_numpy(np.stack(found)).flatten(1)
 
 

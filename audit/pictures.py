@@ -228,7 +228,9 @@ def opened(path, done, turn=True, alpha="white"):
         picture = picture.convert("RGBA")
         if alpha != "drop":
             picture = Image.alpha_composite(Image.new("RGBA", picture.size, alpha), picture)
-        done["are transparent and " + ("lost this" if alpha == "drop" else f"were laid on {alpha}")] += 1
+        done[
+            "are transparent, which was ignored" if alpha == "drop" else f"are transparent and were laid on {alpha}"
+        ] += 1
     return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
 
 
