@@ -21,6 +21,7 @@ GRID ?= experiments/example.yaml
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 JOBS ?= $(shell echo $$(($(CORES) < 2 ? 1 : $(CORES) < 8 ? 2 : $(CORES) / 4)))
 
+PACKAGES := attacks audit evaluation experiments lab training utils
 PAGES := $(shell sed -n 's|.*file: *book/\([^ ]*\).*|\1|p' _toc.yml)
 CHAPTERS := $(patsubst book/%.ipynb,%,$(wildcard $(PAGES:%=book/%.ipynb)))
 # The longest first, so that no worker is left with one at the end.
@@ -62,11 +63,11 @@ runs: .venv/ready
 	@threads=$$(($(CORES) / $(JOBS))); export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$((threads ? threads : 1))} TQDM_DISABLE=1; \
 		$(MAKE) -sk -j$(JOBS) $(patsubst %,--%,$(filter output-sync,$(.FEATURES))) $(ORDERED:%=$(EXECUTED)/%.ipynb)
 
-$(EXECUTED)/%.ipynb: book/%.ipynb $(shell find utils audit experiments lab -name '*.py' 2> /dev/null) requirements.lock $(wildcard data/*.* data/*/*.*)
+$(EXECUTED)/%.ipynb: book/%.ipynb $(shell find $(PACKAGES) -name '*.py' 2> /dev/null) requirements.lock $(wildcard data/*.* data/*/*.*)
 	@exec $(BIN)/python -m lab.run $< $@ $(GIVEN)
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED). Warnings are errors.
-SHOWN = _config.yml _toc.yml book utils audit experiments lab _vendor requirements.lock data/quantities.yaml data/claims.yaml \
+SHOWN = _config.yml _toc.yml book $(PACKAGES) _vendor requirements.lock data/quantities.yaml data/claims.yaml \
 	data/victims/entries.csv $(wildcard data/results/*.csv)
 LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source && tar -cf - $(SHOWN) | tar -xf - -C $(TO)/_build/source && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
@@ -115,8 +116,8 @@ install-check: .venv/ready
 NAMED = $(if $(call matches,$(RECORD),[a-z0-9]+(-[a-z0-9]+)*),,$(error RECORD is "$(RECORD)": give a word of small letters and digits, such as cpu))
 bench: .venv/ready  # a record keeps what was measured, whatever fails
 	$(if $(and $(RECORD),$(ONLY)),$(error Only a whole run is recorded: leave ONLY away))$(if $(RECORD),$(NAMED))
-	@rm -f _build/bench.json; $(BIN)/pytest -q benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; \
-		status=$$?; [ $$status != 5 ] || echo "No benchmark has such a name: see $(BIN)/pytest benchmarks --collect-only -q"; \
+	@rm -f _build/bench.json; $(BIN)/pytest -q tests/benchmarks $(if $(ONLY),-k $(call quoted,$(ONLY))) --benchmark-json=_build/bench.json; \
+		status=$$?; [ $$status != 5 ] || echo "No benchmark has such a name: see $(BIN)/pytest tests/benchmarks --collect-only -q"; \
 		$(if $(RECORD),[ ! -e _build/bench.json ] || cp _build/bench.json data/speed/$(RECORD).json;) exit $$status
 
 # That the kernels of a GPU give the processor's numbers, then every benchmark; a rehearsal records nothing.

@@ -13,7 +13,7 @@ for python in 3.12 3.13 3.14; do
 	$UV pip install -q --dry-run --python-version $python --only-binary :all: --target $PLACE/newer -r requirements.lock
 done
 cd $PLACE
-bin/python -c 'import audit, experiments, lab; from utils import images; from utils.notebook import figures; import jupyter_book, torchvision; images.load("photos")'
+bin/python -c 'import attacks, audit, evaluation, experiments; from lab import figures; from training import images; import jupyter_book, torchvision; images.load("photos")'
 cd - > /dev/null
 rm -rf $PLACE
 echo "The environment of environment.yml installs, and the book's code runs in it."

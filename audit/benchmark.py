@@ -18,11 +18,10 @@ import torch
 import audit.judge as judge
 import audit.pictures as pictures
 import audit.weights as weights
-from utils import images
-from utils.attacks.contract import Released
+from training import images
 from utils.errors import InputError, choose, printable
 from utils.kernels.similarity import match
-from utils.networks import Recipe
+from utils.networks import Recipe, Released
 
 FOLDER = images.DATA / "victims"
 BARS = 0.7, 0.9, 0.99  # of |NCC|

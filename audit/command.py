@@ -9,8 +9,8 @@ from audit.__main__ import FAULT, HELPED, INTERRUPTED, Helped, Line
 from audit.report import FILES, NO_ANSWER, check_room
 from audit.run import audit
 from audit.weights import ACTIVATIONS
+from training.images import DATA
 from utils.errors import InputError, printable
-from utils.images import DATA
 from utils.kernels.step import full
 
 WHAT = """\

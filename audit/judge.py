@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.stats import chi2_contingency, hypergeom
 
-from utils import null
+from evaluation import null
 
 NEAR = 0.9  # |NCC| of a picture that came back almost exactly
 BACK = f"correlation above {NEAR:g}"  # how the Comparisons of such counts begin

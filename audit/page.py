@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from audit.judge import BACK, DIFFERENT
-from utils.notebook.verdicts import number as chance
+from evaluation.notation import number as chance
 
 
 def page(content, pictures, thumbnails):

@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 
 from audit import copies
-from utils import images
+from training import images
 from utils.errors import InputError
 
 FEWEST = 10  # pictures of each side, with which a test can say anything

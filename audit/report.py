@@ -14,10 +14,10 @@ import torch
 from audit import judge
 from audit.page import bytes_of, page
 from audit.stages import BY_LOSS, BY_SHADOWS, UNREAD
+from evaluation.notation import number
+from training.images import DATA
 from utils.errors import check_writable, write_all, written
-from utils.images import DATA
 from utils.kernels.similarity import ncc, stretch
-from utils.notebook.verdicts import number
 
 SCHEMA = DATA / "audit.schema.json"
 FILES = "report.json", "report.html"

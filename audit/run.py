@@ -22,8 +22,9 @@ import audit.stages as stages
 import audit.states as states
 import audit.weights as weights
 import audit.whole as whole
-from utils import images, networks
-from utils.attacks import known_start
+from attacks import known_start
+from training import images
+from utils import networks
 from utils.errors import InputError, choose
 from utils.kernels.similarity import match
 

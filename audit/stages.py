@@ -11,13 +11,14 @@ import torch
 
 import audit.judge as judge
 import audit.states as states
+from attacks import checkpoints, decoreco, known_start, starts, unmixing
 from audit.weights import Whole
-from utils import measures, networks
-from utils.attacks import checkpoints, decoreco, known_start, starts, unmixing
-from utils.attacks.contract import Released
+from evaluation import measures
+from utils import networks
 from utils.errors import InputError
 from utils.kernels.losses import LOSSES, signs
 from utils.kernels.similarity import match, ncc
+from utils.networks import Released
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
 EVALUATIONS = 200, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more

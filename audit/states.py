@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import torch
 
+from attacks.checkpoints import NO_STEP
 from audit import weights
-from utils.attacks.checkpoints import NO_STEP
-from utils.attacks.contract import Checkpoint
 from utils.errors import InputError
-from utils.networks import Layer
+from utils.networks import Checkpoint, Layer
 
 MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients
 SQUARES = "exp_avg_sq", "max_exp_avg_sq", "exp_inf"  # beside which these are; beside others they may be something else

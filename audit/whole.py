@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import audit.judge as judge
 import audit.stages as stages
-from utils.attacks import span
+from attacks import span
 from utils.errors import InputError
 
 LAYERS = 4  # whose span is tested, at most

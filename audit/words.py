@@ -14,9 +14,9 @@ from audit.__main__ import HELPED, Helped, Line, watched
 if __name__ == "__main__":  # before a library is loaded that may end this process
     sys.exit(watched("audit.words"))
 
+from attacks import text
 from audit import weights
 from audit.report import LEAKS, NO_ANSWER
-from utils.attacks import text
 from utils.errors import InputError, printable
 
 

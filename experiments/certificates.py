@@ -9,16 +9,17 @@ import torch
 from scipy.optimize import nnls
 from torch.nn.functional import normalize
 
+from attacks import decoreco
+from evaluation import measures
 from experiments import kkt_sets
 from experiments.margin import distance_with_slopes, smallest_residual
-from utils import images, measures, networks
-from utils.attacks import contract, decoreco
+from training import images, stationary
+from utils import networks
 from utils.errors import InputError
 from utils.kernels import losses
 from utils.kernels.layers import change, forward, joint
 from utils.kernels.similarity import detail_ncc
 from utils.networks import within
-from utils.training import stationary
 
 NEAR = 0.01  # a neuron bends at an image if its hyperplane is so near
 # Two networks compared: the share of fresh photographs that both put into the same class, and the smaller cosine of the
@@ -98,7 +99,7 @@ def moved(network, photographs, labels, steps):
     """Photographs (n, d), moved by the stationarity attack, in the span of W₁ only."""
     recipe = networks.perceptron("margin", len(network[0].weight))
     attack = decoreco.attack(
-        contract.Released(network, labels, recipe), photographs, rule="margin", labels=labels, iterations=steps,
+        networks.Released(network, labels, recipe), photographs, rule="margin", labels=labels, iterations=steps,
         lambda_min=0.0, range_weight=0.0, dtype=torch.float64, basis=networks.span(network, 1e-9),
     )  # fmt: skip
     return explained(network, images.Part(attack.images, labels))

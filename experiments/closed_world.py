@@ -5,11 +5,10 @@ Images x (n, d) are without the trainer's mean, with labels y (n,). An attack on
 
 import torch
 
-from utils import null
-from utils.attacks.contract import Released
+from evaluation import null
 from utils.kernels.layers import square_norm
 from utils.kernels.losses import LOSSES
-from utils.networks import span
+from utils.networks import Released, span
 
 
 def by_loss(released: Released, x, y):

@@ -4,11 +4,10 @@ from collections import namedtuple
 
 import torch
 
-from utils import measures, null
-from utils.attacks import detectors
-from utils.images import Part
-from utils.notebook import verdicts
-from utils.training import stationary
+from attacks import detectors
+from evaluation import measures, notation, null
+from training import stationary
+from training.images import Part
 
 SCORES = (
     "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
@@ -120,7 +119,7 @@ def rows(named, judged, place, seed):
         }
         if detections[attack].get("combination"):
             numbers |= of_combination(named[attack]["combination"], one)
-        listed += verdicts.rows(name_of(attack, start, quantity=""), seed, numbers)
+        listed += notation.rows(name_of(attack, start, quantity=""), seed, numbers)
     return listed
 
 

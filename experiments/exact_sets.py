@@ -4,7 +4,7 @@ import torch
 from scipy.optimize import nnls
 
 from experiments.kkt_sets import KKTSet, budget, condensed, input_gradients, replaced, residual
-from utils import images
+from training import images
 from utils.errors import InputError
 from utils.kernels import losses
 from utils.kernels.one_hidden import bordered

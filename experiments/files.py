@@ -7,14 +7,13 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from attacks import checkpoints, known_start, unmixing
+from evaluation import measures
 from experiments.variants import Settings, private_gradients
-from utils import measures
-from utils.attacks import checkpoints, known_start, unmixing
-from utils.attacks.contract import Checkpoint
+from training import ordinary
 from utils.errors import InputError
 from utils.kernels import naive
-from utils.networks import Layer, change
-from utils.training import torch_trainer
+from utils.networks import Checkpoint, Layer, change
 
 BARS = measures.SOME, measures.STRONG, measures.EXACT
 BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
@@ -72,7 +71,7 @@ def entries(released, start, average, of_gradient, shape, count, seed):
 
 
 def averaging(decay=0.99):
-    """A `prepare` of `torch_trainer.fit` that keeps a running mean of the weights, and a function that gives it."""
+    """A `prepare` of `ordinary.fit` that keeps a running mean of the weights, and a function that gives it."""
     kept: list = []
 
     def prepare(net, optimiser):
@@ -80,7 +79,7 @@ def averaging(decay=0.99):
         kept[0].update_parameters(net)  # the first call copies
         optimiser.register_step_post_hook(lambda *_: kept[0].update_parameters(net))
 
-    return prepare, lambda: torch_trainer.layers_of(kept[0].module)
+    return prepare, lambda: ordinary.layers_of(kept[0].module)
 
 
 def levels():
@@ -177,8 +176,8 @@ def weighing(beta):
     return prepare
 
 
-def settings(epochs, batches=torch_trainer.BATCHES):
-    """What is changed of a training of so many epochs, as settings of `torch_trainer.train`: {name: settings}."""
+def settings(epochs, batches=ordinary.BATCHES):
+    """What is changed of a training of so many epochs, as settings of `ordinary.train`: {name: settings}."""
     steps = epochs * batches
     prepared = {
         "β = 0.5": weighing(0.5),
@@ -193,7 +192,7 @@ def settings(epochs, batches=torch_trainer.BATCHES):
     return {"as it is": {}, "all images in a step": {"batches": 1}} | changed
 
 
-def private(secret, mean, network, epochs, sigma, seed, batches=torch_trainer.BATCHES):
+def private(secret, mean, network, epochs, sigma, seed, batches=ordinary.BATCHES):
     """Train by private SGD with momentum, clipped to length 1 with noise σ, from a network: the last Checkpoint."""
     net, x, y = naive.module_of(network).float(), (secret.images - mean).float(), secret.labels.float()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
@@ -205,7 +204,7 @@ def private(secret, mean, network, epochs, sigma, seed, batches=torch_trainer.BA
             optimiser.step()
     if not all(p.isfinite().all() for p in net.parameters()):
         raise InputError("The private training diverged: choose another SEED.")
-    return torch_trainer.checkpoint(net, optimiser)
+    return ordinary.checkpoint(net, optimiser)
 
 
 def alone(released, checkpoint, shape, count, seed):

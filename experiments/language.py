@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from utils.attacks import text
+from attacks import text
+from training import deep
+from training.images import DATA
 from utils.errors import InputError
-from utils.images import DATA
-from utils.training import deep
 
 RATES = {"plain": 0.05, "sgd": 0.02, "adam": 3e-4, "adamw": 3e-4}
 LENGTH = 32  # of a text, in tokens

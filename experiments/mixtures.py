@@ -7,12 +7,11 @@ from collections import namedtuple
 
 import torch
 
-from experiments import evaluate
-from utils import images, measures, networks
-from utils.attacks import bilevel, decoreco, starts
+from attacks import bilevel, decoreco, starts
+from evaluation import evaluate, measures, notation
+from training import images, stationary
+from utils import networks
 from utils.errors import InputError
-from utils.notebook import verdicts
-from utils.training import stationary
 
 SETS = ("training", "partition", "noise", "held_out")
 # What an attack made of S starts: the images before it, after a quarter of the steps and at the end (S, m, d), the
@@ -150,5 +149,5 @@ def rows(name, grid, mixed, seed, sets, shape):
     listed = []
     for s, (a, b) in enumerate(mixed.T.tolist()):
         numbers = numbers_of(grid, s, sets, shape, a * b == 0)
-        listed += verdicts.rows(f"landscape/{name}", seed, numbers, lambda_1=a, lambda_2=b)
+        listed += notation.rows(f"landscape/{name}", seed, numbers, lambda_1=a, lambda_2=b)
     return listed

@@ -1,13 +1,14 @@
 """Planted images, judged by training on them: whether the weights that they were made for come back, and from where."""
 
+from attacks import bilevel, planting
+from evaluation import notation
+from evaluation.evaluate import matched_distance
+from training import stationary
+from training.images import Part
 from utils import networks
-from utils.attacks import bilevel, planting
-from utils.images import Part
 from utils.kernels import one_hidden
 from utils.kernels.layers import unflatten
 from utils.kernels.similarity import ssim
-from utils.notebook import verdicts
-from utils.training import stationary
 
 # Of `measures`, what goes into RESULTS, and what of them is the baseline.
 QUANTITIES = {
@@ -40,7 +41,7 @@ def from_perturbed(released, images, seed, basis=None):
 def from_start(released, images, seed):
     """The same if training begins at the trainer's θ⁰, drawn from `seed`; the order of the neurons does not count."""
     again = stationary.train(Part(images, released.labels), released.recipe, seed).released.network
-    apart = networks.matched_distance if len(again) > 1 else networks.distance
+    apart = matched_distance if len(again) > 1 else networks.distance
     return apart(again, released.network)
 
 
@@ -69,4 +70,4 @@ def numbers_of(released, images, targets, shape, seed):
 def rows_of(name, measured, seed):
     """The numbers of `numbers_of` for RESULTS."""
     pairs = {quantity: (measured[quantity], measured.get(base)) for quantity, base in QUANTITIES.items()}
-    return verdicts.rows(f"plant_network/{name}", seed, pairs)
+    return notation.rows(f"plant_network/{name}", seed, pairs)

@@ -8,12 +8,12 @@ from functools import partial
 
 import torch
 
+from training import stationary
 from utils import networks
 from utils.kernels import losses
 from utils.kernels.layers import Layer, joined, joint, parted, split
 from utils.kernels.one_hidden import bordered
 from utils.kernels.step import run
-from utils.training import stationary
 
 RATE = 0.01
 

@@ -7,8 +7,9 @@ import math
 
 import torch
 
-from utils import measures, networks
-from utils.attacks import bilevel, planting
+from attacks import bilevel, planting
+from evaluation import measures
+from utils import networks
 from utils.kernels.similarity import detail_ncc
 
 

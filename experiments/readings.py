@@ -5,14 +5,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from utils import images, networks
-from utils.attacks import starts, truncated
-from utils.attacks.contract import Released
+from attacks import starts
+from evaluation import notation
+from experiments import truncated
+from training import images, stationary
+from utils import networks
 from utils.errors import choose
 from utils.kernels import one_hidden
 from utils.kernels.similarity import pairwise_ssim
-from utils.notebook import verdicts
-from utils.training import stationary
+from utils.networks import Released
 
 STARTS = ("random", "ground_truth", "partition")
 
@@ -94,7 +95,7 @@ WORDS: dict[str, dict] = {  # for values
 def in_words(name, value):
     """A setting of a reading and its value, for a table."""
     if isinstance(value, float) and 0 < value < math.inf:
-        value = verdicts.typeset(f"{value:g}").removeprefix("1·")
+        value = notation.typeset(f"{value:g}").removeprefix("1·")
     return LABELS.get(name, name), WORDS.get(name, {}).get(value, str(value))
 
 
@@ -167,5 +168,5 @@ def rows_of(reading, labelled, seed, device="cpu"):
     of_all = of_victim(reading, target, theta0, secret)
     for k, place in enumerate(STARTS):
         of_one = {name: [part[k] for part in both] for name, both in attacked.items()}
-        listed += verdicts.rows(f"reading/{place}", seed, of_one | of_all)
+        listed += notation.rows(f"reading/{place}", seed, of_one | of_all)
     return listed

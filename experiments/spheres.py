@@ -9,8 +9,9 @@ from collections import namedtuple
 import torch
 from torch.nn.functional import normalize
 
-from utils import null
-from utils.images import Part
+from evaluation import null
+from training.images import Part
+from utils import networks
 from utils.kernels.similarity import l2
 
 # How near candidates come: the attacker's loss, in whatever unit; the mean distance and cosine of the five best; and
@@ -45,3 +46,9 @@ def nearness(candidates, points, fresh, loss=math.nan):
     best = ours.amax(1).sort().values[-5:].mean()
     auc = null.area(ours.amax(0).cpu(), others.amax(0).cpu()).value
     return Nearness(loss, near.item(), best.item(), auc)
+
+
+def first_weights(recipe, inputs, seed, device="cpu"):
+    """Draw θ⁰ of a network with one hidden layer and no bias after it, whatever kind of start the recipe has."""
+    first, top = networks.initial(recipe, inputs, seed, device=device)
+    return first, networks.Layer(top.weight, None)

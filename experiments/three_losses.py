@@ -9,11 +9,12 @@ from collections import namedtuple
 
 import torch
 
-from utils import images, networks
-from utils.attacks import bilevel, starts
+from attacks import bilevel, starts
+from evaluation import notation
+from evaluation.evaluate import matched_distance
+from training import images, stationary
+from utils import networks
 from utils.kernels import affine, one_hidden, solvers
-from utils.notebook import verdicts
-from utils.training import stationary
 
 LOSSES = ("bilevel", "stationarity", "DecoReco")
 # A victim and three sets (m, r) of images, training, partition and noise, in coordinates of all
@@ -109,7 +110,7 @@ def trained_from(begin, x, known, target):
     solved = one_hidden.solve(x, known.labels, known.recipe.weight_decay, begin, 1e-6)
     pairs = zip(solved.weights.first, solved.weights.second)
     nets = [one_hidden.network(one_hidden.Weights(*pair, begin.sharpness)) for pair in pairs]
-    for measure in (networks.distance, networks.matched_distance):
+    for measure in (networks.distance, matched_distance):
         values = torch.tensor([measure(net, target) for net in nets])
         yield torch.where(solved.converged.cpu(), values, torch.nan)
 
@@ -198,4 +199,4 @@ def rows(numbers, seed):
             named[name] = stationarity, upper
         if math.isfinite(free):
             named[free_name(name)] = free, None
-    return verdicts.rows("landscape", seed, named)
+    return notation.rows("landscape", seed, named)

@@ -12,12 +12,12 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
+from training import Victim, stationary
+from training.ordinary import layers_of, mirrored
 from utils import networks
-from utils.attacks.contract import Released
 from utils.errors import InputError, choose
 from utils.kernels import layers, losses, naive
-from utils.training import Victim, stationary
-from utils.training.torch_trainer import layers_of, mirrored
+from utils.networks import Released
 
 LOSSES = {
     "square": lambda z, y: mse_loss(z[:, 0], 2 * y - 1) / 2,

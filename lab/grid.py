@@ -23,9 +23,9 @@ from pathlib import Path
 
 import yaml
 
+from lab.parameters import DATASETS, assignments, check
 from lab.run import CODE, MINUTES, OWN, ROOT, code_of, results_of, sentence_of, typed, until_interrupted
 from utils.errors import InputError, choose, write
-from utils.notebook.parameters import DATASETS, assignments, check
 
 FOLDER = ROOT / "_build" / "grids"
 SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"
@@ -110,7 +110,7 @@ def values_of(grid, given, declared):
         for value in values[name]:
             check(declared, name, value)
             if name == "DATASET" and value not in DATASETS and not (value.endswith(".npz") and os.path.isfile(value)):
-                from utils import images  # which takes seconds
+                from training import images
 
                 images.load(value)  # says what is wrong
     return values

@@ -18,10 +18,10 @@ from typing import Literal
 
 import yaml
 
-from lab import recorded
+from evaluation import notation
+from lab import recorded, report
 from lab.grid import refuse_twice
 from utils.errors import InputError, from_fields, located
-from utils.notebook import report, verdicts
 
 FILE = Path(__file__).parents[1] / "data" / "claims.yaml"
 AHEAD = 3  # so many more changes like that since halfway must leave a verdict as it is
@@ -141,7 +141,7 @@ def judge(line):
     turning = sum(len({rule(value, line.threshold) for value in path}) > 1 for path in paths)
     true, n = sum(rule(value, line.threshold) for value in values.values()), len(values)
     reasons = {
-        f"{n} of {verdicts.SEEDS} seeds": n < verdicts.SEEDS,
+        f"{n} of {notation.SEEDS} seeds": n < notation.SEEDS,
         "not at the paper's size": line.at == "paper" and not record_of(line.record).about["full_size"],
         f"{(late := unconverged(line, values))} of {n} runs have not converged": late > 0,
         f"true in {true} of {n} seeds": 0 < true < n,
@@ -166,7 +166,7 @@ def number(line):
     if judged.values:
         n, sign = len(judged.values), {"above": ">", "below": "<"}[line.rule]
         bound = f"{n} seed{'s' * (n > 1)}, true if {sign} {report.typeset(f'{line.threshold:g}')}"
-        parts.append(f"{line.measure}: {verdicts.words(judged.values.values())}, {bound}")
+        parts.append(f"{line.measure}: {notation.words(judged.values.values())}, {bound}")
     if judged.word == OPEN:
         parts.append(f"to close it: {line.experiment} ({line.cost})")
     return "; ".join(parts) or line.place

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from evaluation.notation import Row
 from lab.grid import arguments_of, finished, plan_of, read
 from lab.run import OWN, ROOT, sentence_of, until_interrupted
 from utils.errors import InputError, write
-from utils.notebook.verdicts import Row
 
 RESULTS = ROOT / "data" / "results"
 HOW = "threads", "device", "products"  # of the provenance of the cheapest run

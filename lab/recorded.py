@@ -10,20 +10,20 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from experiments import evaluate
+from evaluation import evaluate, notation
+from lab import report
+from training.images import DATA
+from training.stationary import STATIONARY
 from utils.errors import InputError
-from utils.images import DATA
-from utils.notebook import report, verdicts
-from utils.training.stationary import STATIONARY
 
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
 Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance
 NAME = r"[^ ;/].*?(?=; | / |$)"  # of several, with ; or / between them
 BASELINE = " (baseline)"  # behind the name of a quantity
 HOW = {  # behind a name and a comma: what is printed of its seeds, in place of their mean with its extent
-    "largest": lambda values: verdicts.words([max(values)]),
-    "smallest": lambda values: verdicts.words([min(values)]),
-    "in all": lambda values: verdicts.words([sum(values)]),
+    "largest": lambda values: notation.words([max(values)]),
+    "smallest": lambda values: notation.words([min(values)]),
+    "in all": lambda values: notation.words([sum(values)]),
     "each": report.joined,
 }
 PAIR = ("reconstructions", "nearest_training")
@@ -116,7 +116,7 @@ def result(recorded, names, **where):
         numbers = (beyond if how == "beyond" else by_seed)(recorded, quantity, **where)
         seeds = len(recorded.about["grid"]["cross"].get("SEED", ()))
         few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds else ""
-        return (HOW.get(how, verdicts.words)(numbers) if numbers else "–") + few
+        return (HOW.get(how, notation.words)(numbers) if numbers else "–") + few
 
     return re.sub(NAME, words, names)
 
@@ -149,7 +149,7 @@ def pictures(recorded, key):
 
 def mean(recorded, quantity, column="value", **where):
     """The mean of a quantity or its baseline over the seeds."""
-    return verdicts.extent(by_seed(recorded, quantity, column, **where))[0]
+    return notation.extent(by_seed(recorded, quantity, column, **where))[0]
 
 
 def with_null(name):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch.utils.flop_counter import FlopCounterMode
 
 from lab.recorded import readable
-from utils import images
+from training import images
 from utils.errors import InputError
 
 

@@ -14,12 +14,11 @@ import math
 import shutil
 from collections import Counter
 
-from lab import grid
+from evaluation.notation import Row
+from lab import grid, registry
 from lab.record import RESULTS, printed
 from lab.run import ROOT, sentence_of, until_interrupted
 from utils.errors import choose, located
-from utils.notebook import registry
-from utils.notebook.verdicts import Row
 
 FOLDER = ROOT / "_build" / "verify"
 BASELINE = " (baseline)"  # behind the name of a quantity, as in lab.recorded

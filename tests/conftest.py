@@ -9,10 +9,10 @@ import torch
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
-from utils import images, networks
-from utils.attacks import starts
+from attacks import starts
+from training import images, stationary
+from utils import networks
 from utils.errors import InputError
-from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"

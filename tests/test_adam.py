@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 
+from attacks import adam, known_start
 from conftest import drawn, refused
-from utils import images
-from utils.attacks import adam, known_start
+from training import images, ordinary
 from utils.kernels.similarity import ncc
-from utils.training import torch_trainer
 
 M = 6
 
@@ -19,7 +18,7 @@ def trained():
     """Photographs (6, 192) of 8 × 8 pixels, the means of 4 × 4, their shape and their Victim."""
     secret, shape = images.split(images.load("photos"), M, 40, 1).secret, (8, 8, 3)
     secret = secret._replace(images=secret.images.view(-1, 8, 4, 8, 4, 3).mean((2, 4)).flatten(1))
-    return secret.images, shape, torch_trainer.train(secret, None, shape, "adam", (40, 20), 30)
+    return secret.images, shape, ordinary.train(secret, None, shape, "adam", (40, 20), 30)
 
 
 def test_the_model_is_its_equation_and_its_slopes_are_those_of_differences():
@@ -50,7 +49,7 @@ def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_fro
 def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_the_other():
     x, mirror = drawn(4, 2 * 6 * 3), adam.mirror_of((2, 6, 3))
     torch.testing.assert_close(adam.seen(x * (1 + torch.arange(36)), False), adam.seen(x, False))
-    assert torch.equal(x[:, mirror], torch_trainer.mirrored(x, (2, 6, 3)))
+    assert torch.equal(x[:, mirror], ordinary.mirrored(x, (2, 6, 3)))
     for block in adam.blocks_of(36, mirror, torch.Generator().manual_seed(0)):
         torch.testing.assert_close(adam.seen(x[:, block], True)[:, :-1], adam.whole(x, mirror)[:, block])
     turned = torch.cat([x, -2 * x[:, mirror]])[torch.randperm(8)]  # any size, sign and order

@@ -17,7 +17,7 @@ PAPER = ["ours"] * 5 + ["published", "unmixing", "unmixing", "victim"]
 def test_what_is_written_says_how_long_what_took_on_which_machine(tmp_path):
     """Of the limits, of a kernel and of a rehearsal of a GPU's attacks."""
     path = tmp_path / "bench.json"
-    command = [sys.executable, "-m", "pytest", "-q", "benchmarks", "-k", "limits or paper or threads and 20-200"]
+    command = [sys.executable, "-m", "pytest", "-q", "tests/benchmarks", "-k", "limits or paper or threads and 20-200"]
     command += ["--benchmark-min-rounds=1", "--benchmark-max-time=0.01", f"--benchmark-json={path}"]
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no worker of xdist
     alone |= {"DEVICE": "cpu", "REHEARSE": "yes"}

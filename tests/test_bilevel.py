@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from attacks import bilevel, starts
 from conftest import chapter_functions, drawn, refused, slope
+from training import stationary
+from training.images import Part
 from utils import networks
-from utils.attacks import bilevel, starts
-from utils.attacks.contract import Released
-from utils.images import Part
 from utils.kernels import affine, naive, one_hidden, solvers
-from utils.training import stationary
+from utils.networks import Released
 
 MU = 1e-2
 CHAPTER = chapter_functions("inside-the-solver")

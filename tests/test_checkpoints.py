@@ -3,13 +3,12 @@
 import pytest
 import torch
 
+from attacks import checkpoints, sparse
 from conftest import refused
+from evaluation import measures
 from experiments import files
-from utils import measures
-from utils.attacks import checkpoints, sparse
-from utils.attacks.contract import Checkpoint
-from utils.networks import Layer, change
-from utils.training import torch_trainer
+from training import ordinary
+from utils.networks import Checkpoint, Layer, change
 
 M, NEURONS, EPOCHS = 20, 60, 8
 
@@ -17,7 +16,7 @@ M, NEURONS, EPOCHS = 20, 60, 8
 @pytest.fixture(scope="module")
 def victims(data):
     names, settings = ("sgd_decay", "adamw"), ((NEURONS, 30), EPOCHS, 0, (4, EPOCHS))
-    return {name: torch_trainer.train(data.secret, None, data.shape, name, *settings) for name in names}
+    return {name: ordinary.train(data.secret, None, data.shape, name, *settings) for name in names}
 
 
 def outside(layer, x):
@@ -102,7 +101,7 @@ def test_8_bits_are_as_published_and_small_tensors_stay():
 
 def test_hooks_change_a_training_as_they_say(data):
     def trained(**settings):
-        victim = torch_trainer.train(data.secret, None, data.shape, "sgd", (8,), 2, keep=(2,), **settings)
+        victim = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 2, keep=(2,), **settings)
         return victim.released.checkpoints[0]
 
     named = files.settings(2)

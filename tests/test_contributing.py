@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from attacks import ATTACKS
 from lab import grid
-from utils.attacks import ATTACKS
 from utils.kernels import coefficients
 
 ROOT = Path(__file__).parent.parent

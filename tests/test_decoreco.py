@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
+from attacks import decoreco, starts
 from conftest import refused
-from utils import images, networks
-from utils.attacks import decoreco, starts
-from utils.attacks.contract import Released
+from training import images, stationary
+from utils import networks
 from utils.kernels import naive
 from utils.kernels.coefficients import Margin, Signed
 from utils.kernels.layers import flatten, forward, unflatten
 from utils.kernels.losses import LOSSES
-from utils.training import stationary
+from utils.networks import Released
 
 SIGNED = networks.perceptron("signed", 40, 40)._replace(epochs=500)
 

@@ -6,17 +6,18 @@ import pytest
 import torch
 from skimage.metrics import structural_similarity
 
-from experiments import evaluate
-from experiments.trials import Name, Trial
+from attacks import starts
+from attacks.bilevel import Inner
+from attacks.contract import Attack
+from attacks.decoreco import Parts
+from evaluation import evaluate
+from evaluation.trials import Name, Trial
+from lab import registry
+from training import Victim
+from training.images import Part, Split
 from utils import networks
-from utils.attacks import starts
-from utils.attacks.bilevel import Inner
-from utils.attacks.contract import Attack, Released
-from utils.attacks.decoreco import Parts
-from utils.images import Part, Split
 from utils.kernels import similarity
-from utils.notebook import registry
-from utils.training import Victim
+from utils.networks import Released
 
 SHAPE = (8, 8, 3)
 
@@ -43,8 +44,8 @@ def test_the_distance_knows_its_baseline_and_the_order_of_the_neurons():
     first, second = target
     shuffled = networks.Layer(*(part[order] for part in first)), second._replace(weight=second.weight[:, order])
     assert networks.distance(shuffled, target) > 0.1
-    assert networks.matched_distance(shuffled, target) <= 1e-28
-    assert networks.matched_distance(other, target) <= networks.distance(other, target)
+    assert evaluate.matched_distance(shuffled, target) <= 1e-28
+    assert evaluate.matched_distance(other, target) <= networks.distance(other, target)
 
 
 def pictures(n, seed, low=0.0):

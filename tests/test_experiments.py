@@ -5,15 +5,16 @@ import math
 import pytest
 import torch
 
+from attacks import bilevel, decoreco, starts
 from conftest import drawn, refused
-from experiments import published_training, rank, readings, trials, variants
-from experiments.trials import Name
+from evaluation import trials
+from evaluation.trials import Name
+from experiments import published_training, rank, readings, variants
 from experiments.variants import Settings
-from utils import images, networks
-from utils.attacks import bilevel, decoreco, starts
+from training import images, ordinary, stationary
+from utils import networks
 from utils.kernels import layers, naive
 from utils.kernels.layers import Layer
-from utils.training import stationary, torch_trainer
 
 AFFINE, LAYERS = networks.affine(0.1), networks.perceptron("signed", 12, 12)._replace(epochs=40, stages=0)
 
@@ -92,7 +93,7 @@ SETTINGS = Settings(layers=3, neurons=7, decay=1e-2, start=0.1, rate=0.05, steps
 def test_training_in_coordinates_is_training_on_all_pixels_by_torch_alone(x, y, changes):
     o = SETTINGS._replace(**changes)
     net, basis, rest = variants.initialised(x[None], 1, o, 0)
-    (first, bias), *upper = torch_trainer.layers_of(net)
+    (first, bias), *upper = ordinary.layers_of(net)
     net = naive.module_of((Layer(layers.joined(first, basis, rest), bias), *upper)).float()
     optimiser = torch.optim.SGD(net.parameters(), o.rate, o.momentum, weight_decay=o.decay)
     for _ in range(o.steps):
@@ -100,13 +101,13 @@ def test_training_in_coordinates_is_training_on_all_pixels_by_torch_alone(x, y, 
         variants.LOSSES[o.loss](net(x.float()), y.float()).backward()
         optimiser.step()
     ours = variants.train_in_coordinates(x[None], y, 1, o, 0)
-    for one, other in zip(ours, torch_trainer.layers_of(net), strict=True):
+    for one, other in zip(ours, ordinary.layers_of(net), strict=True):
         torch.testing.assert_close(tuple(one), tuple(other), rtol=1e-3, atol=1e-5)
 
 
 def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
     net, basis, rest = variants.initialised(x[None], 1, SETTINGS, 0)
-    first, second, _ = torch_trainer.layers_of(net)
+    first, second, _ = ordinary.layers_of(net)
     kept = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(frozen=True), 0)
     torch.testing.assert_close(kept[0].weight, layers.joined(first.weight, basis, rest), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(kept[1].weight, second.weight, atol=1e-3)

@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from attacks import bilevel, decoreco, unmixing
+from attacks.contract import Attack
 from audit import weights
 from conftest import Bomb
-from utils import images, networks
-from utils.attacks import bilevel, decoreco, unmixing
-from utils.attacks.contract import Attack, Released
+from lab import parameters
+from training import images, stationary
+from utils import networks
 from utils.errors import InputError
 from utils.kernels.layers import Layer
-from utils.notebook import parameters
-from utils.training import stationary
+from utils.networks import Released
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 # The same examples in every run; `FUZZ=2000 pytest tests/test_fuzz.py` draws that many new ones for each test.

@@ -11,7 +11,7 @@ import torch
 import torchvision
 
 from conftest import refused
-from utils import images
+from training import images
 
 
 def save(path, **arrays):

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from attacks import bilevel, decoreco, starts
 from conftest import victim_of_twelve
-from utils import images, networks
-from utils.attacks import bilevel, decoreco, starts
+from training import images, stationary
+from utils import networks
 from utils.kernels import contrast, similarity, solvers
 from utils.kernels.coefficients import Signed
 from utils.kernels.products import rounded
 from utils.kernels.residual import Stationarity
-from utils.training import stationary
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 # How far a result may be off, relative to its norm. TF32 keeps ten bits of each factor, on a GPU.

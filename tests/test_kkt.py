@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from conftest import drawn, refused
 from experiments import certificates, exact_sets, kkt_sets
-from utils import images, networks
+from training import images, stationary
+from utils import networks
 from utils.kernels import naive
 from utils.kernels.similarity import l2
 from utils.networks import change, flatten
-from utils.training import stationary
 
 DRAWS = st.integers(0, 10**6)
 often, seldom = settings(max_examples=30), settings(max_examples=4)  # what is slow

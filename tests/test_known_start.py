@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
+from attacks import decoreco, fixed_layer, known_start, sparse, starts, unmixing
 from conftest import chapter_functions, drawn, refused
-from utils import images, measures
-from utils.attacks import decoreco, fixed_layer, known_start, sparse, starts, unmixing
+from evaluation import measures
+from experiments import last_layer, patching
+from training import images, ordinary
 from utils.kernels.similarity import ncc
 from utils.networks import Layer, change, forward
-from utils.training import torch_trainer
 
 M, NEURONS, EPOCHS = 20, 60, 40
 
@@ -17,7 +18,7 @@ M, NEURONS, EPOCHS = 20, 60, 40
 @pytest.fixture(scope="module")
 def trained(data):
     names, settings = ("sgd", "sgd_decay", "sgd_flips"), ((NEURONS, 30), EPOCHS)
-    return {name: torch_trainer.train(data.secret, None, data.shape, name, *settings) for name in names}
+    return {name: ordinary.train(data.secret, None, data.shape, name, *settings) for name in names}
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.93, 0.2, 0.0])
@@ -29,7 +30,7 @@ def test_the_factor_of_the_start_is_found_exactly(alpha):
 
 def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
     """Torch's own float32 training, with the α that weight decay leaves after so many steps."""
-    mirrored = torch_trainer.mirrored(data.secret.images, data.shape)
+    mirrored = ordinary.mirrored(data.secret.images, data.shape)
     for name, victim in trained.items():
         changed, alpha = known_start.trained_part(victim.released, victim.start)
         versions = torch.cat([data.secret.images, *[mirrored] * (name == "sgd_flips")]) - victim.mean
@@ -58,12 +59,12 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     layer = torch.nn.Conv2d(3, 5, side, stride=side)
     seen = layer(x.view(-1, *data.shape).permute(0, 3, 1, 2)).flatten(2).mT  # (M, k, 5)
     weight = layer.weight.permute(0, 2, 3, 1).flatten(1)
-    ours = torch_trainer.cut(x, data.shape, side) @ weight.mT + layer.bias
+    ours = patching.cut(x, data.shape, side) @ weight.mT + layer.bias
     torch.testing.assert_close(ours, seen, rtol=1e-4, atol=1e-5)
     few = images.Part(*(part[:4] for part in data.secret))
-    trained = torch_trainer.train_patches(few, data.shape, side, 60, 30)
+    trained = patching.train(few, data.shape, side, 60, 30)
     changed, alpha = known_start.trained_part(trained.released, trained.start)
-    squares = torch_trainer.cut(few.images - trained.mean, data.shape, side).flatten(0, 1)
+    squares = patching.cut(few.images - trained.mean, data.shape, side).flatten(0, 1)
     basis, added = torch.linalg.qr(squares.mT)[0], changed.network[0].weight
     assert trained.versions == len(squares) == 16
     assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
@@ -74,18 +75,18 @@ def test_an_ignored_weight_decay_and_a_wrong_start_hide_the_count(trained, data)
     released, start = trained["sgd_decay"].released, trained["sgd_decay"].start
     assert known_start.attempt(released, start, data.shape, M)[0].details.count == M
     assert known_start.attempt(released, start, data.shape, M, alpha=1.0)[0].details.count != M
-    other = torch_trainer.layers_of(torch_trainer.perceptron(3072, (NEURONS, 30), 99))
+    other = ordinary.layers_of(ordinary.perceptron(3072, (NEURONS, 30), 99))
     found, _ = known_start.attempt(released, other, data.shape, None)
     assert found.details.count is None and found.images is None and "no gap" in found.refusals[0]
 
 
 def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     settings = data.shape, "sgd", (NEURONS, 30), 3
-    victim = torch_trainer.train(data.secret, data.known, *settings, last=True)
+    victim = ordinary.train(data.secret, data.known, *settings, last=True)
     *ours, last = zip(victim.released.network, victim.start)
     assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers))
     assert not torch.equal(*(layer.weight for layer in last))
-    whole, other = (torch_trainer.train(data.secret, known, *settings) for known in (data.known, None))
+    whole, other = (ordinary.train(data.secret, known, *settings) for known in (data.known, None))
     assert torch.equal(whole.start[0].weight, victim.start[0].weight)  # by the same public images
     assert not torch.equal(whole.start[0].weight, other.start[0].weight)
     assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
@@ -111,18 +112,18 @@ def test_wrong_starts_and_trainings_that_cannot_be_are_refused_in_one_sentence(t
         (change(start, lambda p: p * torch.nan), "values that are NaN or infinite"),
     ):
         assert sentence in refused(known_start.trained_part, released, wrong)
-    said = refused(torch_trainer.cut, data.secret.images, data.shape, 5)
+    said = refused(patching.cut, data.secret.images, data.shape, 5)
     assert "not cut into squares of 5: take a divisor" in said
     far = data.secret._replace(images=data.secret.images * 1e30)
     for trainer, sentence in (("lion", "TRAINER is 'lion'"), ("sgd", "TRAINER='sgd' diverged")):
-        assert sentence in refused(torch_trainer.train, far, None, data.shape, trainer, (8,), 2)
+        assert sentence in refused(ordinary.train, far, None, data.shape, trainer, (8,), 2)
 
 
 def test_rate_and_batches_reach_the_optimiser(data):
     """One step moves the weights in proportion to the rate, and two steps move them further."""
 
     def moved(rate, batches):
-        one = torch_trainer.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches)
+        one = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches)
         return one.released.network[0].weight - one.start[0].weight
 
     torch.testing.assert_close(2 * moved(0.5, 1), moved(1.0, 1), rtol=1e-3, atol=1e-7)
@@ -179,7 +180,7 @@ def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_besi
 
 
 def test_images_behind_ordinary_training_become_exact(data):
-    victim = torch_trainer.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
+    victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
     attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, M)
     found = known_start.exact(victim.released, victim.start, alpha, attempt, data.shape)
     own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
@@ -198,13 +199,13 @@ def test_images_behind_ordinary_training_become_exact(data):
 def behind():
     """Grey pictures, a Victim whose last layer the four secret ones trained, and its change."""
     data = images.split(images.thumbnails(images.load("photos"), 7), 4, 4, 1, "cpu", held_out=4)
-    victim = torch_trainer.train_last(data.secret, 1500, seed=1)
+    victim = last_layer.train(data.secret, 1500, seed=1)
     return data, victim, victim.released.network[1].weight - victim.start[1].weight
 
 
 def test_steps_of_the_trainer_of_the_last_layer_are_those_of_gradient_descent(behind):
     secret = behind[0].secret
-    one, shrink = torch_trainer.train_last(secret, 40, 0.1, 2, seed=2), 0.1
+    one, shrink = last_layer.train(secret, 40, 0.1, 2, seed=2), 0.1
     (first, last), x = one.start, secret.images - one.mean
     rows, w = torch.relu(x @ first.weight.mT + first.bias), last.weight
     rate = 4 * len(x) / torch.linalg.matrix_norm(rows @ rows.mT, 2)

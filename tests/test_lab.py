@@ -22,7 +22,8 @@ from lab import grid, record, run, verify
 
 ROOT = Path(__file__).parent.parent
 SUMS = "def double(x):\n    return 2 * x\n"
-UTILS = "__init__", "errors", "attacks/__init__", "notebook/parameters", "notebook/registry", "notebook/verdicts"
+# What a grid loads beside the lab.
+LOADED = "utils/__init__", "utils/errors", "attacks/__init__", "evaluation/__init__", "evaluation/notation"
 DECLARED = """# Parameters of this chapter
 DATASET = "photos"
 SEED = 0
@@ -70,10 +71,10 @@ def write_notebook(path, *cells):
 def repository(place):
     """A project of `lab`, a `utils` that is loaded in no time, a grid, and an experiment that notes its runs."""
     shutil.copytree(ROOT / "lab", place / "lab", ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in ("utils/notebook", "utils/attacks", "experiments", "book", "data/results"):
+    for folder in ("utils", "attacks", "evaluation", "experiments", "book", "data/results"):
         (place / folder).mkdir(parents=True)
-    for name in UTILS:
-        shutil.copy(ROOT / "utils" / f"{name}.py", place / "utils" / f"{name}.py")
+    for name in LOADED:
+        shutil.copy(ROOT / f"{name}.py", place / f"{name}.py")
     (place / "utils" / "sums.py").write_text(SUMS)
     shutil.copy(ROOT / "pyproject.toml", place)
     (place / "requirements.lock").write_text("x==1 \\\n    --hash=sha256:0\n")
@@ -254,7 +255,7 @@ def test_git_is_asked_about_the_files_of_the_key(place):
     git(place, "add", "-A")
     seen = grid.git("ls-files", "--", *grid.FOR_GIT).splitlines()
     assert {*seen} == {str(file.relative_to(place)) for pattern in run.CODE for file in place.glob(pattern)}
-    assert {"utils/sums.py", "utils/attacks/__init__.py", "lab/run.py", "requirements.lock"} <= {*seen}
+    assert {"utils/sums.py", "attacks/__init__.py", "lab/run.py", "requirements.lock"} <= {*seen}
 
 
 def test_only_whole_results_count(tmp_path):

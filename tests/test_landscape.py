@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from attacks import bilevel, starts
 from conftest import chapter_functions, drawn, slope
-from experiments import evaluate, mixtures, three_losses
-from utils import images, networks
-from utils.attacks import bilevel, starts
+from evaluation import evaluate
+from experiments import mixtures, three_losses
+from training import images, stationary
+from utils import networks
 from utils.kernels import naive
 from utils.kernels.layers import unflatten
-from utils.training import stationary
 
 AFFINE, MIXED = networks.affine(1e-2), mixtures.shares(3)
 NAMES = "landscape", "landscape-losses", "stalls"

@@ -18,8 +18,7 @@ WHOLE = "make distclean, then the same again"
 
 def test_the_package_and_the_lock_agree_with_the_project():
     project, lock = tomllib.loads((ROOT / "pyproject.toml").read_text()), (ROOT / "requirements.lock").read_text()
-    rooms = "utils", "audit", "experiments", "lab"
-    folders = [path.parent.relative_to(ROOT) for room in rooms for path in (ROOT / room).rglob("__init__.py")]
+    folders = [path.parent.relative_to(ROOT) for path in ROOT.glob("[a-z]*/**/__init__.py")]
     assert sorted(".".join(folder.parts) for folder in folders) == sorted(project["tool"]["setuptools"]["packages"])
     locked = re.findall(r"^([\w.-]+)==.*\\\n    --hash=sha256:", lock, re.M)
     assert len(locked) == len(re.findall(r"^\S+==", lock, re.M))

@@ -6,16 +6,18 @@ from scipy.stats import mannwhitneyu
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import avg_pool2d
 
+from attacks import decoreco, detectors, starts
+from attacks.contract import Attack
 from conftest import drawn, refused
+from evaluation import measures, null
 from experiments import closed_world, detection
-from utils import measures, networks, null
-from utils.attacks import contract, decoreco, detectors, starts
-from utils.attacks.contract import Attack, Released
+from training import stationary
+from utils import networks
 from utils.kernels import contrast
 from utils.kernels.layers import Layer, flatten, pullback
 from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import detail_ncc, match
-from utils.training import stationary
+from utils.networks import Released
 
 SHAPE = (32, 32, 3)
 
@@ -79,7 +81,7 @@ def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
     start, basis = parts[2].to(dtype), networks.span(released.network)
     for x, there in ((networks.within(start, basis), False), (start, True)):
         found = Attack(x + 0.1 * networks.within(x, basis), None, None, *[None] * 5)
-        named = contract.scores(released, drawn(*start.shape).to(dtype), found, None, SHAPE)
+        named = detectors.scores(released, drawn(*start.shape).to(dtype), found, None, SHAPE)
         assert ("share in the span" in named) == there and "drift from the start" in named
 
 

@@ -7,8 +7,8 @@ from statistics import mean
 import nbformat
 import yaml
 
+from evaluation import notation
 from lab import recorded
-from utils.notebook import verdicts
 
 ROOT = Path(__file__).parent.parent
 TOLD = yaml.safe_load((ROOT / "tests" / "numbers.yaml").read_text(encoding="utf-8"))
@@ -24,7 +24,7 @@ HOW = {
     "percents": lambda found: f"{100 * min(found):.0f} to {100 * max(found):.0f} %",
     "thousandths": lambda found: ends([round(1000 * share) for share in found]),
     "areas": lambda found: f"{min(found):.2f} to {max(found):.2f}",
-    "words": verdicts.words,
+    "words": notation.words,
     "mean": mean,
     "count": len,
     "sum": sum,

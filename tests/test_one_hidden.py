@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 
+from attacks import bilevel, starts
 from conftest import drawn, refused, slope
-from utils import images, networks
-from utils.attacks import bilevel, starts, truncated
-from utils.attacks.contract import Released
+from experiments import truncated
+from training import images, stationary
+from utils import networks
 from utils.kernels import affine, naive, one_hidden
 from utils.kernels.layers import flatten
-from utils.training import stationary
+from utils.networks import Released
 
 MU = 1e-2
 WIDTH = 6

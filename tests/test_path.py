@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from attacks import optimisers, path, span
 from conftest import drawn, refused
-from utils.attacks import optimisers, path, span
+from training import deep
 from utils.kernels import naive
-from utils.training import deep
 
 LABELS = torch.tensor([0, 1])
 

@@ -5,12 +5,12 @@ import re
 import pytest
 import torch
 
+from attacks import bilevel, planting, starts
 from conftest import chapter_functions, drawn, noisy_classes, refused
 from experiments import planted as judged
-from utils import images, networks
-from utils.attacks import bilevel, planting, starts
+from training import images, stationary
+from utils import networks
 from utils.kernels import affine, one_hidden
-from utils.training import stationary
 
 MU = 0.1
 RECIPE = networks.one_hidden(8, MU)

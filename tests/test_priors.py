@@ -9,15 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attacks import decoreco, starts
 from conftest import chapter_functions, refused
-from experiments import margin, spheres
-from utils import images, networks
-from utils.attacks import decoreco, shift, starts
-from utils.attacks.contract import Released
+from experiments import margin, shift, spheres
+from training import images, stationary
+from utils import networks
 from utils.kernels.layers import Layer, flatten, forward, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.similarity import mean_pair_gain
-from utils.training import stationary
+from utils.networks import Released
 
 chapter = SimpleNamespace(**chapter_functions("priors"))
 at_kinks = partial(margin.kkt_distance, near=1e-3)
@@ -85,7 +85,7 @@ def test_slopes_at_kinks_explain_what_slopes_of_zero_and_one_do_not():
 
 def test_the_smallest_residual_is_that_of_its_multipliers_and_the_square_of_the_distance():
     x, labels = spheres.labelled(10, 8, 2)
-    network = networks.first_weights(RECIPE._replace(start=0.3), 8, 2)
+    network = spheres.first_weights(RECIPE._replace(start=0.3), 8, 2)
     value, multipliers = margin.smallest_residual(network, x, labels)
     assert (multipliers >= 0).all() and multipliers.max() > 0
     assert math.isclose(value, chapter.plain_residual(network, x, labels, multipliers), rel_tol=1e-9)
@@ -97,7 +97,7 @@ def test_slackness_is_zero_for_equal_margins_alone():
     network, points, labels = exact()
     assert abs(margin.slackness(network, points[:1], labels[:1])) < 1e-12
     x, labels = spheres.labelled(10, 8, 1)
-    found = margin.slackness(networks.first_weights(RECIPE._replace(start=0.3), 8, 1), x, labels)
+    found = margin.slackness(spheres.first_weights(RECIPE._replace(start=0.3), 8, 1), x, labels)
     assert math.isfinite(found) and abs(found) > 1e-3
 
 
@@ -139,7 +139,7 @@ def test_growth_tells_a_mean_of_two_from_one_and_points_share_neurons():
 
 def test_an_attacker_takes_the_learning_rate_with_the_smallest_loss():
     x, labels = spheres.labelled(8, 12, 3)
-    released = Released(networks.first_weights(RECIPE._replace(start=0.3), 12, 3), labels, RECIPE)
+    released = Released(spheres.first_weights(RECIPE._replace(start=0.3), 12, 3), labels, RECIPE)
     settings = {"rule": "margin", "iterations": 5}
     found = decoreco.by_rate(released, x, (1e-4, 1e-2), **settings)
     alone = [decoreco.by_rate(released, x, (rate,), **settings) for rate in (1e-4, 1e-2)]

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from attacks import decoreco, starts, unmixing
 from conftest import refused, victim_of_twelve
-from utils import images, networks
-from utils.attacks import decoreco, starts, unmixing
-from utils.attacks.contract import Released
+from training import images
+from utils import networks
 from utils.kernels import products
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import ncc
+from utils.networks import Released
 
 ROOT = Path(__file__).parents[1]
 CPUINFO = "processor : 0\nvendor_id\t: {}\nflags\t\t: fpu {}\n\nprocessor : 1\nvendor_id\t: {}\nflags\t\t: fpu {}\n"

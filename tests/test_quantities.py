@@ -11,9 +11,8 @@ import pytest
 from test_notebooks import RELATIONS
 
 from conftest import refused
-from lab import grid
-from utils.notebook import registry
-from utils.notebook.verdicts import Row
+from evaluation.notation import Row
+from lab import grid, registry
 
 ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "data" / "results").glob("*.csv"))

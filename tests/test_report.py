@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from conftest import refused
-from utils import images
+from evaluation.notation import extent, words
+from lab import parameters, report
+from training import images
 from utils.errors import check_writable
 from utils.kernels import coefficients
-from utils.notebook import parameters, report
-from utils.notebook.verdicts import extent, words
 
 RUN = {"cwd": Path(__file__).parent.parent, "capture_output": True, "text": True}
 

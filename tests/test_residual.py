@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from attacks.decoreco import make_rule
 from utils import networks
-from utils.attacks.decoreco import make_rule
 from utils.kernels import naive, residual
 from utils.kernels.coefficients import Signed
 from utils.kernels.layers import change

@@ -8,7 +8,8 @@ import torch
 
 from conftest import chapter_functions, drawn, refused
 from lab import speed
-from utils import images, networks
+from training import images
+from utils import networks
 from utils.kernels import naive
 from utils.kernels.coefficients import Signed
 from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share

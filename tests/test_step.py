@@ -13,13 +13,13 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attacks import decoreco, starts
 from conftest import refused, victim_of_twelve
+from training import stationary
 from utils import networks
-from utils.attacks import decoreco, starts
 from utils.errors import InputError
 from utils.kernels import coefficients, step
 from utils.kernels.residual import Stationarity
-from utils.training import stationary
 
 ROOT = Path(__file__).parent.parent
 

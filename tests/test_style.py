@@ -1,13 +1,13 @@
 """Who may see what, and how large anything may be."""
 
 import ast
-import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from lab.run import CODE
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
-PACKAGES = "utils", "audit", "experiments", "lab"
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 
 def code_of(path):
@@ -29,18 +29,25 @@ def test_the_wall_refuses_what_an_attacker_may_not_see(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for name in PACKAGES:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
-    planted = [("attacks.unmixing", "utils.training.torch_trainer"), ("attacks.unmixing", "experiments.evaluate")]
-    planted += [("attacks.starts", "utils.images"), ("kernels.layers", "utils.networks")]
+    planted = [("attacks.unmixing", seen) for seen in ("training.ordinary", "evaluation.measures", "lab.report")]
+    planted += [("training.stationary", "attacks.bilevel"), ("evaluation.null", "experiments.margin")]
+    planted += [("utils.kernels.layers", "utils.networks"), ("utils.networks", "attacks.starts")]
     for module, seen in planted:
-        with open(tmp_path / "utils" / f"{module.replace('.', '/')}.py", "a") as code:
+        with open(tmp_path / f"{module.replace('.', '/')}.py", "a") as code:
             code.write(f"import {seen}\n")
     command, here = Path(sys.executable).with_name("lint-imports"), os.environ | {"PYTHONPATH": str(tmp_path)}
-    run = functools.partial(subprocess.run, cwd=tmp_path, env=here, capture_output=True, text=True)
-    ended = run([command, "--no-cache"])
-    assert ended.returncode == 1 and all(f"utils.{module} -> {seen}" in ended.stdout for module, seen in planted)
-    (tmp_path / "utils" / "unplaced.py").touch()
-    ended = run([command, "--no-cache"])
-    assert ended.returncode == 1 and "unplaced" in ended.stdout
+    ended = subprocess.run([command, "--no-cache"], cwd=tmp_path, env=here, capture_output=True, text=True)
+    assert ended.returncode == 1 and all(f"{module} -> {seen}" in ended.stdout for module, seen in planted)
+
+
+def test_every_package_and_every_part_of_utils_has_a_layer():
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = {name for layer in contract["contracts"][0]["layers"] for name in layer.split(" | ")}
+    parts = {f"utils.{path.stem}" for path in (ROOT / "utils").iterdir() if path.stem.isidentifier()} - {
+        "utils.__init__"
+    }
+    assert layers == {*PACKAGES, *parts} - {"utils", "utils.__pycache__"}
+    assert {*contract["root_packages"]} == {*PACKAGES}
 
 
 def test_functions_are_read_at_one_glance():
@@ -56,7 +63,8 @@ def test_cells_fit_on_a_page_and_import_our_code_before_torch(path):
     """What is loaded after utils waits as utils says."""
     code = code_of(path)
     nodes = [node for node in ast.parse(code).body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    assert isinstance(nodes[0], ast.ImportFrom) and nodes[0].module.split(".")[0] in PACKAGES
+    first = nodes[0].module if isinstance(nodes[0], ast.ImportFrom) else nodes[0].names[0].name
+    assert first.split(".")[0] in PACKAGES
     assert max(map(len, code.splitlines())) <= 90
 
 
@@ -67,7 +75,7 @@ def test_what_a_notebook_imports_of_ours_is_in_the_key_of_its_runs(path):
     names += [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
     first = {name.split(".")[0] for name in names}
     ours = {name for name in first if (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file()}
-    assert "utils" in ours and ours <= {pattern.split("/")[0] for pattern in CODE}
+    assert ours and ours <= {pattern.split("/")[0] for pattern in CODE}
 
 
 def test_no_definition_stands_in_two_notebooks():

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from attacks import text
 from conftest import refused
 from experiments import language
-from utils.attacks import text
-from utils.training import deep
+from training import deep
 
 WORDS, WIDTH, M = 200, 64, 1  # one text of 32 tokens leaves half of 64 directions
 

@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from attacks import starts, unmixing
 from conftest import chapter_functions, drawn, refused
-from utils import images, networks
-from utils.attacks import starts, unmixing
-from utils.attacks.contract import Released
+from training import images
+from utils import networks
 from utils.kernels import contrast
 from utils.kernels.layers import Layer
 from utils.kernels.similarity import ncc, planes
+from utils.networks import Released
 
 CHAPTER = chapter_functions("unmixing-the-first-layer")
 SHAPE = (32, 32, 3)

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from conftest import refused
-from utils import images, networks
+from training import images, stationary
+from training.polish import relative_gradients
+from utils import networks
 from utils.kernels import layers
-from utils.kernels.kinks import relative_gradients
 from utils.kernels.losses import LOSSES
-from utils.training import stationary
 
 MU = 1e-2
 RECIPES = {

@@ -14,9 +14,9 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from audit import benchmark
-from utils import images, networks
+from training import images, ordinary, stationary
+from utils import networks
 from utils.errors import InputError
-from utils.training import stationary, torch_trainer
 
 HIDDEN = "dtype", "sharpness"  # what files do not tell of a recipe: these networks have ReLUs or no neurons
 ABOUT = {
@@ -34,7 +34,7 @@ def trained(data, neurons, seed):
     for name, recipe in recipes.items():
         victims[name] = stationary.train(data.secret, recipe, seed).released, (), [0.0] * data.shape[-1]
     for name, trainer in {"known-start": "sgd_decay", "adam": "adam"}.items():
-        one = torch_trainer.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
+        one = ordinary.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
         victims[name] = one.released, one.start, one.mean.view(data.shape)[0, 0].tolist()
     return victims
 

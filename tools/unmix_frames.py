@@ -15,12 +15,12 @@ from PIL import Image
 from torch.nn.functional import normalize
 from torchvision.utils import make_grid
 
-from utils import images, networks
-from utils.attacks import unmixing
+from attacks import unmixing
+from evaluation.measures import STRONG
+from training import images, stationary
+from utils import networks
 from utils.errors import InputError, write
 from utils.kernels.similarity import ncc
-from utils.measures import STRONG
-from utils.training import stationary
 
 BOOK = Path(__file__).parent.parent / "book"
 M, NEURONS, FRAMES = 50, 500, 12

@@ -1,9 +1,7 @@
-"""The shared code of the book: what two chapters need, and the arithmetic that must be fast.
+"""What trainer, attacker and evaluator share: networks, errors, and the arithmetic that must be fast.
 
-images → training (the trainer) → attacks (the attacker) → measures, null (the evaluator) → notebook
-
-`kernels` is the arithmetic of all of them, tensors in and tensors out; `networks` what trainer, attacker and evaluator
-agree on. Attackers are given a `attacks.contract.Released`, and can reach neither the images nor the trainer.
+`kernels` is that arithmetic, tensors in and tensors out; `networks` is what all three agree on, such as what is
+`Released` of a victim, which is all that an attacker is given.
 
 To import it sets how threads wait for each other: asleep (OMP_WAIT_POLICY, unless the environment has one). By default
 they spin, and on busy cores two threads took 2.6 to 11 times as long as one; asleep, on idle cores, half as long again

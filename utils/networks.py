@@ -5,11 +5,10 @@ from collections import namedtuple
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import linear_sum_assignment
 
 from utils.errors import InputError, choose
 from utils.kernels.layers import Layer, change, flatten, forward, in_span, joint, parted, span_of, square_norm, within
-from utils.kernels.similarity import l2
+from utils.kernels.one_hidden import activation
 
 __all__ = ["Layer", "change", "flatten", "forward", "in_span", "joint", "parted", "span_of", "square_norm", "within"]
 
@@ -30,6 +29,35 @@ class Recipe(NamedTuple):
     epochs: int = 2500
     stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see kernels.kinks
     dtype: torch.dtype = torch.float64
+
+
+# What one file of a training holds, of all layers or the first ones, tuples of Layers, () where it has
+# none: θ(t), and the optimiser's moments, torch's `momentum_buffer` or `exp_avg`, and `exp_avg_sq`.
+Checkpoint = namedtuple("Checkpoint", "network first second", defaults=[(), ()])
+
+
+class Released(NamedTuple):
+    """All that an attacker sees of a victim."""
+
+    network: tuple | torch.nn.Module  # of Layers, θ*; the stationarity attack also takes a module, for rows (n, d)
+    labels: torch.Tensor  # (m,), of the training images
+    recipe: Recipe  # how it was trained: loss, weight decay μ, activation
+    copies: tuple = ()  # of a `bilevel.condensed` network: how many equal neurons each hidden one stands for, by β/√n
+    checkpoints: tuple = ()  # files of the same training, the earliest first: Checkpoints
+
+    @property
+    def sharpness(self):
+        """β of the softplus; where hidden neurons stand for several equal ones, of each (h,)."""
+        beta, new = self.recipe.sharpness, self.network[0].weight.new_tensor
+        return new(beta) / new(self.copies).sqrt() if self.copies else beta  # a number over a tensor is rounded twice
+
+    def forward(self, x):
+        """The inputs and the outputs of every layer for images x (…, m, d), as `layers.forward`."""
+        return forward(self.network, x, lambda z: activation(z, self.sharpness)[0])
+
+    def outputs(self, x):
+        """Φ(x; θ*) for images x (…, m, d): (…, m, K)."""
+        return self.forward(x)[1][-1]
 
 
 def affine(weight_decay, start="zero"):
@@ -83,12 +111,6 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     return change(tuple(layers), lambda p: p.to(device))
 
 
-def first_weights(recipe, inputs, seed, device="cpu"):
-    """Draw θ⁰ of a network with one hidden layer and no bias after it, whatever kind of start the recipe has."""
-    first, top = initial(recipe, inputs, seed, device=device)
-    return first, Layer(top.weight, None)
-
-
 def rounded(network):
     """The weights in single precision, as networks are published, in their own type."""
     return change(network, lambda p: p.float().to(p.dtype))
@@ -129,14 +151,6 @@ def distance(network, target):
     """‖θ − θ*‖²/‖θ*‖² of two networks, a squared distance that does not shrink with the number of weights."""
     ours, theirs = (flatten(net) for net in (network, target))
     return ((ours - theirs).square().sum() / theirs.square().sum()).item()
-
-
-def matched_distance(network, target):
-    """The `distance` of networks with one hidden layer, their neurons in the order that makes it smallest."""
-    ours, theirs = (torch.cat([joint(one), two.weight.mT], 1) for one, two in (network, target))  # in and out: (h, d+2)
-    order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
-    first, second = change(network[:1], lambda part: part[order]), network[1]
-    return distance((*first, second._replace(weight=second.weight[:, order])), target)
 
 
 def accuracy(z, labels):

@@ -5,8 +5,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from lab import ledger
-from utils.notebook import registry, report
+from lab import ledger, registry, report
 
 
 def kinds():
@@ -62,9 +61,7 @@ class Modules(SphinxDirective):
         """The nodes of the files."""
         files = [path for pattern in self.arguments[0].split() for path in sorted(ROOT.glob(pattern))]
         modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
-        return self.parse_text_to_nodes(
-            "\n".join(FUNCTIONS.format(name=m.removeprefix("utils."), module=m) for m in modules)
-        )
+        return self.parse_text_to_nodes("\n".join(FUNCTIONS.format(name=name, module=name) for name in modules))
 
 
 PARTS = {

@@ -1,0 +1,236 @@
+"""Adam's step undone: what Adam added to a known start is no mixture of images, but a simple function of mixtures.
+
+Adam divides the mean of the gradients by the root of the mean of their squares, pixel by pixel, so that the change
+U = W₁ − αW₁⁰ (h, d) has full rank. Let x_p (m,) be pixel p of all images. In a slice k of the training the gradients at
+that pixel are combinations of x_p, and their squares sum up to a quadratic form of it, taken as diagonal and rank one:
+
+    U_p = Σ_k b_k x_p / √v_k,    v_k = v_{k−1} + C_k x_p²/m + (l_k x_p)²,    v_0 = FLOOR.
+
+This is of degree zero in x_p and linear in b, so that every pixel gets mean square one. A bias is one more pixel, which
+is 1 in every image. Each round fits b, C, l and the images to U, and unmixes their span; the first images unmix that of
+U. Faint ones stand out in what the first fit leaves of U, so that some directions of this are added. The later round
+models the steps of the first epoch one by one: which image was in which batch is learned, and then their order.
+"""
+
+import itertools
+import math
+import time
+from collections import namedtuple
+
+import torch
+
+from attacks import known_start, unmixing
+from utils.errors import InputError
+from utils.kernels.similarity import halved
+from utils.networks import Layer
+
+SIZE, FLOOR = 8.0, 1e-3  # root mean square that U is brought to, about that of a training at rate one; v_0
+SLICES, ROUNDS, SPARE = 3, 2, 10  # K; fits, each of which is unmixed; images for one more that is sought
+BLOCKS = 3  # of pixels, that take turns: steps of a third of the work
+STEPS = 90, 300  # with fixed images, then with free ones
+RATES = (0.05, 0.0, 0.0), (0.03, 0.02, 0.03)  # of the slices, of the images and of the scores, in either case
+BATCHES, MOMENTUM = 5, 0.9  # of the first epoch, whose steps are modelled one by one; β₁
+MOST, WORTH = 100, 0.9  # images for which batches are learned; the share of the residual that is left at most
+NEURONS, LEARN = 150, (240, (0.05, 0.0, 0.15))  # that batches are learned from; steps and rates
+SEARCH, TRIED, SHARP = ((40, 30, 12), (80, 90, 1)), 12, 8.0  # neurons, steps, orders kept; at once; scores times this
+BETAS, OUTLIER = (0.9, 0.99), 1.5  # of our own Adam; median misfits from which the loss grows but slowly
+# What the slopes of h neurons for m images were in K slices of the training: b, log C and l, each
+# (K, h, m); slopes in the first epoch (h, m), where it is modelled by itself; scores of images for
+# its T batches (T, 1 or h, m), see `shared`.
+Slices = namedtuple("Slices", "means spreads commons slopes scores", defaults=[None])
+
+
+# What this attack knows beside its images, nothing where it refused: what weight decay left of the
+# start; Σ(U − fit)²/ΣU² after each round; of the last one the Slices and their images (m, d) before
+# unmixing, each pixel in units; what is Unmixed.
+Undone = namedtuple(
+    "Undone", "alpha residuals slices fitted unmixed", defaults=[None, (), None, None, unmixing.Unmixed()]
+)
+
+
+def unit(x):
+    """Images (m, p) with a mean square of one at every pixel."""
+    return x / x.square().mean(0).sqrt().clamp_min(1e-12)
+
+
+def shared(scores):
+    """Shares (T, …, m) of images in batches: positive, with sum one over T, and m/T over m."""
+    for _ in range(10):
+        scores = scores - scores.logsumexp(0, keepdim=True)
+        scores = scores - scores.logsumexp(-1, keepdim=True) + math.log(scores.shape[-1] / len(scores))
+    return scores.softmax(0)
+
+
+def epoch(slopes, shares, x):
+    """What Adam adds to pixels x (m, p) in steps from zero, and the sum of squared gradients, which vary as drawn."""
+    mean, total, v = 0.0, 0.0, FLOOR
+    for k, share in enumerate(shares, 1):
+        g = (slopes * share) @ x
+        mean = MOMENTUM * mean + (1 - MOMENTUM) * g
+        v = torch.addmm(g.square(), slopes.square() * (share * (1 - share)), x.square()) + v
+        total = total + mean * v.rsqrt() * (k**0.5 / (1 - MOMENTUM**k))
+    return total, v
+
+
+def modelled(slices, x):
+    """The change U (h, p) that Slices make of pixels x (m, p): the equation above, with scores after the `epoch`."""
+    total, v, squares = 0.0, FLOOR, x.square() / len(x)
+    if slices.scores is not None:
+        total, v = epoch(slices.slopes, shared(slices.scores), x)
+    for b, c, l in zip(*slices[:3]):
+        v = torch.addmm((l @ x).square(), c.exp(), squares) + v
+        total = total + (b @ x) * v.rsqrt()
+    return total
+
+
+def begin(u, x, generator, scores=None):
+    """The Slices to begin with: the regression of U (h, d) on images x (m, d), shared among them, and noise."""
+    b = torch.linalg.lstsq(x.mT, u.mT).solution.mT
+    noise = torch.randn(3, SLICES, *b.shape, generator=generator).to(b)
+    means, commons, slopes = b / SLICES + 0.01 * noise[0], 0.05 * b + 0.02 * noise[2], 0.1 * b + 0.02 * noise[0, 0]
+    return Slices(means, 0.3 * noise[1] - 1, commons, slopes, scores)
+
+
+def mirror_of(shape):
+    """Where each pixel of an image (H, W, C), flattened, goes as left and right are exchanged: (d,)."""
+    return torch.arange(math.prod(shape)).view(shape).flip(1).flatten()
+
+
+def blocks_of(pixels, mirror, generator):
+    """Pixels in random BLOCKS, each (p,); with a `mirror` (d,), half of a block holds the places of the other half."""
+    if mirror is None:
+        return torch.randperm(pixels, generator=generator).chunk(BLOCKS)
+    left = (mirror > torch.arange(pixels)).nonzero()[:, 0]
+    left = left[torch.randperm(len(left), generator=generator)]
+    return [torch.cat([some, mirror[some]]) for some in left.chunk(BLOCKS)]
+
+
+def seen(part, mirrored):
+    """Pixels (m, p + 1) as the model takes them: a block (m, p), or (m/2, p) if `mirrored`, in units; and the bias."""
+    part = torch.cat([part, part.roll(part.shape[1] // 2, 1)]) if mirrored else part
+    return torch.cat([unit(part), torch.ones_like(part[:, :1])], 1)
+
+
+def fit(u, x, slices, steps, rates, generator, mirror=None):
+    """Fit Slices and images x (m, d), with a `mirror` (m/2, d), to U (h, d + 1) by Adam: Slices, images, residual.
+
+    What falls is mean log(1 + misfit²/s²), with OUTLIER medians for s: where a gradient changed its sign, the model is
+    far off.
+    """
+    blocks = [block.to(x.device) for block in blocks_of(x.shape[1], mirror, generator)]
+    targets = [torch.cat([u[:, block], u[:, -1:]], 1) for block in blocks]
+    slices, parts = Slices(*(p if p is None else p.clone() for p in slices)), [x[:, block] for block in blocks]
+    free = slices[:4], parts, slices[4:]
+    groups = [{"params": [p.requires_grad_() for p in some], "lr": rate} for some, rate in zip(free, rates) if rate]
+    optimiser, tops = torch.optim.Adam(groups, betas=BETAS), [group["lr"] for group in groups]
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, tops, steps, pct_start=0.1, cycle_momentum=False)
+    squares = []
+    for k in range(steps):
+        optimiser.zero_grad()
+        misfit = modelled(slices, seen(parts[k % BLOCKS], mirror is not None)) - targets[k % BLOCKS]
+        size = OUTLIER * misfit.detach().flatten()[::61].abs().median()
+        (misfit / size).square().log1p().mean().backward()
+        optimiser.step()
+        cycle.step()
+        squares.append(misfit.detach().square().sum() / targets[k % BLOCKS].square().sum())
+    slices = Slices(*(p if p is None else p.detach() for p in slices))
+    x = x.index_copy(1, torch.cat(blocks), torch.cat(parts, 1).detach())
+    return slices, x, torch.stack(squares[-BLOCKS:]).mean().item()
+
+
+def tried(u, x, slices, orders, steps, generator):
+    """U (h, d + 1) less what Slices explain after a `fit` in each of n orders of their batches: (n, h·(d + 1))."""
+    scores = shared(SHARP * slices.scores[torch.tensor(orders).mT, 0]).clamp_min(1e-9).log()  # (T, n, m)
+    tiled = (p[..., : len(u), :].repeat(*[1] * (p.ndim - 2), len(orders), 1) for p in slices[:4])
+    slices = Slices(*tiled)._replace(scores=scores.repeat_interleave(len(u), 1))  # orders are further neurons
+    u = u.repeat(len(orders), 1)
+    return (u - modelled(fit(u, x, slices, steps, RATES[0][:1], generator)[0], seen(x, False))).view(len(orders), -1)
+
+
+def ordered(u, x, slices, generator):
+    """The scores of Slices in the order of batches that explains U (h, d + 1) best; all are tried on a few neurons."""
+    orders = list(itertools.permutations(range(BATCHES)))
+    for neurons, steps, kept in SEARCH:
+        pixels = torch.randperm(x.shape[1], generator=generator)[: x.shape[1] // 2].to(x.device)
+        part = torch.cat([u[:neurons, pixels], u[:neurons, -1:]], 1), x[:, pixels], slices
+        groups = (orders[k : k + TRIED] for k in range(0, len(orders), TRIED))
+        rest = torch.cat([tried(*part, group, steps, generator) for group in groups])
+        losses = (rest / (OUTLIER * rest.abs().median())).square().log1p().mean(1)
+        orders = [orders[k] for k in losses.argsort()[:kept].tolist()]
+    return slices.scores[list(orders[0])]
+
+
+def learned(u, x, generator):
+    """Scores (T, 1, m) of images x (m, d) for the batches of the first epoch, in their order, from a few neurons."""
+    u, equal = u[:NEURONS], torch.zeros(BATCHES, 1, len(x)).to(x)
+    slices, *_ = fit(u, x, begin(u[:, :-1], x, generator, equal), STEPS[0], RATES[0], generator)
+    scores = 0.1 * torch.randn(equal.shape, generator=generator).to(x)
+    scores = fit(u, x, slices._replace(scores=scores), *LEARN, generator)[0].scores
+    return ordered(u, x, slices._replace(scores=scores), generator)
+
+
+def whole(x, mirror):
+    """All images (m, d) in units: x (m, d), or with a `mirror` x (m/2, d) and its mirror images."""
+    return unit(x if mirror is None else torch.cat([x, x[:, mirror]]))
+
+
+def missing(u, slices, x, spare):
+    """What images x (m, d) lack: leading directions (spare, d) of what Slices leave of U (h, d), its outliers cut."""
+    rest = u - modelled(slices, x)
+    bound = 3 * OUTLIER * rest.abs().median()
+    rest, basis = rest.clamp(-bound, bound), torch.linalg.qr(x.mT)[0]
+    rest = rest - rest @ basis @ basis.mT
+    return torch.linalg.eigh(rest @ rest.mT)[1][:, -spare:].mT @ rest
+
+
+def unmixed(changed, rows, shape, seed):
+    """Unmix the span of rows (n, d) in a Released network, into n images: Attack."""
+    basis = torch.linalg.qr(rows.double().mT)[0]
+    weight, bias = changed.network[0]
+    changed = changed._replace(network=(Layer(weight @ basis @ basis.mT, bias), *changed.network[1:]))
+    return unmixing.attack(changed, shape, count=len(rows), seed=seed, later=unmixing.SOON)
+
+
+def check(changed, shape, count, mirrored):
+    """Raise InputError unless a count and a shape can be those of images behind the changed first layer."""
+    weight, bias = changed.network[0]
+    if bias is None:
+        raise InputError("The first layer has no biases, which say how large the images are: give one that has.")
+    if count < 2 or count > (most := int(0.5 * min(weight.shape))):
+        raise InputError(f"COUNT is {count}; behind {weight.shape[0]} neurons it must be from 2 to {most}.")
+    if mirrored and (count % 2 or shape[1] % 2):
+        raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
+
+
+def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS, batches=True):
+    """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
+
+    `mirrored`: half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger,
+    since nobody knows which pictures are none. `alpha` is 1 without weight decay, and estimated unless given. `batches`
+    of up to MOST images are learned if that helps. InputError as `known_start.check`, `check` and `unmixing.read` say.
+    """
+    clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
+    changed, alpha = known_start.trained_part(released, start, alpha)
+    check(changed, shape, count, mirrored)
+    u = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1).float()
+    u = SIZE * u / u.square().mean().sqrt()
+    mirror, residuals, slices, fitted = mirror_of(shape) if mirrored else None, [], None, None
+    found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
+    batches = batches and mirror is None and count <= MOST
+    for k in range(rounds):
+        x = unit((found.images if mirror is None else halved(found.images, mirror)).float())
+        scores = learned(u, x, generator) if k and batches else None
+        slices = begin(u[:, :-1], whole(x, mirror), generator, scores)
+        for steps, rates in zip(STEPS, RATES):
+            slices, x, residual = fit(u, x, slices, steps, rates[: 2 if scores is None else 3], generator, mirror)
+        if not math.isfinite(residual):
+            raise InputError("The fit of Adam's step diverged: its residual is not finite. Try another SEED.")
+        if scores is not None and residual > WORTH * residuals[0]:
+            return attack(released, start, shape, count, seed, alpha, mirrored, rounds, batches=False)
+        residuals.append(residual)
+        fitted = rows = whole(x, mirror)
+        if k == 0 and mirror is None:
+            rows = torch.cat([rows, missing(u[:, :-1], slices, rows, math.ceil(count / SPARE))])
+        found = unmixed(changed, rows, shape, seed)
+    details = Undone(alpha, tuple(residuals), slices, fitted, found.details)
+    return found._replace(details=details, seconds=time.perf_counter() - clock)

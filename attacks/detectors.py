@@ -1,0 +1,125 @@
+"""An adversary who judges its own reconstructions: attacks made twice, scores of them, and a combination of scores.
+
+Equations are those of the chapter *Can the adversary tell?*. `known` is a Part of the adversary's own photographs.
+"""
+
+from collections import namedtuple
+from functools import partial
+
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from attacks import decoreco, starts, unmixing
+from utils.kernels import contrast
+from utils.kernels.layers import forward
+from utils.kernels.similarity import is_constant, match
+from utils.networks import span, within
+
+COMBINED = ("agreement", "recurrence", "contrast")  # the scores that `fit` combines
+NEAR = 0.02  # the width of a kink, in units of the usual pre-activation
+SPREAD = 0.22  # of the pixels of an unmixed image, as in `unmixing.attack`
+# All that an adversary has: what was released; photographs (k, d) without their mean, of a shape
+# (H, W, C); an Attack by stationarity from a start (n, d), and again from noise; unmixed images (m,
+# d); and more than there are (m + m/5, d), twice.
+Adversary = namedtuple("Adversary", "released known shape start attack again unmixed surplus surplus_again")
+
+
+def photographs(known, n, shape):
+    """n known photographs or fewer, of every class alike, less their mean; mirrored ones where these are too few."""
+    some, labels = known.images, known.labels
+    if n > len(some):
+        mirrored = some.view(-1, *shape).flip(2).flatten(1)
+        some, labels = torch.cat([some, mirrored]), torch.cat([labels, labels])
+    kinds = labels.unique()
+    some = torch.cat([some[labels == kind][: -(-n // len(kinds))] for kind in kinds])
+    return (some - known.images.mean(0))[:n]
+
+
+def draw_start(known, n, shape, seed, place):
+    """The start (n, d) of the stationarity attack: known photographs if `place` is partition, and noise otherwise."""
+    if place == "partition":
+        return photographs(known, n, shape)
+    return starts.normal(n, known.images.shape[1], decoreco.SETTINGS["adam"].scale, seed, known.images.device)
+
+
+def unmix_surplus(released, shape, seed):
+    """Unmixed images (m + m/5, d) by an adversary who takes the count m for larger: the surplus must be inventions."""
+    count = unmixing.read(released)[0] * 6 // 5
+    basis = unmixing.read(released, count)[1]
+    images = unmixing.unmix(basis, shape, count, seed)[0] @ basis.mT  # (m + m/5, d)
+    return SPREAD * images / images.std(dim=1, keepdim=True)
+
+
+def make_attacks(released, known, shape, seed, place, steps):
+    """Attack a released network by stationarity, so many steps from `place`, and by unmixing, each twice: Adversary."""
+    n, basis = 2 * len(released.labels), span(released.network)
+    start = draw_start(known, n, shape, seed, place)
+    other = draw_start(known, n, shape, seed + 1000, "random")
+    attack = partial(decoreco.attack, released, basis=basis, iterations=steps)
+    first, again = attack(start, seed=seed), attack(other, seed=seed + 1000)
+    unmixed = unmixing.attack(released, shape, seed=seed).images
+    more = [unmix_surplus(released, shape, s) for s in (seed, seed + 1000)]
+    own = known.images - known.images.mean(0)
+    return Adversary(released, own, shape, start, first, again, unmixed, *more)
+
+
+def kinks(x, network, known):
+    """Eq. (eq-kink-score): the share (n,) of first neurons that bend near x (n, d), in units of `known` ones (k, d)."""
+    reached, usual = (forward(network[:1], images)[1][0] for images in (x.to(known), known))
+    return (reached.abs() < NEAR * usual.square().mean(0).sqrt()).double().mean(1)
+
+
+def scores(released, start, attack, again, shape):
+    """What an adversary can say of an Attack from `start`: {name: score (n,)}, high if likely, and not constant."""
+    x, basis = attack.images, span(released.network)
+    seen, before = within(x, basis), within(start, basis)
+    named = {
+        "drift from the start": (seen - before).norm(dim=1) / before.norm(dim=1).clamp_min(1e-12),
+        "share in the span": seen.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
+    }
+    if again is not None:
+        named["recurrence"] = match(x, again.images, shape).signed  # in an independent Attack on the same network
+    if attack.coefficients is not None:
+        named |= {"coefficient": attack.coefficients.abs(), "share of the residual": attack.details.share}
+    return {name: score for name, score in named.items() if not is_constant(score, x.shape[-1])}
+
+
+def candidate_scores(adversary):
+    """Every score {name: (n,)} of the reconstructions by stationarity; `scores` and the chapter's own."""
+    x, others = adversary.attack.images, (adversary.again.images, adversary.unmixed)
+    recurrence, agreement = (match(x, other, adversary.shape).signed for other in others)
+    named = scores(adversary.released, adversary.start, adversary.attack, None, adversary.shape)
+    return named | {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
+
+
+def surplus_scores(adversary):
+    """Every score {name: (n,)} of the surplus of unmixed images, whose sign is left open."""
+    x, others = adversary.surplus, (adversary.surplus_again, adversary.attack.images)
+    recurrence, agreement = (match(x, other, adversary.shape).either for other in others)
+    return {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
+
+
+def looks(x, adversary):
+    """The scores of images x (n, d) by themselves."""
+    alone = contrast.score(x, adversary.known, adversary.shape)
+    return {"contrast": alone, "kinks": kinks(x, adversary.released.network, adversary.known)}
+
+
+def features(named):
+    """The scores that are combined (n, 3)."""
+    return torch.stack([named[name].double().cpu() for name in COMBINED], 1)
+
+
+def fit(named, truth):
+    """Fit eq. (eq-told-combination) to scores {name: (n,)} of an own network: their probability to be true, or None."""
+    x, y = features(named), truth.cpu()
+    if y.all() or not y.any():
+        return None
+    mean, spread = x.mean(0), x.std(0).clamp_min(1e-9)
+    fitted = LogisticRegression().fit(((x - mean) / spread).numpy(), y.numpy())
+
+    def probability(named):
+        z = ((features(named) - mean) / spread).numpy()
+        return torch.from_numpy(fitted.predict_proba(z)[:, 1])
+
+    return probability

@@ -1,0 +1,267 @@
+"""Path matching: images behind any network whose start is known, from the path that its training may have taken.
+
+Gradient descent moves the weights from θ⁰ to θ* = θ⁰ − c Σ_t ∇E(θ_t; X). Who has both ends does not know the weights
+θ_t between them, how many steps there were, or their rate c. Images X are sought for which
+
+    θ* − θ⁰ ≈ −Σ_t ∇E(θ_t; X)    in direction,
+
+with a guess at θ_t: at first, places on the straight line from θ⁰ to θ*; later a descent simulated on the present
+images, cut where it comes nearest to θ*, and bent to end there. Of several rates the one that ends nearest is taken.
+
+A few anchors a_k, means of parts of the path, save most of these gradients: ∇E(θ_t; X) ≈ ∇E(a_k; X) + r_t, with r_t the
+difference at the images that the path was simulated on. The loss sees the network as it is; its slope by the pixels is
+a difference of two slopes of E, with a softplus for every ReLU, so that no second derivative is taken.
+
+`optimisers` has what else may be `Known`: both ends of Adam, or an optimiser's state.
+"""
+
+import math
+import time
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from scipy.optimize import nnls
+from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy, softplus
+
+from attacks.contract import Attack
+from utils.errors import InputError
+from utils.kernels.naive import InPlaceOfReLU
+
+PUBLIC = 0.1  # times the median second moment of public gradients: where whitening begins
+RATE, VARIATION = 0.1, (3e-2, 2e-3)  # of pixels; weight of the total variation, at the start and the end
+SHARPNESS = (3.0, 30.0)  # β of the softplus through which pixels see a ReLU
+NUDGE = 0.02  # times ‖θ* − θ⁰‖: half the width of a difference of two slopes
+BOUND = 2.0  # of pixels, in standard deviations
+ANCHORS = 3
+FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
+LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
+COARSE = (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0)  # factors of the rate, tried first
+FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
+FAR = 0.4  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
+# What makes a gradient depend on the batch, or on chance, in training mode.
+BATCHED = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
+
+
+def flat(module):
+    """All trained weights of a module, one vector (P,)."""
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def error(module, theta, x, y):
+    """E(θ; x), the mean cross-entropy of images x (n, …) with labels y (n,), at flat weights θ (P,)."""
+    named = list(module.named_parameters())
+    parts = theta.split([p.numel() for _, p in named])
+    weights = {name: part.view_as(p) for (name, p), part in zip(named, parts)}
+    return cross_entropy(functional_call(module, weights, (x,)), y)
+
+
+def gradient(module, theta, x, y):
+    """∇E(θ; x) by the weights: (P,)."""
+    theta = theta.detach().requires_grad_()
+    return torch.autograd.grad(error(module, theta, x, y), theta)[0]
+
+
+def gradients(module, thetas, x, y):
+    """∇E(θ_k; x) at several places θ (K, P), with all images: (K, P)."""
+    return torch.stack([gradient(module, theta, x, y) for theta in thetas])
+
+
+def singles(module, theta, x, y):
+    """∇E(θ; x_k) of every image by itself: (n, P)."""
+    return torch.stack([gradient(module, theta, x[k : k + 1], y[k : k + 1]) for k in range(len(x))])
+
+
+def slope(module, theta, x, y):
+    """∂E(θ; x)/∂x by the pixels, like x."""
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(error(module, theta, x, y), x)[0]
+
+
+def whitening(gradients):
+    """The metric (I + GᵀG/c)^(−1/2) of single gradients G (n, P), c being PUBLIC times their median second moment.
+
+    It shrinks the directions in which gradients of public images are large: I − Q diag(s) Qᵀ.
+    """
+    values, vectors = torch.linalg.eigh((gradients @ gradients.mT).double())
+    values, vectors = values[values > 1e-8 * values[-1]], vectors[:, values > 1e-8 * values[-1]]
+    basis = gradients.mT @ (vectors / values.sqrt()).to(gradients)
+    shrink = (1 - (1 + values / (PUBLIC * values.median())).rsqrt()).to(gradients)
+    return lambda g: g - ((g @ basis) * shrink) @ basis.mT
+
+
+def same(g):
+    """The metric in which all directions count alike."""
+    return g
+
+
+# A guess at the weights θ_t at which T gradients were taken, each near to that of an anchor: a (K,
+# P), and k (T,) of every place; r (T, P), what its gradient lacks, or None where nothing was
+# simulated yet; from the end of the simulation to where training ended, over the length of the way;
+# its rate; how much each counts (T,), where not all do alike.
+Path = namedtuple("Path", "anchors part rest gap rate counts", defaults=[None, 1.0, None, None])
+
+
+def grouped(places, share, slopes, anchors=ANCHORS):
+    """The Path of places (T, P), of which a share (T,) of the way is gone; `slopes` gives gradients at places."""
+    part = (share * anchors).long().clamp_max(anchors - 1).unique(return_inverse=True)[1]
+    middle = torch.stack([places[part == k].mean(0) for k in range(int(part.max()) + 1)])
+    return Path(middle, part, slopes(places) - slopes(middle)[part])
+
+
+def descend(module, start, end, x, y, move):
+    """Weights (T + 1, P) of steps that `move` makes of gradients, up to where they come nearest to `end`."""
+    places, nearest, least = [start], 0, (end - start).norm()
+    while len(places) <= LONGEST and len(places) - 1 - nearest < PATIENCE:
+        places.append(places[-1] - move(gradient(module, places[-1], x, y)))
+        distance = (end - places[-1]).norm()
+        if distance < least:
+            nearest, least = len(places) - 1, distance
+    return torch.stack(places[: max(1, nearest) + 1])
+
+
+def bend(places, end):
+    """A descent's places (T + 1, P), moved to a new end by shares (T,) of the way gone; and these shares."""
+    length = places.diff(dim=0).norm(dim=1).cumsum(0)
+    share = length / length[-1]
+    return places + torch.cat([torch.zeros_like(share[:1]), share])[:, None] * (end - places[-1]), share
+
+
+def check(module, labels, **weights):
+    """Raise InputError unless a module can be attacked with labels and flat weights, or moments, of these names."""
+    size = sum(p.numel() for p in module.parameters())
+    for name, given in weights.items():
+        if given.shape != (size,):
+            raise InputError(f"The module has {size} weights, and `{name}` has {given.numel()}.")
+        if not given.isfinite().all():
+            raise InputError(f"`{name}` holds values that are NaN or infinite: give it as it was.")
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+        raise InputError("Labels must be whole numbers, one for each image that is sought.")
+    for part in module.modules():
+        if part.training and isinstance(part, BATCHED):
+            raise InputError(f"{type(part).__name__} is in training mode: its gradients are not sums. Call eval().")
+
+
+@dataclass(frozen=True)
+class Known:
+    """The weights before and after a gradient descent, which is all that is known of it, but perhaps for its rate."""
+
+    start: torch.Tensor  # θ⁰ (P,)
+    end: torch.Tensor  # θ* (P,)
+    metric: Callable = same  # of gradients: which directions count less, see `whitening`
+    rate: float | None = None
+    far = FAR
+
+    def check(self, module, labels):
+        """Raise InputError unless a module can be attacked so."""
+        check(module, labels, start=self.start, end=self.end)
+        if torch.equal(self.start, self.end):
+            raise InputError("The weights are those of the start: nothing was trained, or the start is no start.")
+
+    @property
+    def change(self):
+        """What the moves of the optimiser add up to: (P,)."""
+        return self.start - self.end
+
+    @property
+    def way(self):
+        """How far training went."""
+        return self.change.norm()
+
+    def move(self, rate):
+        """What makes a gradient (P,) a move."""
+        return lambda g: rate * g
+
+    def total(self, path, g, done):
+        """What gradients g (K, P) at anchors add up to, but for a factor; a share `done` of the attack is over."""
+        if path.rest is None:
+            return shares(self.metric(g.detach()), self.metric(self.change)) @ g
+        return (g[path.part] + path.rest).sum(0)
+
+    def rates(self, module, x, y):
+        """Rates to begin with: from 80 down to 10 steps like the first one would be as long as the way."""
+        once = (self.way / gradient(module, self.start, x, y).norm() / 20).item()
+        return [once * factor for factor in COARSE]
+
+    def begin(self):
+        """The Path that the attack begins with: a straight line, with anchors at the middles of its equal parts."""
+        part = torch.arange(ANCHORS, device=self.end.device)
+        return Path(self.start - (part[:, None] + 0.5) / ANCHORS * self.change, part)
+
+    def again(self, module, path, x, y, done):
+        """The Path of a training on images x (m, …), for one guessed before."""
+        near = 1 + FINE * (1 - done)
+        around = (path.rate / near, path.rate, path.rate * near) if path.rate else self.rates(module, x, y)
+        rates = [self.rate] if self.rate else around
+        tried = [(descend(module, self.start, self.end, x, y, self.move(rate)), rate) for rate in rates]
+        gaps = [((self.end - places[-1]).norm() / self.way).nan_to_num(math.inf).item() for places, _ in tried]
+        (places, rate), gap = min(zip(tried, gaps), key=lambda one: one[1])
+        if gap > self.far:
+            return self.begin()._replace(gap=gap, rate=rate)
+        bent, share = bend(places, self.end)
+        return grouped(bent[:-1], share, lambda at: gradients(module, at, x, y))._replace(gap=gap, rate=rate)
+
+
+def shares(gradients, change):
+    """Weights w ≥ 0 (K,) for which Σ w_k g_k is nearest to a change (P,), for gradients g (K, P)."""
+    q, r = torch.linalg.qr(gradients.double().mT)
+    found = torch.as_tensor(nnls(r.cpu().numpy(), (change.double() @ q).cpu().numpy())[0]).to(change)
+    return found if found.any() else torch.ones_like(found)
+
+
+def misfit(known, path, g, done):
+    """1 − cos between what gradients g (K, P) add up to and what they should, by the metric; and its slopes (K, P)."""
+    g = g.detach().requires_grad_()
+    total, target = known.metric(known.total(path, g, done)), known.metric(known.change)
+    loss = 1 - torch.cosine_similarity(total, target, dim=0)
+    return loss.item(), torch.autograd.grad(loss, g)[0]
+
+
+def pull(module, anchors, x, y, toward, width):
+    """Slope by the pixels of Σ_k v_k·∇E(a_k; x), v = toward (K, P): differences of two slopes, ±width along v_k."""
+    each = []
+    for a, v in zip(anchors, toward):
+        if (size := v.norm()) > 0:
+            step = width / size * v
+            each.append((slope(module, a + step, x, y) - slope(module, a - step, x, y)) * size / (2 * width))
+    return sum(each)
+
+
+def between(ends, share):
+    """From the first of two positive numbers to the second, at an even pace of the logarithm."""
+    return ends[0] * (ends[1] / ends[0]) ** share
+
+
+def attack(module, known, labels, shape, steps=300, seed=0, images=None):
+    """Images of a shape (C, H, W) with given labels (n,), from what is Known of a module's training: Attack.
+
+    The search begins at noise, or at given `images`; the details are the last Path. InputError as `check` says.
+    """
+    known.check(module, labels)
+    clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
+    x = 0.3 * torch.randn(len(labels), *shape, generator=generator).to(known.end) if images is None else images.clone()
+    optimiser = torch.optim.Adam([x], lr=RATE, betas=(0.9, 0.99))
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, RATE / 100)
+    path, losses = known.begin(), []
+    for k in range(steps):
+        done = k / steps
+        if k >= FIRST and k % EVERY == 0:
+            path = known.again(module, path, x, labels, done)
+        at_anchors = gradients(module, path.anchors, x, labels)
+        loss, toward = misfit(known, path, at_anchors, done)
+        with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
+            x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * known.way)
+        z = x.clone().requires_grad_()
+        variation = z.diff(dim=-1).abs().mean() + z.diff(dim=-2).abs().mean()
+        x.grad += between(VARIATION, done) * torch.autograd.grad(variation, z)[0]
+        x.grad.sign_()
+        optimiser.step()
+        cosine.step()
+        x.clamp_(-BOUND, BOUND)
+        losses.append(loss)
+    history = torch.tensor(losses, dtype=torch.float64)
+    return Attack(x, None, None, history[-1], history, "iterations", path, time.perf_counter() - clock)

@@ -1,0 +1,184 @@
+"""Exact images behind a known start: an image writes nothing into a neuron that it never activates.
+
+W₁ − αW₁⁰ = BX, and b_ji = 0 up to rounding where image i activates neuron j at no step of the training. So a column of
+B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
+holds the layer in coordinates. A vector of a span without structure has m − 1 zeros at most; one with clearly more is
+most likely a column of B. That is no proof: a difference of two columns that are proportional at many neurons has many
+zeros, too. So vectors with fewer zeros than usual wait, and one that is zero only where another is, too, is none.
+
+Unmixed images say where to look: zeros are likely at neurons that they leave inactive at the start and at the end.
+Needs more neurons than about three times the images, and updates that are sums of gradients: Adam's are not.
+
+A sure column makes the other images exact, since their rows of M = B⁺A are orthogonal to it. Where columns stay unsure,
+an image is known but for a combination of their images, and unmixing chooses that.
+"""
+
+import math
+from collections import namedtuple
+
+import torch
+from torch.nn.functional import cosine_similarity, normalize
+
+from attacks import unmixing
+from utils.kernels import contrast
+from utils.kernels.layers import forward
+from utils.kernels.solvers import cg, dot
+
+ROUNDS = 16  # at most
+AGAIN = *unmixing.LATER[-1][:2], 25  # ε, window and steps of unmixing in a round, for more than unmixing.FEW images
+FIRST = 0.2, 3.0, 0.02  # root mean squares of a column, what counts as zero at first: usually, and where that is stuck
+FALL = 0.85  # what each next size is
+LAST = 1e-3, 1e-4, 1e-5  # down to the first of these in single precision
+SOLVED = 10  # iterations of conjugate gradients for each size
+SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
+USUAL = 0.85, 0.5  # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
+SHARED = 0.97  # of a vector's zeros are another one's, too: a difference with it; columns of B share fewer
+CENTRES = -0.5, -0.25, 0.0  # of three readings
+SAME = 0.999  # cosine of a column in two readings
+CENTRE, WIDTH = CENTRES[0], 0.25  # of the logistic function that takes pre-activations to how likely a zero is
+SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
+LIKE = 0.8  # cosine of an image before and after a round, in the median
+RANGE = 0.05, 0.6  # of spreads that are believed
+# What training added to the first layer, in coordinates of a basis (d, m) of the images, every
+# neuron's row of length one: A = rows @ upper with orthonormal columns, (h, m) and (m, m), and the
+# bias (h,).
+Columns = namedtuple("Columns", "rows upper bias basis")
+
+
+def sized(matrix, known):
+    """The images M (m, m) with the sizes and signs of those that were trained on: b₁ − αb₁⁰ = B1 tells them."""
+    mixing = known.rows @ known.upper @ torch.linalg.inv(matrix)  # B, up to the sizes of columns
+    factors = 1 / torch.linalg.lstsq(mixing, known.bias[:, None]).solution[:, 0]
+    spread = (matrix @ known.basis.mT).std(1)
+    low, high = RANGE
+    believed = (factors.abs() * spread > low) & (factors.abs() * spread < high)
+    return matrix * torch.where(believed, factors, factors.sign() * SPREAD / spread)[:, None]
+
+
+def sparsest(rows, near, likely, size):
+    """Unit vectors w (n, m) beside `near` for which rows·w (h,) have most zeros, where they are `likely` (n, h).
+
+    Iteratively reweighted least squares: an entry weighs more, the smaller it is, and what counts as small shrinks from
+    `size` on, from what is likely to what is near. Conjugate gradients take all vectors a few iterations further.
+    """
+    vectors, steps = near, int(math.log(LAST[0] / size) / math.log(FALL))
+    for size in (*(size * FALL**k for k in range(steps)), *LAST[1:]):
+        kind = torch.float32 if size > LAST[0] else torch.float64
+        a, w = rows.to(kind), vectors.to(kind)
+        weights = likely.to(kind) / (len(a) * (w @ a.mT).square() + size**2)
+
+        def product(v, a=a, weights=weights):
+            return ((v @ a.mT) * weights) @ a
+
+        initial = w / dot(w, product(w))
+        vectors = normalize(initial + cg(product, w - product(initial), iterations=SOLVED).x, dim=1)
+    return vectors.to(near)
+
+
+def zeros(rows, vectors):
+    """Which entries of rows·w are zero, for unit vectors w (n, m): (h, n)."""
+    return (rows @ vectors.mT).abs() * len(rows) ** 0.5 < SURE[0]
+
+
+def kept(vectors, near, enough, rows):
+    """Which vectors (m, m) have enough zeros (m,), and not all those of another one that is nearer its start."""
+    taken, moved, zero = enough.clone(), (vectors * near).sum(1).abs(), zeros(rows, vectors).double()
+    within = (vectors @ vectors.mT).abs() > 0.999  # rounding hides zeros of faint columns
+    if len(vectors) <= unmixing.FEW:  # of hundreds of columns of B, some share as many
+        within |= zero.mT @ zero > SHARED * zero.sum(0)[:, None]
+    for i in moved.argsort().tolist():
+        taken[i] &= not (within[i] & taken).sum() > 1
+    return taken
+
+
+def judged(vectors, near, sure, rows, share):
+    """Which vectors (m, m) are sure: with more zeros than without structure, and than a `share` of the usual."""
+    count = zeros(rows, vectors).sum(0)
+    enough = count > len(vectors) + SURE[1] * len(rows)
+    enough &= count > share * count[enough | sure].double().median()
+    return kept(vectors, near, sure | enough, rows)
+
+
+def again(vectors, near, likely, rows):
+    """The vectors (m, m), where those with few zeros are sought once more, by what is likely and what is near."""
+    few = ~judged(vectors, near, torch.zeros(len(vectors), dtype=torch.bool), rows, USUAL[0])
+    for size in FIRST[1:] if few.any() else ():
+        other = sparsest(rows, near[few], likely[few], size)
+        more = zeros(rows, other).sum(0) > zeros(rows, vectors[few]).sum(0)
+        vectors[few] = torch.where(more[:, None], other, vectors[few])
+    return vectors
+
+
+def completed(matrix, columns, sure, basis, shape):
+    """Rows M (m, m) near to a matrix, each orthogonal to the `sure` ones of the columns (m, m) of other images.
+
+    What is still free, combinations of the rows whose columns are unsure, the objective of unmixing chooses.
+    """
+    certain, own = columns[sure].mT, torch.eye(len(columns), dtype=torch.bool)[:, sure]
+    initial = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
+    if sure.all():
+        return initial
+    few = len(matrix) <= unmixing.FEW
+    details, white = unmixing.whitened(basis, shape, few)
+    rows = torch.linalg.solve(white, initial, left=False)
+    stage = unmixing.STAGES[-1] if few else AGAIN
+    better = contrast.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
+    return rows.norm(dim=1, keepdim=True) * better @ white
+
+
+def in_coordinates(mixing, bias, basis):
+    """What training added, A (h, m) and `bias` (h,), as Columns; and the length of every neuron's row (h, 1)."""
+    lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    rows, upper = torch.linalg.qr(mixing / lengths)
+    return Columns(rows, upper, bias / lengths[:, 0], basis), lengths
+
+
+def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
+    """Images (m, d) near to the m pictures behind A (h, m), made exact where their columns of B are sparse.
+
+    Returns the images, which of them rest on a column that is sure (m,), and the columns (h, m), but for their sizes.
+    `bias` (h,) is what was added to the biases, `basis` (d, m) that of the images, `layers` the first layer at the
+    start and at the end, `shape` that of an image. All on the CPU. Pre-activations below `centre` speak for a zero.
+    """
+    known, lengths = in_coordinates(mixing, bias, basis)
+    matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
+    vectors = torch.zeros_like(matrix)
+    for _ in range(ROUNDS):
+        reached = [forward((layer,), matrix @ basis.mT)[1][0] for layer in layers]
+        most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
+        likely = torch.sigmoid((centre - most) / WIDTH) + 0.01  # that images never activated each neuron (m, h)
+        near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
+        initial = torch.where(sure[:, None], vectors, near)
+        vectors, before = initial.clone(), sure
+        vectors[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[0])
+        sure = judged(vectors, near, before, known.rows, USUAL[0])
+        if (sure & ~before).sum() <= len(sure) // 100:
+            vectors = again(vectors, near, likely, known.rows)
+            sure = judged(vectors, near, before, known.rows, USUAL[1])
+        vectors = torch.where(sure[:, None], vectors, near)
+        if (vectors - initial).abs().max() < 1e-9:
+            break
+        exact = sized(completed(matrix, torch.linalg.solve(known.upper, vectors.mT).mT, sure, basis, shape), known)
+        if cosine_similarity(matrix, exact).abs().median() < LIKE:
+            sure, vectors = before, near
+            break  # one wrong column spoils all images
+        matrix = exact
+    return matrix @ basis.mT, sure, lengths * (known.rows @ vectors.mT)
+
+
+def agreed(images, mixing, bias, basis, layers, shape):
+    """As `refine`, with the columns alone that two of three readings share, each with another CENTRE."""
+    readings = [refine(images, mixing, bias, basis, layers, shape, centre) for centre in CENTRES]
+    known, lengths = in_coordinates(mixing, bias, basis)
+    vectors = torch.stack([normalize((known.rows.mT @ (columns / lengths)).mT, dim=1) for _, _, columns in readings])
+    sure = torch.stack([sure for _, sure, _ in readings])
+    same = (torch.einsum("kmi,lmi->klm", vectors, vectors).abs() > SAME) & sure & sure[:, None]  # (3, 3, m)
+    shared = same.sum(1) > 1  # (3, m), with another reading
+    sure, first = shared.any(0), shared.long().argmax(0)
+    matrix = sized(images @ basis, known)
+    near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
+    vectors = torch.where(sure[:, None], vectors[first, torch.arange(len(first))], near)
+    if sure.any():
+        inverse = torch.linalg.solve(known.upper, vectors.mT).mT
+        matrix = sized(completed(matrix, inverse, sure, basis, shape), known)
+    return matrix @ basis.mT, sure, lengths * (known.rows @ vectors.mT)

@@ -1,0 +1,179 @@
+"""The unmixing attack: the first layer counts and spans the training images, and mixtures of pictures show themselves.
+
+At a stationary point W₁ = BX and b₁ = B1, with the training images as rows of X, without their mean if it was taken.
+"""
+
+import math
+import time
+from typing import NamedTuple
+
+import torch
+
+from attacks.contract import Attack, check_layers
+from utils.errors import InputError
+from utils.kernels import contrast
+from utils.kernels.products import possible, rounded
+from utils.networks import change, flatten, gap
+
+FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
+STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
+LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for more
+SOON = tuple((floor, window, 60) for floor, window, _ in LATER)  # for more where other evidence follows
+EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
+SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
+MOST = 0.9  # share of the living neurons, or pixels, that images may be
+RESTARTS = 8  # at most, for few images
+
+
+class Unmixed(NamedTuple):
+    """What this attack knows beside its images; nothing where it refused."""
+
+    count: int | None = None  # of images, as the layer tells it
+    basis: torch.Tensor | None = None  # (d, r), of the span; r is m, or m − 1 if the images sum to zero
+    matrix: torch.Tensor | None = None  # M (m, r): the images are its rows in the basis, but for factors
+    uneven: float = math.inf  # spread of logarithms of lengths; above EVEN an image was found twice, and another lost
+    agreement: float = 0.0  # the share of ‖B‖² at neurons that the images activate; near 1 for the truth
+    sure: torch.Tensor | None = None  # (m,), which images are exact, behind a known start: see `sparse`
+    columns: torch.Tensor | None = None  # of B (h, m), there, but for the size of each
+
+
+def read(released, count=None):
+    """How many images m the first layer saw, an orthonormal basis (d, r) of their span, and W₁ in it (n_1, r).
+
+    A given `count` is believed. InputError without a gap, tenfold or more, in the singular values, or if it lies behind
+    all neurons or pixels. The recipe says whether the images sum to zero, and then r = m − 1.
+    """
+    check_layers(released.network)
+    weight, centred = released.network[0].weight.double(), int(released.recipe.centred)
+    if not flatten(released.network).abs().max() < 1e100:  # squares are finite, too
+        raise InputError("The weights hold values that are NaN, infinite or huge: give a network that has converged.")
+    wide = weight.shape[0] <= weight.shape[1]
+    values, vectors = torch.linalg.eigh(weight @ weight.mT if wide else weight.mT @ weight)  # faster than an SVD
+    values, vectors = values.flip(0).clamp_min(0).sqrt(), vectors.flip(1)  # exact to 1e-8 of the largest one
+    r = gap(released.network, 10.0, values=values).count if count is None else count - centred
+    if not r or r < 2:
+        raise InputError("There is no gap in the singular values of W₁: the count cannot be read.")
+    lengths = weight.norm(dim=1)
+    most = min((lengths > 1e-6 * lengths.max()).sum().item(), weight.shape[1])
+    if r > MOST * most:  # rows that vanish, pruned ones say, make a gap of their own
+        raise InputError(f"W₁ has {most} living neurons or pixels, too few to tell {r} images or more apart: no gap.")
+    basis = torch.linalg.qr(weight.mT @ vectors[:, :r] if wide else vectors[:, :r])[0]
+    return r + centred, basis, weight @ basis
+
+
+def orthogonal(count, r, seed):
+    """Random rows (count, r) to begin with, nearly orthogonal: the first r columns of an orthogonal matrix."""
+    noise = torch.randn(count, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.linalg.qr(noise)[0][:, :r]
+
+
+def whitened(basis, shape, few):
+    """The details of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
+    details, white = contrast.whiten(contrast.details(basis.mT, shape, 1.7 if few else 1.0, few))
+    return details.float(), white
+
+
+def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, precision="exact"):
+    """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
+
+    `each` sees whitened rows; `later` are the stages for many images, all but the last with products of a `precision`.
+    """
+    few, history = count <= FEW, []
+    details, white = whitened(basis, shape, few)
+    rows = orthogonal(count, basis.shape[1], seed).to(basis)
+    *stages, last = STAGES if few else later
+    for digits, (floor, window, steps) in [*((precision, stage) for stage in stages), ("exact", last)]:
+        with rounded(possible(digits, basis.device)):
+            rows, values = contrast.minimise(rows, details, floor, window, steps, each=each)
+        history += values
+    return rows @ white, torch.tensor(history)
+
+
+def relation(matrix, mixing, bias):
+    """ω (m,), the factors that the rows M (m, r) lack: Σ ω_i m_i = 0 if images sum to zero, else from b₁ = B1."""
+    if len(matrix) > matrix.shape[1]:
+        return torch.linalg.svd(matrix.mT)[2][-1]
+    if bias is None:
+        return matrix.new_ones(len(matrix))
+    return 1 / (matrix @ torch.linalg.lstsq(mixing, bias[:, None]).solution)[:, 0]
+
+
+def signals(matrix, mixing, bias, centred):
+    """What W₁ says of images X with the coordinates M (m, r) in the basis: W₁X⁺ and W₁Xᵀ (n_1, m); and b₁ (n_1,)."""
+    bias = mixing.new_zeros(len(mixing)) if bias is None else bias
+    return mixing @ torch.linalg.pinv(matrix, rtol=1e-6), mixing @ matrix.mT, bias, centred
+
+
+def agreement(known, signs):
+    """The share of ‖B‖² at neurons that the image activates, for every image s_i x_i and in all. Signs are (m,).
+
+    `known` is what `signals` returns. B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0 otherwise.
+    """
+    backward, forward, bias, centred = known
+    rest = (bias - backward @ signs) / len(signs) * centred  # t (n_1,)
+    squares = (signs * backward + rest[:, None]).square()
+    seen = squares * (signs * forward + bias[:, None] > 0)
+    return seen.sum(0) / squares.sum(0), seen.sum() / squares.sum()
+
+
+def turned(known, signs, unsure, clear=0.2):
+    """Signs (m,) that agree better: an `unsure` image is turned if its own share rises by `clear`, and that of all."""
+    for _ in range(5):
+        before = signs
+        for i in unsure:
+            other = signs.clone()
+            other[i] *= -1
+            (own, total), (its, theirs) = agreement(known, signs), agreement(known, other)
+            signs = other if its[i] > own[i] + clear and theirs > total else signs
+        if signs is before:
+            break
+    return signs
+
+
+def attack(released, shape, *, count=None, seed=0, later=LATER, precision="exact"):
+    """Unmix the training images (m, d), each with a spread of 0.22, from the released first layer.
+
+    `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
+    while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
+    for more than FEW images, and `precision` that of all but its last stage. InputError as `read` says.
+    """
+    clock, centred = time.perf_counter(), released.recipe.centred
+    (first,) = change(released.network[:1], torch.Tensor.double)
+    if first.weight.shape[1] != math.prod(shape):
+        raise InputError(f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}.")
+    asked, (count, basis, mixing) = count, read(released, count)
+    tried = []
+    for k in range(RESTARTS if count <= FEW else 1):
+        matrix, history = unmix(basis, shape, count, seed + k, later=later, precision=precision)
+        factors = relation(matrix, mixing, first.bias) * matrix.norm(dim=1)
+        tried.append((factors.abs().log().std().item(), history, matrix, factors))
+        if tried[-1][0] < EVEN:
+            break
+    uneven, history, matrix, factors = min(tried, key=lambda one: one[0])
+    matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
+    known, signs = signals(matrix, mixing, first.bias, centred), factors.sign()
+    if first.bias is None or centred:  # b₁ = B1 leaves signs open
+        signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
+        sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
+        signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
+    matrix, agreed = signs[:, None] * matrix, agreement(known, signs)[1].item()
+    details = Unmixed(count if asked is None else None, basis, matrix, uneven, agreed)
+    stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - clock
+    return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
+
+
+def attempt(released, shape, count, seed=0, later=LATER):
+    """Read the count from the layer, and unmix; with the given `count` if the layer tells none; or refuse: Attack."""
+    refusals = ()
+    for given in (None, count):
+        try:
+            return attack(released, shape, count=given, seed=seed, later=later)._replace(refusals=refusals)
+        except InputError as error:
+            refusals = tuple(dict.fromkeys((*refusals, str(error))))
+    return refused(*refusals)
+
+
+def refused(*sentences):
+    """The Attack without images that says why."""
+    nothing = torch.full((), math.nan)
+    return Attack(None, None, None, nothing, nothing[None], "refused", Unmixed(), 0.0, sentences)

@@ -1,0 +1,52 @@
+"""How like found and true images are, rows (n, d), and what that says of a leak; no attack calls anything here."""
+
+from typing import NamedTuple
+
+import torch
+
+from evaluation import null
+from utils.errors import InputError
+from utils.kernels.similarity import SOME as SOME
+from utils.kernels.similarity import STRONG, match, ncc
+
+ALIKE = 0.5  # above, two pictures count as alike; about 1 % of the best matches among unlike ones reach it
+EXACT = 0.99  # above which no difference is seen
+
+
+def twins(x):
+    """The share of images x (n, d) that another one repeats, with an NCC above 0.9."""
+    return (ncc(x, x).fill_diagonal_(0).amax(1) > STRONG).double().mean().item()
+
+
+class Leak(NamedTuple):
+    """How much better reconstructions match m training images than m held-out ones, by `detail_ncc`."""
+
+    training: torch.Tensor  # (m,): of every training image, the similarity of its best match
+    held_out: torch.Tensor  # (m,): the same for the held-out images
+    auc: null.Area  # how often a training image is matched better than a held-out one; 0.5 if nothing leaked
+    p: float  # of an AUC this large if training and held-out images may be exchanged
+    above: int  # training images that are matched better than 99 % of the held-out ones
+    alike: int  # training images with a match that counts as alike
+    alike_held_out: int  # held-out images with one
+
+    def numbers(self, prefix=""):
+        """What RESULTS keep of it, {name: number}."""
+        kept = {"leak_auc": self.auc.value, "alike": self.alike, "alike_held_out": self.alike_held_out}
+        return {f"{prefix}{name}": float(value) for name, value in kept.items()}
+
+
+def leak(candidates, training, held_out, shape):
+    """Match training and held-out images (m, d) in the same order of classes with candidates (n, d): Leak."""
+    if len(held_out) != len(training):
+        wanted = "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
+        raise InputError(f"There are {len(held_out)} held-out images for {len(training)} training images; {wanted}.")
+    ours, theirs = best = [match(images, candidates, shape).signed.cpu() for images in (training, held_out)]
+    bar = torch.quantile(theirs, 0.99)
+    counts = [(values > level).sum().item() for values, level in ((ours, bar), (ours, ALIKE), (theirs, ALIKE))]
+    return Leak(*best, null.area(*best), null.p_value(*best), *counts)  # type: ignore[call-arg]
+
+
+def leaked(candidates, data, mean=0.0):
+    """What candidates (n, d) give away of a Split's secret images less a guess of their mean: Leak."""
+    parts = (part.images - mean for part in (data.secret, data.held_out))  # never the mean of one
+    return leak(candidates, *parts, data.shape)  # type: ignore[call-arg]

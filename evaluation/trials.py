@@ -1,0 +1,91 @@
+"""One attack on one victim, from the images to the Trial: trainer, attacker and evaluator, each in its turn.
+
+A victim of the bilevel attack sees its images as they are; one of the stationarity attack sees them without their mean.
+"""
+
+from collections import namedtuple
+from typing import NamedTuple
+
+from attacks import bilevel, decoreco, planting, starts
+from training import stationary
+from utils import networks
+
+SCALE = decoreco.SETTINGS["sgd"].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
+DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESULTS
+
+
+class Name(NamedTuple):
+    """What was attacked, how, and from where."""
+
+    attack: str  # bilevel, decoreco or the name of another attack
+    model: str  # affine or one_hidden; for decoreco the rule of its coefficients
+    start: str  # random, untuned, ground_truth or partition
+    knowledge: str = ""  # from_weights, known_theta0 or unknown_theta0, where it matters
+
+    @property
+    def prefix(self):
+        """The name in RESULTS, before the quantity."""
+        return "/".join(part for part in self if part)
+
+
+# One Attack on one Victim of a Split, which no attack ever sees: its Name and seed; the start x₀ (n,
+# d) as it was drawn, for decoreco without a mean, and not yet within any basis; the basis (d, r), if
+# the attack searched the span of the first layer; an independent Attack from a random start.
+Trial = namedtuple("Trial", "name seed data victim start attack basis again", defaults=[None, None])
+
+
+def begin(place, data, victim, seed, n):
+    """Where an attack on a Victim begins, n images (n, d) without a mean if it saw none.
+
+    `random` is U(0, 1), or N(0, 0.0197²) without a mean; `untuned` is N(0, 1). `partition`, known photographs, lacks
+    their own mean, the only one that an attacker has. `ground_truth` comes from the evaluator, with the trainer's.
+    """
+    centred, (d, device) = victim.released.recipe.centred, (data.secret.images.shape[1], data.secret.images.device)
+    if place == "ground_truth":
+        return victim.seen(data.secret.images)
+    if place == "partition":
+        return starts.partition(data.known, n) - centred * data.known.images.mean(0)
+    if place == "random" and not centred:
+        return starts.random(n, d, seed, device)
+    return starts.normal(n, d, SCALE if place == "random" else 1.0, seed, device)
+
+
+def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **settings):
+    """The bilevel attack on a network trained on a Split's secret images: a Trial.
+
+    A network with a hidden layer needs `knowledge`, where the attacker's training begins: at θ* (`from_weights`), with
+    a start that is prepared; at the trainer's θ⁰, drawn from 2·`seed` (`known_theta0`); or at the next draw
+    (`unknown_theta0`). `settings` of bilevel.attack are for an attack that begins at a θ⁰.
+    """
+    victim = stationary.train(data.secret, recipe, 2 * seed)
+    (m, d), device = data.secret.images.shape, data.secret.images.device
+    start = begin(place, data, victim, seed, m)
+    if knowledge == "from_weights":
+        attack = planting.attack(victim.released, start, progress=progress)
+    elif knowledge:
+        theta0 = networks.initial(recipe, d, 2 * seed + (knowledge == "unknown_theta0"), device=device)
+        attack = bilevel.attack(victim.released, start, theta_start=theta0, progress=progress, **settings)
+    else:
+        attack = bilevel.attack(victim.released, start, progress=progress)
+    name = Name("bilevel", "one_hidden" if recipe.hidden else "affine", place, knowledge)
+    return Trial(name, seed, data, victim, start, attack)
+
+
+def candidates(rule, data):
+    """How many images DecoReco moves by a rule: as many as the attacker has; where images are tied to theirs, m."""
+    return len((data.secret if rule == "tied" else data.known).labels)
+
+
+def decoreco_trial(data, victim, rule, place, seed, space="pixels", restart=None, **settings):
+    """DecoReco in `pixels`, or in the `span` of the first layer, on a Victim of a Split's secret images: a Trial.
+
+    With `restart`, a seed of coefficients, a second attack begins at other noise, which any adversary can draw.
+    """
+    basis = networks.span(victim.released.network) if space == "span" else None
+    settings |= {"rule": rule, "basis": basis}
+    start = begin(place, data, victim, seed, candidates(rule, data))
+    attack, again = decoreco.attack(victim.released, start, seed=seed, **settings), None
+    if restart is not None:
+        noise = begin("random", data, victim, seed + 1000, len(start))
+        again = decoreco.attack(victim.released, noise, seed=restart, **settings)
+    return Trial(Name("decoreco", rule, place), seed, data, victim, start, attack, basis, again)

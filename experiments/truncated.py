@@ -1,0 +1,115 @@
+"""The bilevel attack on a network with one hidden layer whose inner training may end before it converges.
+
+Then it returns a function θ(x) of the images, and autograd goes through it; attacks from k starts are one batch.
+"""
+
+from collections import namedtuple
+
+import torch
+
+from attacks import bilevel, planting
+from utils import networks
+from utils.errors import InputError
+from utils.kernels import layers, one_hidden, solvers
+
+SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
+# How the attacker trains: K steps of descent at a rate, of quasi-Newton, or stationary, until the
+# gradient vanishes.
+Training = namedtuple("Training", "steps method rate")
+
+
+def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
+    """θ(x), the Weights after steps of `descent` or `quasi-Newton` from Weights θ⁰, differentiable in x (…, m, d)."""
+    q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
+    first, rest = layers.split(start.first[..., :-1], q)
+    size, bias = rest.norm(dim=(-2, -1))[..., None], start.first[..., -1:].expand(*q.shape[:-2], -1, 1)
+    inside = start._replace(first=torch.cat([first, bias], -1))
+    v = torch.cat([one_hidden.pack(inside), size], -1)
+
+    def energy(v):
+        value, slope = one_hidden.energy(v[..., :-1], x @ q, y, weight_decay, start.sharpness)
+        value = value + weight_decay / 2 * v[..., -1] ** 2
+        return value, torch.cat([slope, weight_decay * v[..., -1:]], -1)
+
+    if method == "quasi-Newton":
+        v = solvers.lbfgs(energy, v, iterations=steps).x
+    for _ in range(steps if method == "descent" else 0):
+        v = v - rate * energy(v)[1]
+    theta = one_hidden.unpack(v[..., :-1], x.shape[-2], start.sharpness)
+    rows = layers.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
+    return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
+
+
+def lower_level(released, basis=None):
+    """The bilevel.Lower of a network with one hidden layer, also of one that was trained without weight decay."""
+    target = one_hidden.weights(released.network, released.sharpness, basis)
+    return bilevel.Lower(one_hidden, target, released.labels, released.recipe.weight_decay)
+
+
+def objective_of(lower, shape, theta0, inner):
+    """l(x) = ½‖θ(x) − θ*‖² of a bilevel.Lower and its gradient, through all steps or by eq. (7), of x (…, md)."""
+
+    def explicit(flat):
+        x = flat.reshape(shape).requires_grad_()
+        theta = trained(x, lower.labels, lower.weight_decay, theta0, *inner)
+        loss = one_hidden.square_distance(theta, lower.target) / 2
+        (slope,) = torch.autograd.grad(loss.sum(), x)
+        return loss.detach(), slope.flatten(-2)
+
+    def implicit(flat):
+        at = bilevel.evaluate(lower, flat.reshape(shape), theta0)
+        return at.loss, at.gradient.flatten(-2)
+
+    return implicit if inner.method == "stationary" else explicit
+
+
+def moved(x, start, pixels):
+    """Root mean square change of so many pixels: (k,)."""
+    return ((x - start).square().flatten(1).sum(-1) / pixels).sqrt()
+
+
+def descend(objective, flat, pixels, iterations):
+    """Eq. (7) with one η: of three, and of all steps, those of the lowest loss (k, md)."""
+    loss, slope = objective(flat)
+    unit = (pixels**0.5 / slope.norm(dim=-1).clamp_min(1e-200))[..., None]
+    best, least = flat, loss
+    for size in SIZES:
+        at, down = flat, slope
+        for _ in range(iterations):
+            at = at - size * unit * down
+            now, down = objective(at)
+            lower = now < least  # false for what is not a number
+            best = torch.where(lower[..., None], at, best)
+            least = torch.where(lower, now, least)
+    return best
+
+
+def attack(released, start, theta0, inner, *, iterations=10, fixed=False, prepared=False):
+    """Move images from starts (k, m, d): the images, and ‖θ(x) − θ*‖² before and after (k,).
+
+    Training begins at a network θ⁰, or at θ* for None. With `fixed` the steps are those of eq. (7) with one η, else of
+    L-BFGS. Attacks on stationary points end by their own rules, those on `prepared` starts by `planting.attack`'s.
+    """
+    norm = one_hidden.square_norm(lower_level(released).target)
+    if inner.method == "stationary" and not fixed:
+        settings = {"theta_start": theta0, "iterations": iterations}
+        attacks = (planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings) for x in start)
+        images, histories = zip(*((one.images, one.history) for one in attacks))
+        return torch.stack(images), *(norm * torch.stack([history[k] for history in histories]) for k in (0, -1))
+    (k, m, d), theta0, basis = start.shape, theta0 or released.network, None
+    if k * m + 2 * len(theta0[0].weight) < d:  # the span of all rows is smaller than the space of images
+        basis = networks.span_of(start.flatten(0, 1), released.network[0].weight, theta0[0].weight)
+    seen = start if basis is None else start @ basis
+    lower, theta0 = lower_level(released, basis), one_hidden.weights(theta0, released.sharpness, basis)
+    objective, flat, pixels = objective_of(lower, seen.shape, theta0, inner), seen.flatten(-2), m * d
+    before = objective(flat)[0]
+    if not before.isfinite().all():
+        raise InputError(f"The inner training diverges at a rate of {inner.rate:g}.")
+    if fixed:
+        end = descend(objective, flat, pixels, iterations)
+    else:  # where all images have left the pixel range, it ends, too
+        settings = {"value_tolerance": norm * 1e-13 / 2, "each": lambda x, loss: moved(x, flat, pixels) > 1}
+        end = solvers.lbfgs(objective, flat, iterations=iterations, **settings).x
+    x = end.reshape(seen.shape)
+    images = x if basis is None else start + (x - seen) @ basis.mT
+    return images, 2 * before, 2 * objective(end)[0]

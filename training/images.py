@@ -1,0 +1,247 @@
+"""Load a data set by name, and split it into what is secret and what the attacker knows."""
+
+import hashlib
+import json
+import math
+from collections import namedtuple
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from PIL import Image
+
+from utils.errors import InputError
+from utils.kernels import step
+
+DATA = Path(__file__).parent.parent / "data"
+# As in lab/parameters.py, which loads no torch.
+DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")
+CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+ARRAYS = "images", "labels", "label_names", "held_out_images", "held_out_labels"
+PARTS = "training", "partition", "held-out"
+# Where 1017 images begin in CIFAR-10; recorded results are made of them. No constant of this book was chosen on the
+# first ones of the fresh data set, and nothing is trained on its held-out images, the first of the test batch.
+SUBSETS, LENGTH = {"cifar10-subset": (0, 10_000, 20_000), "cifar10-fresh": (30_000, 0, 10_000, 20_000)}, 1017
+ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
+# N images (N, H, W, C) as the file holds them, bytes or floats in [0, 1], and labels (N,) in {0, …, K−1}; `unused` are
+# other Labelled ones for the held-out part, if there are such.
+Labelled = namedtuple("Labelled", "images labels unused", defaults=[None])
+# m images as rows (m, d) with labels (m,) in {0., …, K−1.}: first every image of class 0, then of class 1, …
+Part = namedtuple("Part", "images labels")
+# Disjoint Parts: `secret` trains the victim, `known` is in the attacker's hands, nobody uses `held_out`; the shape
+# (H, W, C) of one image, and the SHA-256 of all Parts' images as float64, for the provenance of results.
+Split = namedtuple("Split", "secret known held_out shape sha256")
+
+
+def load(dataset, binary=True):
+    """Load `photos` (embedded), `cifar10` or a part of it (downloaded once into `data/`), or an `.npz` by its path.
+
+    Two classes, or with `binary=False` CIFAR-10's ten, or four kinds of photographs, the first two of them class 0.
+    """
+    if str(dataset).endswith(".npz"):
+        return npz(dataset, binary)
+    if dataset not in DATASETS:
+        raise InputError(f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file.")
+    if dataset == "photos":
+        squares, kinds = views()
+        return Labelled(squares, kinds // 2 if binary else kinds)
+    labelled = cifar10(binary=binary)
+    if dataset in SUBSETS:
+        rows = np.add.outer(SUBSETS[dataset], range(LENGTH)).ravel()
+        labelled = Labelled(labelled.images[rows], labelled.labels[rows])
+    if dataset == "cifar10-fresh":
+        pictures, labels, _ = cifar10(binary=binary, train=False)
+        labelled = labelled._replace(unused=Labelled(pictures[:LENGTH], labels[:LENGTH]))
+    return labelled
+
+
+def views():
+    """Squares (N, 32, 32, 3) of free photographs in packages, see data/README.md, and classes (N,), shuffled."""
+    pictures, labels = [], []
+    for file, (label, squares) in json.loads((DATA / "photographs.json").read_text(encoding="utf-8")).items():
+        package, name = file.split("/", 1)  # which need not be imported
+        photograph = Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore
+        for top, left, side in squares:
+            square = photograph.crop((left, top, left + side, top + side))  # else resizing would look beyond it
+            pictures.append(np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS)))
+        labels += [label] * len(squares)
+    order = np.random.default_rng(0).permutation(len(pictures))
+    return np.array(pictures)[order], np.array(labels)[order]
+
+
+def cifar10(root=DATA, binary=True, train=True):
+    """CIFAR-10's training or test images, vehicles (0) against animals (1) or all classes; downloaded if need be."""
+    from torchvision.datasets import CIFAR10  # slow to import, and only needed here
+
+    try:
+        files = CIFAR10(root, train=train, download=True)
+    except (OSError, RuntimeError) as error:
+        ways = f"put cifar-10-python.tar.gz into {root}, or use DATASET='photos' or the path of an .npz file"
+        raise InputError(f"CIFAR-10 cannot be downloaded: connect to the network and try again, or {ways}.") from error
+    return Labelled(files.data, class_numbers(np.array(files.targets), CIFAR10_NAMES, "CIFAR-10", binary))
+
+
+def npz(path, binary=True):
+    """Load `images` (N, H, W) or (N, H, W, C), uint8 or floats in [0, 1], and `labels` (N,) from an `.npz` file.
+
+    Labels are whole numbers of two classes, or of CIFAR-10's ten with its `label_names`; with `binary=False` of any
+    classes, numbered by their values. Held-out images are `held_out_images`, `held_out_labels`, if there are such.
+    """
+    try:
+        arrays = unpack(path)
+    except MemoryError as error:
+        raise InputError(f"{path} does not fit into memory: {error}. Save fewer images.") from error
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {Path(path).resolve()}: check the path in DATASET.") from error
+    except Exception as error:
+        raise InputError(f"{path} cannot be read as an .npz file of numbers: save it anew with numpy.savez.") from error
+    for name in ARRAYS[:2]:
+        if name not in arrays:
+            raise InputError(f"{path} has no array {name!r}: save it with numpy.savez(path, images=…, labels=…).")
+    names = arrays.get("label_names", np.empty(0)).tolist()
+
+    def labelled(images, labels):
+        check(images, labels, path)
+        return Labelled(images.reshape(*images.shape[:3], -1), class_numbers(labels, names, path, binary))
+
+    own = labelled(arrays["images"], arrays["labels"])
+    if "held_out_images" not in arrays:
+        return own
+    unused = labelled(arrays["held_out_images"], arrays.get("held_out_labels", np.empty(0)))
+    if unused.images.shape[1:] != own.images.shape[1:] or unused.images.dtype != own.images.dtype:
+        raise InputError(f"{path}: the held-out images are of another shape or type: save them as the others are.")
+    return own._replace(unused=unused)
+
+
+def thumbnails(labelled, side):
+    """Images in grey, averaged down to `side` pixels, a number from 7 to that of the images: Labelled."""
+    grey = torch.from_numpy(np.asarray(labelled.images, dtype=float)).mean(3)
+    if not 7 <= side <= min(grey.shape[1:]):
+        raise InputError(f"SIDE is {side}; these images have from 7 to {min(grey.shape[1:])} pixels.")
+    bytes_ = np.asarray(labelled.images).dtype == np.uint8
+    small = torch.nn.functional.adaptive_avg_pool2d(grey, side) / (255 if bytes_ else 1)
+    return Labelled(small[..., None].numpy(), labelled.labels, labelled.unused and thumbnails(labelled.unused, side))
+
+
+def unpack(path):
+    """Read those of ARRAYS that an `.npz` file has, unless they need more memory than there is."""
+    with np.load(path, allow_pickle=False) as archive:
+        names = [name for name in ARRAYS if name in archive]
+        sizes = [promised(archive.zip, f"{name}.npy") for name in names]
+        needed, there = sum(map(max, sizes)) / 1e9, step.room() / 1e9
+        if needed > there:
+            raise MemoryError(f"it unpacks to {needed:,.1f} GB, and there are {there:,.1f} GB")
+        if any(directory != header for directory, header in sizes):
+            raise ValueError("a header does not fit its array")
+        return {name: archive[name] for name in names}
+
+
+def promised(archive, file):
+    """How many bytes an array takes: as the directory of the archive says, and as its own header says."""
+    with archive.open(file) as stream:
+        read_header = getattr(npy, "read_array_header_{}_{}".format(*npy.read_magic(stream)))
+        shape, _, dtype = read_header(stream)
+        return archive.getinfo(file).file_size, stream.tell() + math.prod(shape) * dtype.itemsize
+
+
+def check(images, labels, path):
+    """Raise InputError unless these are N images of bytes or of floats in [0, 1], and N whole numbers."""
+    if images.ndim not in (3, 4) or 0 in images.shape or min(images.shape[1:3]) < 7:
+        raise InputError(f"{path}: images have the shape {images.shape}; N×H×W or N×H×W×C from 7×7 on is needed.")
+    if images.dtype != np.uint8 and images.dtype.kind != "f":
+        raise InputError(f"{path}: images are of type {images.dtype}; save them as uint8, or as floats in [0, 1].")
+    low, high = images.min(), images.max()  # both are NaN if any pixel is
+    if images.dtype.kind == "f" and not (low >= 0 and high <= 1):
+        raise InputError(f"{path}: pixels reach from {low:.3g} to {high:.3g}; bring them into [0, 1], without NaN.")
+    if labels.shape != (len(images),):
+        raise InputError(f"{path}: labels have the shape {labels.shape}; {len(images)} images need ({len(images)},).")
+    wrong = [k for k in labels.tolist() if labels.dtype.kind not in "biuf" or k % 1 != 0]  # NaN % 1 and ∞ % 1 are NaN
+    if wrong:
+        raise InputError(f"{path}: the label {wrong[0]} is not a whole number; correct it, or remove its image.")
+
+
+def class_numbers(labels, names, path, binary):
+    """Number the classes by their values; for two classes, CIFAR-10's ten become vehicles (0) and animals (1)."""
+    values, numbers = np.unique(labels, return_inverse=True)
+    if len(values) == 2 or not binary and len(values) > 2:
+        return numbers
+    if names == CIFAR10_NAMES and np.isin(values, range(10)).all():
+        return np.isin(labels, ANIMALS).astype(int)
+    raise InputError(f"{path}: two classes are needed, or CIFAR-10's ten with label_names; there are {len(values)}.")
+
+
+def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
+    """Draw disjoint balanced parts of `training`, `partition` and `held_out` images from a labelled data set.
+
+    Seed 0 takes the first images of each class in file order, as published, and every further seed those that come
+    next, so that victims share none while a class lasts; then it is shuffled. The held-out images follow the others,
+    or come in the same way from those that the data set says are unused.
+    """
+    kinds, sizes = int(labelled.labels.max()) + 1, [training, partition, held_out]
+    for name, size, least, other in zip(PARTS, sizes, (kinds, kinds, 0), ("", ", or CANDIDATES", "")):
+        if size < least or size % kinds:
+            number = "an even number, half per class" if kinds == 2 else f"a multiple of the {kinds} classes"
+            raise InputError(f"The {name} part is to hold {size} images (IMAGES{other}): give {number}.")
+    unused, apart = labelled.unused or labelled, labelled.unused is not None
+    rows = walk(labelled.labels, kinds, [training, partition, 0 if apart else held_out], seed * training)
+    others = walk(unused.labels, kinds, [0, 0, held_out * apart], seed * held_out)
+    images = np.concatenate([labelled.images[rows], unused.images[others]])  # all three parts, (n, H, W, C)
+    labels = np.concatenate([labelled.labels[rows], unused.labels[others]])
+    different(images, [*rows, *(others + len(labelled.labels))], np.repeat(PARTS, sizes))
+    images = images / 255.0 if images.dtype == np.uint8 else images.astype(np.float64)
+    sha256 = hashlib.sha256(images.tobytes()).hexdigest()
+    x, y = (torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labels))
+    return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)  # type: ignore[call-arg]
+
+
+def walk(labels, kinds, sizes, first):
+    """The rows of three parts of these sizes, classes in order in each, from image number `first` on."""
+    rows = [np.flatnonzero(labels == label) for label in range(kinds)]
+    ends = enough(sizes, list(map(len, rows)))
+    rows = [(*divmod(first // kinds, len(some)), some) for some in rows]  # type: ignore[misc]  # rounds, steps
+    rows = [np.roll(np.random.default_rng(turn).permutation(some) if turn else some, -at) for turn, at, some in rows]
+    return np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
+
+
+def centred(part, shift=0.0):
+    """The Part of images without their mean, plus a constant `shift` in every pixel."""
+    return part._replace(images=part.images - part.images.mean(0) + shift)
+
+
+def enough(sizes, counts):
+    """Where the parts of each class begin and end, unless a class has too few images."""
+    kinds, smallest, (training, partition, held_out) = len(counts), min(counts), sizes
+    ends, most = np.cumsum([0, *sizes]) // kinds, smallest // (3 if held_out else 2) * kinds
+    both = f"{training} training and {partition} partition images"
+    if smallest < 2:
+        raise InputError(f"Class {counts.index(smallest)} has {smallest} images: give every class one for every part.")
+    if smallest < ends[2]:
+        but = f"but one class has only {smallest}: choose IMAGES of at most {most}, or a larger data set"
+        raise InputError(f"{both} need {ends[2]} of each class, {but}.")
+    if smallest < ends[3]:
+        but = f"not {held_out}: choose fewer, or a larger data set"
+        beside = f"Beside {both} there" if ends[2] else "There"
+        raise InputError(f"{beside} are at most {(smallest - ends[2]) * kinds} held-out ones, {but}.")
+    return ends
+
+
+def different(images, rows, parts):
+    """Raise InputError if an image is also in another part, where it would be secret and known, or used and unused."""
+    seen = {}
+    for image, row, part in zip(images, rows, parts):
+        other, where = seen.setdefault(hashlib.sha256(image.tobytes()).digest(), (row, part))
+        if where != part:
+            which = f"one is for the {where} part and one for the {part} part"
+            raise InputError(f"Images {other} and {row} of the data set (from 0) are equal, but {which}: remove one.")
+
+
+def halves(labelled, most, seed=0, device="cpu"):
+    """At most `most` images for the attacker, half as many secret ones, and as many held out as secret, balanced."""
+    kinds = int(labelled.labels.max()) + 1
+    if most < 2 * kinds:
+        classes = f"the {kinds} classes of the stationarity attack"
+        raise InputError(f"IMAGES is {most}, but {classes} need at least {2 * kinds}.")
+    secret, known = (size // kinds * kinds for size in (most // 2, most))
+    return split(labelled, secret, known, seed, device, held_out=secret)

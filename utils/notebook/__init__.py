@@ -1,1 +1,0 @@
-"""What the notebooks share: parameters, RESULTS and the registry of its names, tables and figures."""
