@@ -202,7 +202,7 @@ def check(changed, shape, count, mirrored):
         raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
 
 
-def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS, batches=True):
+def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS, batches=True):
     """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
 
     `mirrored`: half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger,
@@ -210,7 +210,7 @@ def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, ro
     of up to MOST images are learned if that helps. InputError as `known_start.check`, `check` and `unmixing.read` say.
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
-    changed, alpha = known_start.trained_part(released, start, alpha)
+    changed, alpha = known_start.trained_part(released, initial, alpha)
     check(changed, shape, count, mirrored)
     u = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1).float()
     u = SIZE * u / u.square().mean().sqrt()
@@ -226,7 +226,7 @@ def attack(released, start, shape, count, seed=0, alpha=None, mirrored=False, ro
         if not math.isfinite(residual):
             raise InputError("The fit of Adam's step diverged: its residual is not finite. Try another SEED.")
         if scores is not None and residual > WORTH * residuals[0]:
-            return attack(released, start, shape, count, seed, alpha, mirrored, rounds, batches=False)
+            return attack(released, initial, shape, count, seed, alpha, mirrored, rounds, batches=False)
         residuals.append(residual)
         fitted = rows = whole(x, mirror)
         if k == 0 and mirror is None:

@@ -28,21 +28,21 @@ Hypergradient = namedtuple("Hypergradient", "loss gradient solved sound")
 Inner = namedtuple("Inner", "sound gradient_norm iterations")
 
 
-def hypergradient(released, x, inverse=None, start=None):
+def hypergradient(released, x, inverse=None, initial=None):
     """l(x) = ½‖θ(x) − θ*‖² and dl/dx, eq. (7) with the sign of a gradient, at images x (…, m, d): Hypergradient.
 
-    Training begins at the network `start`, if need be; `inverse` takes the place of the kernel's `inner`.
+    Training begins at the network `initial`, if need be; `inverse` takes the place of the kernel's `inner`.
     """
     lower = lower_level(released)
-    if start is None and lower.model is one_hidden:
-        raise InputError("A network with a hidden layer needs theta_start, a network: zero is a saddle of its energy.")
-    return evaluate(lower, x, start and lower.model.weights(start, released.sharpness), inverse)
+    if initial is None and lower.model is one_hidden:
+        raise InputError("A network with a hidden layer needs an initial network: zero is a saddle of its energy.")
+    return evaluate(lower, x, initial and lower.model.weights(initial, released.sharpness), inverse)
 
 
-def evaluate(lower, x, start, inverse=None):
+def evaluate(lower, x, initial, inverse=None):
     """Eq. (7): the Hypergradient at images x (…, m, d), where training begins at weights of the kernel."""
     model, target, y, decay = lower
-    solved, apply_inverse = (inverse or model.inner)(x, y, decay, start)
+    solved, apply_inverse = (inverse or model.inner)(x, y, decay, initial)
     u = model.difference(solved, target)  # θ(x) − θ*
     p, sound = apply_inverse(u)  # (∇²_θ E)⁻¹(θ(x) − θ*)
     return Hypergradient(model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound)
@@ -75,24 +75,24 @@ def condensed(released, tolerance=1e-6):
 
 
 def attack(
-    released, start, *, theta_start=None, iterations=1000, tolerance=1e-13, inner_start="warm", inner_budget=None,
+    released, start, *, initial=None, iterations=1000, tolerance=1e-13, inner_start="warm", inner_budget=None,
     watch=None, progress=False,
 ) -> Attack:  # fmt: skip
     """Move the images `start` (…, m, d) by L-BFGS until training on them returns the released weights θ*: Attack.
 
     Converged: ‖θ(x) − θ*‖² ≤ `tolerance`·‖θ*‖². Inner solves begin at the last θ (`inner_start` = `warm`) or at
-    `theta_start` (`cold`), a network. Without one, those of a hidden layer all begin at θ*, its equal neurons merged.
+    `initial` (`cold`), a network. Without one, those of a hidden layer all begin at θ*, its equal neurons merged.
     Ends as `budget` after `inner_budget` inner steps in all, or as `left` where images moved by more than 1 (root mean
     square). `watch(x, loss)` sees every iterate. All happens in the span of start and weights.
     """
     clock, model = time.perf_counter(), model_of(released)
     budget = (math.inf if model is affine else BUDGET) if inner_budget is None else inner_budget
-    check(released, start, theta_start, iterations, budget, inner_start)
+    check(released, start, initial, iterations, budget, inner_start)
     small = condensed(released)
-    if theta_start is None and model is one_hidden:
-        released, theta_start, inner_start = small, small.network, "cold"
+    if initial is None and model is one_hidden:
+        released, initial, inner_start = small, small.network, "cold"
     basis = basis_of(start, small.network[0].weight)
-    theta = theta_start and model.weights(theta_start, released.sharpness, basis)
+    theta = initial and model.weights(initial, released.sharpness, basis)
     lower, seen = lower_level(released, basis), start @ basis
     scale = model.square_norm(lower.target) / 2
     settings = {"pixels": start.shape[-2:].numel(), "warm": inner_start == "warm", "budget": budget}
@@ -155,16 +155,18 @@ def select(mask, new, old):
     return torch.where(mask.reshape(mask.shape + (1,) * (new.dim() - mask.dim())), new, old)
 
 
-def check(released, start, theta_start, iterations, budget, inner_start):
+def check(released, start, initial, iterations, budget, inner_start):
     """Raise InputError unless the attack can be made with these settings."""
     check_start(released, start, released.labels)
     if iterations < 0 or not budget > 0:
         settings = f"{iterations} iterations and an inner budget of {budget}"
         raise InputError(f"{settings}: give at least 0 iterations and 1 inner step.")
     choose("INNER_START", inner_start, ("warm", "cold"))
-    shapes = [[layer.weight.shape for layer in network] for network in (theta_start or (), released.network)]
-    if theta_start is not None and shapes[0] != shapes[1]:
-        raise InputError("theta_start has other shapes than the released network: draw it from the same recipe.")
+    shapes = [[layer.weight.shape for layer in network] for network in (initial or (), released.network)]
+    if initial is not None and shapes[0] != shapes[1]:
+        raise InputError(
+            "The initial network has other shapes than the released network: draw it from the same recipe."
+        )
 
 
 def basis_of(start, rows):

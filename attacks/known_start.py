@@ -18,82 +18,82 @@ SPARE = 0.1  # share of the directions of these neurons that is taken to be free
 UNCHANGED = "The first layer is that of its start: nothing was trained there, or the start is no start."
 
 
-def check(network, start):
+def check(network, initial):
     """Raise InputError unless a start is a network of the same shape, with other and finite weights."""
-    for ours, theirs in zip(network, start, strict=False):
+    for ours, theirs in zip(network, initial, strict=False):
         shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
         if (ours.bias is None) != (theirs.bias is None):
             has, lacks = ("network", "start") if theirs.bias is None else ("start", "network")
             raise InputError(f"A layer of the {has} has a bias that the {lacks} lacks: give the network's own start.")
         if shapes[0] != shapes[1]:
             raise InputError(f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own.")
-    if len(network) != len(start):
-        raise InputError(f"The start has {len(start)} layers and the network {len(network)}: give its own start.")
-    first, initial = network[0].weight, start[0].weight
-    if not (first.isfinite().all() and initial.isfinite().all()):
+    if len(network) != len(initial):
+        raise InputError(f"The start has {len(initial)} layers and the network {len(network)}: give its own start.")
+    first, before = network[0].weight, initial[0].weight
+    if not (first.isfinite().all() and before.isfinite().all()):
         raise InputError("The network or its start holds values that are NaN or infinite: give weights as they were.")
-    if unchanged(network, start):
+    if unchanged(network, initial):
         raise InputError(UNCHANGED)
 
 
-def unchanged(network, start):
+def unchanged(network, initial):
     """Whether the first layer of a network is that of its start."""
-    return torch.equal(network[0].weight, start[0].weight.to(network[0].weight))
+    return torch.equal(network[0].weight, initial[0].weight.to(network[0].weight))
 
 
-def shrinkage(weight, start, rank, alpha=None):
+def shrinkage(weight, initial, rank, alpha=None):
     """α for which W₁ − αW₁⁰ (h, d) is nearest to a `rank`, which may be too large, by least squares in turns.
 
     Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰.
     """
-    alpha = ((weight * start).sum() / start.square().sum()).item() if alpha is None else alpha
+    alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
-        rest = weight - alpha * start
+        rest = weight - alpha * initial
         vectors = torch.linalg.eigh(rest @ rest.mT)[1][:, :-rank]  # of the trailing left directions, (h, h − rank)
-        ours, theirs = vectors.mT @ weight, vectors.mT @ start
+        ours, theirs = vectors.mT @ weight, vectors.mT @ initial
         before, alpha = alpha, ((ours * theirs).sum() / theirs.square().sum()).item()
         if abs(alpha - before) <= SETTLED:
             break
     return alpha
 
 
-def trained_part(released, start, alpha=None):
+def trained_part(released, initial, alpha=None):
     """The Released network with the first layer (W₁ − αW₁⁰, b₁ − αb₁⁰), and α, estimated unless it is given."""
-    check(released.network, start)
-    (first,), (initial,) = (change(network[:1], torch.Tensor.double) for network in (released.network, start))
+    check(released.network, initial)
+    (first,), (before,) = (change(network[:1], torch.Tensor.double) for network in (released.network, initial))
     if alpha is None:
         for some in NEURONS:
-            ours, theirs = (layer.weight[:some] for layer in (first, initial))
+            ours, theirs = (layer.weight[:some] for layer in (first, before))
             alpha = shrinkage(ours, theirs, int((1 - SPARE) * min(ours.shape)), alpha)
-    bias = None if first.bias is None else first.bias - alpha * initial.bias
-    first = Layer(first.weight - alpha * initial.weight, bias)
+    bias = None if first.bias is None else first.bias - alpha * before.bias
+    first = Layer(first.weight - alpha * before.weight, bias)
     return released._replace(network=(first, *released.network[1:])), alpha
 
 
-def attempt(released, start, shape, count, seed=0, alpha=None):
+def attempt(released, initial, shape, count, seed=0, alpha=None):
     """Unmix what training added to a known start: `unmixing.attempt`, and α; a refusal if it added nothing."""
-    if unchanged(released.network, start):
+    if unchanged(released.network, initial):
         return unmixing.refused(UNCHANGED), 1.0
-    changed, alpha = trained_part(released, start, alpha)
+    changed, alpha = trained_part(released, initial, alpha)
     return unmixing.attempt(changed, shape, count, seed, unmixing.SOON), alpha
 
 
-def stationarity(released, start, candidates, alpha, count, **settings):
+def stationarity(released, initial, candidates, alpha, count, **settings):
     """The stationarity attack on θ* − αθ⁰, in the span of `count` leading directions of W₁ − αW₁⁰.
 
     To first order that is right for a training that hardly moves the weights (Loo et al., 2024, of wide networks).
     """
-    changed, _ = trained_part(released, start, alpha)
-    pairs = zip(released.network, start)
+    changed, _ = trained_part(released, initial, alpha)
+    pairs = zip(released.network, initial)
     target = tuple(Layer(*(p - alpha * q for p, q in zip(ours, theirs))) for ours, theirs in pairs)
     basis = leading_span(changed.network, count)
     return decoreco.attack(released, candidates, rule="margin", target=target, basis=basis, **settings)
 
 
-def exact(released, start, alpha, unmixed, shape):
+def exact(released, initial, alpha, unmixed, shape):
     """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: `refined`."""
-    changed, _ = trained_part(released, start, alpha)
-    return refined(changed.network[0], (start[0], released.network[0]), unmixed, shape)
+    changed, _ = trained_part(released, initial, alpha)
+    return refined(changed.network[0], (initial[0], released.network[0]), unmixed, shape)
 
 
 def refined(first, layers, unmixed, shape, refine=sparse.refine):

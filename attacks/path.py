@@ -113,9 +113,9 @@ def grouped(places, share, slopes, anchors=ANCHORS):
     return Path(middle, part, slopes(places) - slopes(middle)[part])
 
 
-def descend(module, start, end, x, y, move):
+def descend(module, initial, end, x, y, move):
     """Weights (T + 1, P) of steps that `move` makes of gradients, up to where they come nearest to `end`."""
-    places, nearest, least = [start], 0, (end - start).norm()
+    places, nearest, least = [initial], 0, (end - initial).norm()
     while len(places) <= LONGEST and len(places) - 1 - nearest < PATIENCE:
         places.append(places[-1] - move(gradient(module, places[-1], x, y)))
         distance = (end - places[-1]).norm()
@@ -150,7 +150,7 @@ def check(module, labels, **weights):
 class Known:
     """The weights before and after a gradient descent, which is all that is known of it, but perhaps for its rate."""
 
-    start: torch.Tensor  # θ⁰ (P,)
+    initial: torch.Tensor  # θ⁰ (P,)
     end: torch.Tensor  # θ* (P,)
     metric: Callable = same  # of gradients: which directions count less, see `whitening`
     rate: float | None = None
@@ -158,14 +158,14 @@ class Known:
 
     def check(self, module, labels):
         """Raise InputError unless a module can be attacked so."""
-        check(module, labels, start=self.start, end=self.end)
-        if torch.equal(self.start, self.end):
+        check(module, labels, initial=self.initial, end=self.end)
+        if torch.equal(self.initial, self.end):
             raise InputError("The weights are those of the start: nothing was trained, or the start is no start.")
 
     @property
     def change(self):
         """What the moves of the optimiser add up to: (P,)."""
-        return self.start - self.end
+        return self.initial - self.end
 
     @property
     def way(self):
@@ -184,20 +184,20 @@ class Known:
 
     def rates(self, module, x, y):
         """Rates to begin with: from 80 down to 10 steps like the first one would be as long as the way."""
-        once = (self.way / gradient(module, self.start, x, y).norm() / 20).item()
+        once = (self.way / gradient(module, self.initial, x, y).norm() / 20).item()
         return [once * factor for factor in COARSE]
 
     def begin(self):
         """The Path that the attack begins with: a straight line, with anchors at the middles of its equal parts."""
         part = torch.arange(ANCHORS, device=self.end.device)
-        return Path(self.start - (part[:, None] + 0.5) / ANCHORS * self.change, part)
+        return Path(self.initial - (part[:, None] + 0.5) / ANCHORS * self.change, part)
 
     def again(self, module, path, x, y, done):
         """The Path of a training on images x (m, …), for one guessed before."""
         near = 1 + FINE * (1 - done)
         around = (path.rate / near, path.rate, path.rate * near) if path.rate else self.rates(module, x, y)
         rates = [self.rate] if self.rate else around
-        tried = [(descend(module, self.start, self.end, x, y, self.move(rate)), rate) for rate in rates]
+        tried = [(descend(module, self.initial, self.end, x, y, self.move(rate)), rate) for rate in rates]
         gaps = [((self.end - places[-1]).norm() / self.way).nan_to_num(math.inf).item() for places, _ in tried]
         (places, rate), gap = min(zip(tried, gaps), key=lambda one: one[1])
         if gap > self.far:

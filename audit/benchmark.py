@@ -31,7 +31,7 @@ class Challenge(NamedTuple):
     """All that an attack is given."""
 
     released: Released  # layers for pictures flattened as (H, W, C), labels (m,), recipe
-    start: tuple  # of Layers, from before the training; empty where nobody knows it
+    initial: tuple  # of Layers, from before the training; empty where nobody knows it
     shape: tuple  # (H, W, C)
     mean: list  # one number per colour, taken off pixels in [0, 1]
 
@@ -55,9 +55,9 @@ def load(name, folder=FOLDER):
     entry = entry_of(name, folder)
     recipe = Recipe(**entry["recipe"])._replace(hidden=tuple(entry["recipe"]["hidden"]))
     files, shape = [entry["file"], *filter(None, [entry["before"]])], tuple(entry["shape"])
-    network, *start = (weights.read(Path(folder) / file, shape, "HWC").layers for file in files)
+    network, *initial = (weights.read(Path(folder) / file, shape, "HWC").layers for file in files)
     labels = torch.tensor(entry["labels"], dtype=torch.float64)
-    return Challenge(Released(network, labels, recipe), start[0] if start else (), shape, entry["mean"])
+    return Challenge(Released(network, labels, recipe), initial[0] if initial else (), shape, entry["mean"])
 
 
 def sides(entry):

@@ -62,13 +62,13 @@ def audit(
     check_settings(loss, level, limit, steps, seed, resize, alpha, accuracy)
     target, shape = network_for(network, (members, held_out), shape, layout, key, model, activation)
     normalisation, held = normalisation_for(target, mean, deviation, centred)
-    target, start, frozen = start_for(target, before, shape, layout, key)
+    target, initial, frozen = initial_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
     given = fit.Showing(normalisation[0], normalisation[1], centred, layout, activation, shape, resize, turn, alpha)
     load = functools.partial(pictures.load, shape=shape, skip=skip, resize=resize, turn=turn, alpha=alpha)
     both = load(members, what="training pictures"), load(held_out, what="held-out pictures")
     sides, done = pictures.distinct(both, shape)
-    case = case_of(target, start, sides, shape, normalisation, classes, loss, steps=steps, seed=seed, state=state)
+    case = case_of(target, initial, sides, shape, normalisation, classes, loss, steps=steps, seed=seed, state=state)
     names = pictures.order_of(sides, case.outputs, classes)
     better, slow = better_of(target, given, (members, held_out), sides, case, names, limit, level)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
@@ -93,7 +93,7 @@ def normalisation_for(target, mean, deviation, centred):
     return (*(tuple(torch.as_tensor(one, dtype=torch.float64).flatten().tolist()) for one in given), centred), notes
 
 
-def start_for(target, before, shape, layout, key):
+def initial_for(target, before, shape, layout, key):
     """The Target with its module from before the training, the Layers from then, and notes.
 
     There are no Layers if they are not known, or if the first one was frozen.
@@ -103,20 +103,20 @@ def start_for(target, before, shape, layout, key):
     key, module = weights.key_in(before, key), target.module and target.module.module
     twin = modules.twin(module, before, key) if module else None
     target = target._replace(module=target.module and target.module._replace(before=twin))
-    start = weights.read(before, shape, layout, key).layers if target.layers or not twin else ()
-    if not (start and target.layers or twin):
+    initial = weights.read(before, shape, layout, key).layers if target.layers or not twin else ()
+    if not (initial and target.layers or twin):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
     if twin and all(map(torch.equal, module.state_dict().values(), twin.state_dict().values())):
         raise InputError(known_start.UNCHANGED.replace("first layer", "network"))
-    same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, start))
-    if start and known_start.unchanged(target.layers, start) and (twin or not (same and target.logits)):
+    same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, initial))
+    if initial and known_start.unchanged(target.layers, initial) and (twin or not (same and target.logits)):
         return target, (), [FROZEN]
-    if not start:
+    if not initial:
         return target, (), []
-    known_start.check(target.layers[:1], start[:1])
-    weights_of = torch.stack([one[0].weight.flatten() for one in (target.layers, start)])
+    known_start.check(target.layers[:1], initial[:1])
+    weights_of = torch.stack([one[0].weight.flatten() for one in (target.layers, initial)])
     alike = weights_of.corrcoef()[0, 1].abs() * weights_of.shape[1] ** 0.5 > RELATED
-    return target, start, [] if alike else [STRANGE]
+    return target, initial, [] if alike else [STRANGE]
 
 
 def network_for(network, sources, shape, layout, key=None, model=None, activation="relu"):
@@ -191,7 +191,7 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def case_of(target, start, sides, shape, normalisation, classes, loss, **given):
+def case_of(target, initial, sides, shape, normalisation, classes, loss, **given):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
     if not ((deviation > SMALLEST) & (deviation < 1 / SMALLEST)).all():
@@ -207,7 +207,7 @@ def case_of(target, start, sides, shape, normalisation, classes, loss, **given):
 
     given |= {"recipe": recipe_of(target, outputs, loss, normalisation[2]), "module": target.module}
     given["count"] = sides[0].count
-    return stages.Case(target.layers, start, target.logits, outputs, alone, together, labels, shape, shown, **given)
+    return stages.Case(target.layers, initial, target.logits, outputs, alone, together, labels, shape, shown, **given)
 
 
 def recipe_of(target, outputs, loss, centred):

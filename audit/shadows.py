@@ -98,9 +98,9 @@ def own(case):
     enough, outputs = values[: len(values) // 2].mean(), len(case.layers[-1].weight)  # whichever side that half is
 
     def adam(batch, labels, seed):
-        known, rows = len(case.start) == len(case.layers), weights.flattened(batch, "HWC")
-        start = case.start if known else networks.initial(case.recipe, rows.shape[1], seed, outputs)
-        layers = networks.change(start, lambda part: part.float().requires_grad_())
+        known, rows = len(case.initial) == len(case.layers), weights.flattened(batch, "HWC")
+        initial = case.initial if known else networks.initial(case.recipe, rows.shape[1], seed, outputs)
+        layers = networks.change(initial, lambda part: part.float().requires_grad_())
         logits, step = weights.outputs(layers), torch.optim.Adam(filter(torch.is_tensor, sum(layers, ())), RATE)
         for _ in range(STEPS):
             loss = stages.losses(case, logits(rows), labels).mean()

@@ -32,7 +32,7 @@ class Case(NamedTuple):
     """All that stages look at. Rows are pictures as the network sees them, flattened as (H, W, C)."""
 
     layers: tuple  # of the network: all, the first one, or none
-    start: tuple  # of the network before training; empty if it is not known
+    initial: tuple  # of the network before training; empty if it is not known
     logits: Callable | None  # rows (n, d) -> outputs (n, K)
     outputs: int  # K, or 1 if they are not known
     sides: tuple  # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted
@@ -103,7 +103,7 @@ def planned(case):
         return stages
     first = case.released._replace(network=case.layers[:1])
     layers = {"W₁": lambda: (first, None)}
-    if case.start:
+    if case.initial:
         layers["the change of W₁"] = cache(partial(change_of, case, first))
     if case.state.entry:
         layers[case.state.entry] = cache(partial(moment_of, case, first))
@@ -118,8 +118,8 @@ def planned(case):
 
 def change_of(case, first):
     """The Released change of the `first` layer, and what makes exact what was unmixed from it."""
-    changed, alpha = known_start.trained_part(first, case.start[:1])
-    return changed, lambda mixed: known_start.exact(first, case.start[:1], alpha, mixed, case.shape)
+    changed, alpha = known_start.trained_part(first, case.initial[:1])
+    return changed, lambda mixed: known_start.exact(first, case.initial[:1], alpha, mixed, case.shape)
 
 
 def moment_of(case, first):

@@ -40,8 +40,8 @@ def words(network, before, vocabulary=None, key=None, embedding=None):
     A `key` names one of several networks in a file, and is used for `before` if that holds it; `embedding` is the name
     of a matrix that `attacks.text` does not know.
     """
-    start = matrix_of(before, weights.key_in(before, key), embedding)
-    bag = text.bag(start, matrix_of(network, key, embedding))
+    initial = matrix_of(before, weights.key_in(before, key), embedding)
+    bag = text.bag(initial, matrix_of(network, key, embedding))
     tokens = bag.tokens.nonzero()[:, 0]
     if not len(tokens):
         raise InputError("No row of the embedding moved: it was frozen, and in this way it tells no words.")

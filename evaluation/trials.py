@@ -64,7 +64,7 @@ def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **set
         attack = planting.attack(victim.released, start, progress=progress)
     elif knowledge:
         theta0 = networks.initial(recipe, d, 2 * seed + (knowledge == "unknown_theta0"), device=device)
-        attack = bilevel.attack(victim.released, start, theta_start=theta0, progress=progress, **settings)
+        attack = bilevel.attack(victim.released, start, initial=theta0, progress=progress, **settings)
     else:
         attack = bilevel.attack(victim.released, start, progress=progress)
     name = Name("bilevel", "one_hidden" if recipe.hidden else "affine", place, knowledge)

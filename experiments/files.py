@@ -49,11 +49,11 @@ def states(released, *how):
     return {"state": of_files(released, files[-1:], *how), "states": of_files(released, files, *how)}
 
 
-def entries(released, start, average, of_gradient, shape, count, seed):
+def entries(released, initial, average, of_gradient, shape, count, seed):
     """What each entry of the files gives back, {name: Entry}, an `average` of weights and a gradient among them."""
     how, files = (shape, count, seed), released.checkpoints
     middle, last = files[-2:]
-    started = checkpoints.of_difference(released, last.network, start)
+    started = checkpoints.of_difference(released, last.network, initial)
     meaned = checkpoints.of_difference(released, last.network, average)
     found = {
         "weights": Entry(unmixing.attempt(released, shape, count, seed, unmixing.SOON)),
@@ -214,9 +214,9 @@ def alone(released, checkpoint, shape, count, seed):
     return attacked(released, checkpoints.of_moment(released, checkpoint), shape, count, seed, zeros=False)
 
 
-def with_start(released, network, start, shape, count, seed):
+def with_start(released, network, initial, shape, count, seed):
     """What a network gives back whose start is known: Entry."""
-    return Entry(known_start.attempt(released._replace(network=network), start, shape, count, seed)[0])
+    return Entry(known_start.attempt(released._replace(network=network), initial, shape, count, seed)[0])
 
 
 def numbers_of(entry, parts):

@@ -62,7 +62,7 @@ def shown(rows):
     return torch.nn.functional.pad(rows[:, :-1], (1, 0)), rows
 
 
-def start(words, public, width, steps, seed):
+def initial(words, public, width, steps, seed):
     """A model of so many words, trained for some steps on 16 public texts each."""
     model = deep.drawn(lambda: deep.GPT(words, width, LENGTH + 1), seed)
     x, y = shown(public[: 16 * steps])

@@ -25,7 +25,7 @@ def train(secret, shape, side, neurons, epochs=60, seed=0):
     _, places, inputs = squares.shape
     first, last = perceptron(inputs, (neurons,), seed)[:2], perceptron(places * neurons, (500,), seed + 1)
     net = torch.nn.Sequential(*first, torch.nn.Flatten(), *last).to(secret.images.device)
-    start = layers_of(net)[:1]
+    initial = layers_of(net)[:1]
     loss = fit(net, Part(squares, secret.labels), mean_square, shape, "sgd", epochs, seed + 2)
     released = Released(layers_of(net)[:1], secret.labels, recipe(neurons, 500))
-    return Victim(released, mean, loss, places * len(secret.labels), start)
+    return Victim(released, mean, loss, places * len(secret.labels), initial)

@@ -122,7 +122,7 @@ def victim_of(reading, secret, theta0):
     """What is Released after training from a network θ⁰: a stationary point, or where training stops."""
     (x, y), recipe = secret, recipe_of(reading)
     if reading.victim == "stationary":
-        return stationary.train(secret, recipe, start=theta0).released
+        return stationary.train(secret, recipe, initial=theta0).released
     first, how = one_hidden.weights(theta0, reading.sharpness), (reading.trained, reading.victim, reading.rate)
     return Released(one_hidden.network(truncated.trained(x, y, reading.decay, first, *how)), y, recipe)
 

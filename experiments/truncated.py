@@ -18,16 +18,16 @@ SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step move
 Training = namedtuple("Training", "steps method rate")
 
 
-def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
+def trained(x, y, weight_decay, initial, steps, method="descent", rate=1e-2):
     """θ(x), the Weights after steps of `descent` or `quasi-Newton` from Weights θ⁰, differentiable in x (…, m, d)."""
     q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
-    first, rest = layers.split(start.first[..., :-1], q)
-    size, bias = rest.norm(dim=(-2, -1))[..., None], start.first[..., -1:].expand(*q.shape[:-2], -1, 1)
-    inside = start._replace(first=torch.cat([first, bias], -1))
+    first, rest = layers.split(initial.first[..., :-1], q)
+    size, bias = rest.norm(dim=(-2, -1))[..., None], initial.first[..., -1:].expand(*q.shape[:-2], -1, 1)
+    inside = initial._replace(first=torch.cat([first, bias], -1))
     v = torch.cat([one_hidden.pack(inside), size], -1)
 
     def energy(v):
-        value, slope = one_hidden.energy(v[..., :-1], x @ q, y, weight_decay, start.sharpness)
+        value, slope = one_hidden.energy(v[..., :-1], x @ q, y, weight_decay, initial.sharpness)
         value = value + weight_decay / 2 * v[..., -1] ** 2
         return value, torch.cat([slope, weight_decay * v[..., -1:]], -1)
 
@@ -35,7 +35,7 @@ def trained(x, y, weight_decay, start, steps, method="descent", rate=1e-2):
         v = solvers.lbfgs(energy, v, iterations=steps).x
     for _ in range(steps if method == "descent" else 0):
         v = v - rate * energy(v)[1]
-    theta = one_hidden.unpack(v[..., :-1], x.shape[-2], start.sharpness)
+    theta = one_hidden.unpack(v[..., :-1], x.shape[-2], initial.sharpness)
     rows = layers.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
     return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
 
@@ -84,7 +84,7 @@ def descend(objective, flat, pixels, iterations):
     return best
 
 
-def attack(released, start, theta0, inner, *, iterations=10, fixed=False, prepared=False):
+def attack(released, start, initial, inner, *, iterations=10, fixed=False, prepared=False):
     """Move images from starts (k, m, d): the images, and ‖θ(x) − θ*‖² before and after (k,).
 
     Training begins at a network θ⁰, or at θ* for None. With `fixed` the steps are those of eq. (7) with one η, else of
@@ -92,16 +92,16 @@ def attack(released, start, theta0, inner, *, iterations=10, fixed=False, prepar
     """
     norm = one_hidden.square_norm(lower_level(released).target)
     if inner.method == "stationary" and not fixed:
-        settings = {"theta_start": theta0, "iterations": iterations}
+        settings = {"initial": initial, "iterations": iterations}
         attacks = (planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings) for x in start)
         images, histories = zip(*((one.images, one.history) for one in attacks))
         return torch.stack(images), *(norm * torch.stack([history[k] for history in histories]) for k in (0, -1))
-    (k, m, d), theta0, basis = start.shape, theta0 or released.network, None
-    if k * m + 2 * len(theta0[0].weight) < d:  # the span of all rows is smaller than the space of images
-        basis = networks.span_of(start.flatten(0, 1), released.network[0].weight, theta0[0].weight)
+    (k, m, d), initial, basis = start.shape, initial or released.network, None
+    if k * m + 2 * len(initial[0].weight) < d:  # the span of all rows is smaller than the space of images
+        basis = networks.span_of(start.flatten(0, 1), released.network[0].weight, initial[0].weight)
     seen = start if basis is None else start @ basis
-    lower, theta0 = lower_level(released, basis), one_hidden.weights(theta0, released.sharpness, basis)
-    objective, flat, pixels = objective_of(lower, seen.shape, theta0, inner), seen.flatten(-2), m * d
+    lower, initial = lower_level(released, basis), one_hidden.weights(initial, released.sharpness, basis)
+    objective, flat, pixels = objective_of(lower, seen.shape, initial, inner), seen.flatten(-2), m * d
     before = objective(flat)[0]
     if not before.isfinite().all():
         raise InputError(f"The inner training diverges at a rate of {inner.rate:g}.")

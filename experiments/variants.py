@@ -34,7 +34,7 @@ class Settings(NamedTuple):
     neurons: int = 500  # of each hidden layer
     loss: str = "square"  # one of LOSSES
     decay: float = 7.5e-4  # μ
-    start: str | float = 1e-4  # θ⁰, as in networks.Recipe
+    initial: str | float = 1e-4  # θ⁰, as in networks.Recipe
     optimiser: str = "SGD"  # SGD, Adam or AdamW of torch
     rate: float = 0.1
     momentum: float = 0.9
@@ -63,17 +63,17 @@ VICTIMS: dict[str, dict] = {
     "logistic loss": {"loss": "logistic"},
     "ten classes": {"loss": "cross_entropy"},
     "no first bias": {"biases": False},
-    "mean kept": {"centred": False, "start": 1e-3, "rate": 0.01, "momentum": 0.98, "steps": 12000},
+    "mean kept": {"centred": False, "initial": 1e-3, "rate": 0.01, "momentum": 0.98, "steps": 12000},
     "no momentum": {"momentum": 0.0, "rate": 0.1, "steps": 40000},
     "batches of 10": {"batch": 10, "rate": 0.03, "steps": 15000},
     "no decay": {"decay": 0.0},
     "ten times the decay": {"decay": 7.5e-3, "steps": 2000},
     "a tenth of the steps": {"steps": 800},
     "a hundredth of the steps": {"steps": 80},
-    "start 1e-2": {"start": 1e-2},
-    "standard start": {"start": "standard"},
-    "standard start, few steps": {"start": "standard", "steps": 800},
-    "standard start, no decay": {"start": "standard", "decay": 0.0},
+    "start 1e-2": {"initial": 1e-2},
+    "standard start": {"initial": "standard"},
+    "standard start, few steps": {"initial": "standard", "steps": 800},
+    "standard start, no decay": {"initial": "standard", "decay": 0.0},
     "Adam": {"optimiser": "Adam", "rate": 1e-4, "steps": 1500},
     "AdamW": {"optimiser": "AdamW", "rate": 1e-4, "steps": 1500, "decay": 1.0},
     "flips": {"augment": "flips", "rate": 0.05},
@@ -85,14 +85,14 @@ VICTIMS: dict[str, dict] = {
     "4 bits": {"bits": 4},
     "half of the weights": {"pruned": 0.5},
     "a tenth of the weights": {"pruned": 0.9},
-    "frozen first layer": {"frozen": True, "start": "standard"},
+    "frozen first layer": {"frozen": True, "initial": "standard"},
     "clipped": PRIVATE,
     "private, noise 1": {**PRIVATE, "private": 1.0},
     "private, noise 0.1": {**PRIVATE, "private": 0.1},
 }  # the settings in which each victim differs from the first one
 WORDS = {  # a setting in words; below, one that is 0 or none
     "layers": "{} layers of weights", "neurons": "{} neurons", "loss": "{} loss", "decay": "weight decay {:g}",
-    "start": "first weights: {}", "optimiser": "{}", "rate": "rate {:g}", "momentum": "momentum {:g}",
+    "initial": "first weights: {}", "optimiser": "{}", "rate": "rate {:g}", "momentum": "momentum {:g}",
     "steps": "{:,} steps", "batch": "{} images in a step", "augment": "with {}", "centred": "mean subtracted",
     "biases": "with biases", "clip": "gradients clipped to length {:g}", "private": "noise of {:g} times this length",
     "frozen": "first layer never trained", "noise": "noise of {:.0%} on the weights", "bits": "{} bits for a weight",
@@ -152,7 +152,7 @@ def epsilon(o, delta=1e-5):
 
 def initialised(x, outputs, o, seed):
     """A module of θ⁰ with W₁ in the basis Q; Q (d, r) of versions x (k, m, d); and N (h, d)."""
-    drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, start=o.start)
+    drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, initial=o.initial)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
     basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
     inside, rest = layers.split(first, basis)

@@ -36,8 +36,8 @@ def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_fro
     x, slopes, batches = adam.unit(drawn(10, 90)), drawn(60, 10, seed=2), torch.eye(5).repeat(1, 2).double()[:, None]
     generator, wrong = torch.Generator().manual_seed(0), torch.tensor([2, 0, 4, 1, 3])
     u = adam.epoch(slopes, batches, adam.seen(x, False))[0].float()
-    start = adam.begin(u[:, :-1], x.float(), generator, 9 * batches[wrong].float())
-    assert torch.equal(adam.ordered(u, x.float(), start, generator), 9 * batches.float())
+    initial = adam.begin(u[:, :-1], x.float(), generator, 9 * batches[wrong].float())
+    assert torch.equal(adam.ordered(u, x.float(), initial, generator), 9 * batches.float())
     monkeypatch.setattr(adam, "FLOOR", 0.0)
     optimiser = torch.optim.Adam([weight := torch.nn.Parameter(torch.zeros(60, 90).double())], lr=1.0, eps=0)
     for batch in batches:  # (1, 10), two images each
@@ -59,7 +59,7 @@ def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_
 
 def test_slices_explain_what_mixtures_of_true_images_do_not_and_show_one_that_is_missing(trained):
     x, _, victim = trained
-    changed, _ = known_start.trained_part(victim.released, victim.start, 1.0)
+    changed, _ = known_start.trained_part(victim.released, victim.initial, 1.0)
     u, x = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1), adam.unit(x - victim.mean)
     u, generator = adam.SIZE * u / u.square().mean().sqrt(), torch.Generator().manual_seed(0)
     slices, same, residual = adam.fit(u, x, adam.begin(u[:, :-1], x, generator), 90, adam.RATES[0], generator)
@@ -73,16 +73,20 @@ def test_slices_explain_what_mixtures_of_true_images_do_not_and_show_one_that_is
 def test_an_attack_tells_what_it_did_and_repeats_itself_or_refuses(trained, monkeypatch):
     short = {"STEPS": (6, 6), "SEARCH": ((8, 3, 1),), "LEARN": (6, (0.05, 0.0, 0.15)), "WORTH": math.inf}
     [monkeypatch.setattr(adam, name, value) for name, value in short.items()]
-    _, shape, (released, *_, start, _) = trained
-    one, two = (adam.attack(released, start, shape, M) for _ in range(2))
+    _, shape, (released, *_, initial, _) = trained
+    one, two = (adam.attack(released, initial, shape, M) for _ in range(2))
     assert one.images.shape == (M + 1, 192) and torch.equal(one.images, two.images)
     assert abs(one.details.alpha - 1) < 0.02 and len(one.details.residuals) == adam.ROUNDS
     assert one.details.slices.scores.shape == (5, 1, M + 1)
     monkeypatch.setattr(adam, "WORTH", 0.0)
-    assert adam.attack(released, start, shape, M).details.slices.scores is None  # batches explain little
-    both = adam.attack(released, start, shape, M, mirrored=True).details.fitted.view(2, M // 2, -1)
+    assert adam.attack(released, initial, shape, M).details.slices.scores is None  # batches explain little
+    both = adam.attack(released, initial, shape, M, mirrored=True).details.fitted.view(2, M // 2, -1)
     torch.testing.assert_close(both[1], both[0][:, adam.mirror_of(shape)])
-    for wrong, count, says in ((start[1:], M, "give its own"), (start, 30, "COUNT is 30"), (start, 5, "even COUNT")):
+    for wrong, count, says in (
+        (initial[1:], M, "give its own"),
+        (initial, 30, "COUNT is 30"),
+        (initial, 5, "even COUNT"),
+    ):
         assert says in refused(adam.attack, released, wrong, shape, count, mirrored=count == 5)
     monkeypatch.setattr(adam, "modelled", lambda slices, x: slices.means[0] @ x * math.inf)
-    assert "diverged" in refused(adam.attack, released, start, shape, M)
+    assert "diverged" in refused(adam.attack, released, initial, shape, M)

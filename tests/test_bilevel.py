@@ -41,8 +41,8 @@ def test_derivatives_are_those_of_autograd(x, y):
 @pytest.mark.parametrize("weight_decay, kind", [(1e-4, "zero"), (1e-2, "uniform"), (1.0, "standard")])
 def test_training_is_stationary_from_every_start(photos, weight_decay, kind):
     x, y = photos[0].secret
-    start = None if kind == "zero" else networks.flatten(networks.initial(networks.affine(MU, kind), x.shape[1], 1))
-    solved = affine.solve(x, y, weight_decay, start)
+    initial = None if kind == "zero" else networks.flatten(networks.initial(networks.affine(MU, kind), x.shape[1], 1))
+    solved = affine.solve(x, y, weight_decay, initial)
     gradient = affine.energy_gradient(x, y, solved.weights, weight_decay).norm()
     assert gradient <= 2e-12 and solved.gradient_norm <= 1e-12
     assert torch.allclose(solved.logits, affine.logits(x, solved.weights), atol=1e-9)
@@ -73,11 +73,11 @@ def test_attack_reaches_the_weights(photos, name, inner_start):
     assert networks.distance(found.network, network) <= 1e-12
 
 
-@pytest.mark.parametrize("recipe", [networks.affine(MU, "uniform"), networks.one_hidden(8, MU, start="uniform")])
+@pytest.mark.parametrize("recipe", [networks.affine(MU, "uniform"), networks.one_hidden(8, MU, initial="uniform")])
 def test_the_truth_and_the_trainers_start_repeat_the_training_to_the_last_bit(views, recipe):
     theta0 = networks.initial(recipe, 3072, 0)
-    released = stationary.train(views.secret, recipe, start=theta0).released
-    found = bilevel.attack(released, views.secret.images, theta_start=theta0)
+    released = stationary.train(views.secret, recipe, initial=theta0).released
+    found = bilevel.attack(released, views.secret.images, initial=theta0)
     assert found.history[0] <= 1e-25 and len(found.history) == 1 and torch.equal(found.images, views.secret.images)
 
 
@@ -105,7 +105,7 @@ def test_several_starts_in_one_call(problem):
         ({}, {"inner_start": "hot"}, "INNER_START is 'hot'"),
         ({}, {"inner_budget": 0}, "give at least 0 iterations and 1 inner step"),
         ({}, {"iterations": -1}, "give at least 0 iterations and 1 inner step"),
-        ({}, {"theta_start": networks.initial(networks.affine(MU), 31, 0)}, "theta_start has other shapes"),
+        ({}, {"initial": networks.initial(networks.affine(MU), 31, 0)}, "The initial network has other shapes"),
         ({"recipe": networks.affine(0.0)}, {}, "trained on the logistic loss with weight decay"),
         ({"recipe": networks.perceptron("signed", 5, 5)}, {}, "the square loss"),
         ({}, {"start": torch.full((12, 30), torch.inf)}, "NaN or infinite"),

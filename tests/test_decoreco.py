@@ -34,7 +34,7 @@ def test_training_in_coordinates_is_the_same_descent_in_all_weights(x, rule, als
     outputs = 3 if rule == "multiclass" else 1
     labels = (torch.arange(12) % max(outputs, 2)).double()
     recipe = networks.perceptron(rule, 9, 8)
-    recipe = recipe._replace(epochs=40, stages=0, start=0.1, dtype=torch.float64, biases=also, centred=also)
+    recipe = recipe._replace(epochs=40, stages=0, initial=0.1, dtype=torch.float64, biases=also, centred=also)
     network = networks.initial(recipe, 30, 3, outputs)
 
     def objective(theta):
@@ -159,7 +159,7 @@ def test_the_surrogate_sharpens_and_the_best_of_the_last_alpha_is_kept(victim, s
 
 
 def test_penalties_are_the_published_ones():
-    net = networks.initial(networks.Recipe((3,), "square", 0.1, start=1.0, biases=False), 4, 0)
+    net = networks.initial(networks.Recipe((3,), "square", 0.1, initial=1.0, biases=False), 4, 0)
     objective = decoreco.Objective(net, Margin(torch.tensor([1.0, -1.0])), 5.0, 0.5, 1.0)
     x, c = torch.tensor([[2.0, 0, -1.5, 0.5], [0, 0, 0, 0]]).double(), torch.tensor([0.2, 0.7]).double()
     parts, *gradients = objective(x, c)
@@ -211,7 +211,7 @@ def test_an_attacker_of_the_same_seed_draws_none_of_the_trainers_numbers():
     def numbers(drawn):
         return set(drawn.flatten().tolist())
 
-    normal, uniform = SIGNED._replace(start=1.0), networks.one_hidden(40, 1e-2, 10.0, "uniform")
+    normal, uniform = SIGNED._replace(initial=1.0), networks.one_hidden(40, 1e-2, 10.0, "uniform")
     noise = starts.normal(40, 30, 1.0, 3)
     coefficients = decoreco.draw(Signed(), noise, 3)
     assert not numbers(networks.initial(normal, 30, 3)[0].weight) & (numbers(noise) | numbers(coefficients))

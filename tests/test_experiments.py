@@ -86,7 +86,7 @@ def test_a_reading_differs_in_what_it_names_and_gives_its_rows(toy_npz):
 
 # ---- Variants of one training: exact coordinates, clipped gradients, changed weights ----
 
-SETTINGS = Settings(layers=3, neurons=7, decay=1e-2, start=0.1, rate=0.05, steps=30)
+SETTINGS = Settings(layers=3, neurons=7, decay=1e-2, initial=0.1, rate=0.05, steps=30)
 
 
 @pytest.mark.parametrize("changes", [{}, {"layers": 2}, {"loss": "logistic"}, {"momentum": 0.0}])

@@ -125,7 +125,7 @@ def test_parameters_of_any_kind(given):
 
 def released(*hidden, fill=None):
     """An untrained network on 8×8 grey pictures."""
-    recipe = networks.perceptron("signed", *hidden)._replace(start=0.1, loss="square")
+    recipe = networks.perceptron("signed", *hidden)._replace(initial=0.1, loss="square")
     network = networks.initial(recipe, 64, 0)
     if fill is not None:
         network = (Layer(torch.full_like(network[0].weight, fill), network[0].bias), *network[1:])

@@ -105,9 +105,9 @@ def test_a_hypergradient_is_that_of_the_processor(device, hidden):
     for where in ("cpu", device):
         data = images.split(images.load("photos"), 12, 12, 0, torch.device(where))
         released = stationary.train(data.secret, recipe).released
-        start = released.network if hidden else None
+        initial = released.network if hidden else None
         near = data.secret.images + 0.01 * (starts.random(12, 3072, 0).to(device=where) - 0.5)  # further off there are
-        found.append(bilevel.hypergradient(released, near, start=start).gradient)  # saddles that rounding decides
+        found.append(bilevel.hypergradient(released, near, initial=initial).gradient)  # saddles that rounding decides
     assert off(found[1], found[0]) < 1e-5
 
 

@@ -40,7 +40,7 @@ def exact(seed, dimensions=9, neurons=3, bias=True):
 def rough(seed, dimensions=9):
     """A trained network's set, with ε and δ larger than zero."""
     points, signs = clusters(seed, dimensions, spread=0.6)
-    recipe = networks.perceptron("margin", 12)._replace(epochs=60, start=0.01, centred=False)
+    recipe = networks.perceptron("margin", 12)._replace(epochs=60, initial=0.01, centred=False)
     victim = stationary.train(images.Part(points, (signs + 1) / 2), recipe, seed)
     return kkt_sets.KKTSet(*certificates.fitted(victim.released.network, points, signs))
 

@@ -23,16 +23,16 @@ def trained(data):
 
 @pytest.mark.parametrize("alpha", [1.0, 0.93, 0.2, 0.0])
 def test_the_factor_of_the_start_is_found_exactly(alpha):
-    start = drawn(40, 90)
-    weight = drawn(40, 7, seed=1) @ drawn(7, 90, seed=2) / 20 + alpha * start
-    assert known_start.shrinkage(weight, start, 20) == pytest.approx(alpha, abs=1e-9)
+    initial = drawn(40, 90)
+    weight = drawn(40, 7, seed=1) @ drawn(7, 90, seed=2) / 20 + alpha * initial
+    assert known_start.shrinkage(weight, initial, 20) == pytest.approx(alpha, abs=1e-9)
 
 
 def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
     """Torch's own float32 training, with the α that weight decay leaves after so many steps."""
     mirrored = ordinary.mirrored(data.secret.images, data.shape)
     for name, victim in trained.items():
-        changed, alpha = known_start.trained_part(victim.released, victim.start)
+        changed, alpha = known_start.trained_part(victim.released, victim.initial)
         versions = torch.cat([data.secret.images, *[mirrored] * (name == "sgd_flips")]) - victim.mean
         basis = torch.linalg.qr(versions.mT)[0]
         assert victim.versions == len(versions)
@@ -45,7 +45,7 @@ def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
 
 def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
     victim, parts = trained["sgd"], (data.secret, data.held_out)
-    found, _ = known_start.attempt(victim.released, victim.start, data.shape, M)
+    found, _ = known_start.attempt(victim.released, victim.initial, data.shape, M)
     ours, theirs = (measures.match(part.images - victim.mean, found.images) for part in parts)
     assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
     upright = (ours.signed > measures.SOME).sum()  # by the biases: activity cannot tell it
@@ -63,18 +63,18 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     torch.testing.assert_close(ours, seen, rtol=1e-4, atol=1e-5)
     few = images.Part(*(part[:4] for part in data.secret))
     trained = patching.train(few, data.shape, side, 60, 30)
-    changed, alpha = known_start.trained_part(trained.released, trained.start)
+    changed, alpha = known_start.trained_part(trained.released, trained.initial)
     squares = patching.cut(few.images - trained.mean, data.shape, side).flatten(0, 1)
     basis, added = torch.linalg.qr(squares.mT)[0], changed.network[0].weight
     assert trained.versions == len(squares) == 16
     assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
-    assert known_start.attempt(trained.released, trained.start, (side, side, 3), 16)[0].details.count == 16
+    assert known_start.attempt(trained.released, trained.initial, (side, side, 3), 16)[0].details.count == 16
 
 
 def test_an_ignored_weight_decay_and_a_wrong_start_hide_the_count(trained, data):
-    released, start = trained["sgd_decay"].released, trained["sgd_decay"].start
-    assert known_start.attempt(released, start, data.shape, M)[0].details.count == M
-    assert known_start.attempt(released, start, data.shape, M, alpha=1.0)[0].details.count != M
+    released, initial = trained["sgd_decay"].released, trained["sgd_decay"].initial
+    assert known_start.attempt(released, initial, data.shape, M)[0].details.count == M
+    assert known_start.attempt(released, initial, data.shape, M, alpha=1.0)[0].details.count != M
     other = ordinary.layers_of(ordinary.perceptron(3072, (NEURONS, 30), 99))
     found, _ = known_start.attempt(released, other, data.shape, None)
     assert found.details.count is None and found.images is None and "no gap" in found.refusals[0]
@@ -83,14 +83,14 @@ def test_an_ignored_weight_decay_and_a_wrong_start_hide_the_count(trained, data)
 def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     settings = data.shape, "sgd", (NEURONS, 30), 3
     victim = ordinary.train(data.secret, data.known, *settings, last=True)
-    *ours, last = zip(victim.released.network, victim.start)
+    *ours, last = zip(victim.released.network, victim.initial)
     assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers))
     assert not torch.equal(*(layer.weight for layer in last))
     whole, other = (ordinary.train(data.secret, known, *settings) for known in (data.known, None))
-    assert torch.equal(whole.start[0].weight, victim.start[0].weight)  # by the same public images
-    assert not torch.equal(whole.start[0].weight, other.start[0].weight)
+    assert torch.equal(whole.initial[0].weight, victim.initial[0].weight)  # by the same public images
+    assert not torch.equal(whole.initial[0].weight, other.initial[0].weight)
     assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
-    found, alpha = known_start.attempt(victim.released, victim.start, data.shape, M)
+    found, alpha = known_start.attempt(victim.released, victim.initial, data.shape, M)
     assert found.images is None and alpha == 1 and "nothing was trained there" in found.refusals[0]
 
 
@@ -103,13 +103,13 @@ def test_the_halves_by_kind_share_none_and_have_the_same_labels(toy_npz):
 
 
 def test_wrong_starts_and_trainings_that_cannot_be_are_refused_in_one_sentence(trained, data):
-    released, start = trained["sgd"].released, trained["sgd"].start
-    wide = (Layer(drawn(NEURONS, 5), drawn(NEURONS)), *start[1:])
+    released, initial = trained["sgd"].released, trained["sgd"].initial
+    wide = (Layer(drawn(NEURONS, 5), drawn(NEURONS)), *initial[1:])
     for wrong, sentence in (
         (wide, "The start has a layer of (60, 5) where the network has (60, 3072): give its own"),
-        (start[:2], "The start has 2 layers and the network 3"),
+        (initial[:2], "The start has 2 layers and the network 3"),
         (released.network, "The first layer is that of its start"),
-        (change(start, lambda p: p * torch.nan), "values that are NaN or infinite"),
+        (change(initial, lambda p: p * torch.nan), "values that are NaN or infinite"),
     ):
         assert sentence in refused(known_start.trained_part, released, wrong)
     said = refused(patching.cut, data.secret.images, data.shape, 5)
@@ -124,7 +124,7 @@ def test_rate_and_batches_reach_the_optimiser(data):
 
     def moved(rate, batches):
         one = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches)
-        return one.released.network[0].weight - one.start[0].weight
+        return one.released.network[0].weight - one.initial[0].weight
 
     torch.testing.assert_close(2 * moved(0.5, 1), moved(1.0, 1), rtol=1e-3, atol=1e-7)
     assert moved(1.0, 2).norm() > 1.5 * moved(1.0, 1).norm()
@@ -132,9 +132,9 @@ def test_rate_and_batches_reach_the_optimiser(data):
 
 def test_the_stationarity_attack_with_the_start_explains_what_training_added(data, trained):
     """Its loss is far below that of no image, 1, and below that without the start."""
-    released, start = trained["sgd"].released, trained["sgd"].start
+    released, initial = trained["sgd"].released, trained["sgd"].initial
     noise = starts.normal(2 * M, data.secret.images.shape[1], scale=0.02, seed=0)
-    found = known_start.stationarity(released, start, noise, 1.0, M, iterations=200)
+    found = known_start.stationarity(released, initial, noise, 1.0, M, iterations=200)
     without = decoreco.attack(released, noise, rule="margin", iterations=200)
     assert found.loss < 0.6 and found.loss < without.loss
 
@@ -181,14 +181,14 @@ def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_besi
 
 def test_images_behind_ordinary_training_become_exact(data):
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
-    attempt, alpha = known_start.attempt(victim.released, victim.start, data.shape, M)
-    found = known_start.exact(victim.released, victim.start, alpha, attempt, data.shape)
+    attempt, alpha = known_start.attempt(victim.released, victim.initial, data.shape, M)
+    found = known_start.exact(victim.released, victim.initial, alpha, attempt, data.shape)
     own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
     before, after = (measures.match(own, x).above(0.999) for x in (attempt.images, found.images))
     assert after > before and found.details.sure.sum() >= 10
     assert measures.match(others, found.images).above(measures.EXACT) == 0
     unread = attempt._replace(details=attempt.details._replace(count=None))
-    same = known_start.exact(victim.released, victim.start, alpha, unread, data.shape)
+    same = known_start.exact(victim.released, victim.initial, alpha, unread, data.shape)
     assert same.images is attempt.images and not same.details.sure.any()
 
 
@@ -200,13 +200,13 @@ def behind():
     """Grey pictures, a Victim whose last layer the four secret ones trained, and its change."""
     data = images.split(images.thumbnails(images.load("photos"), 7), 4, 4, 1, "cpu", held_out=4)
     victim = last_layer.train(data.secret, 1500, seed=1)
-    return data, victim, victim.released.network[1].weight - victim.start[1].weight
+    return data, victim, victim.released.network[1].weight - victim.initial[1].weight
 
 
 def test_steps_of_the_trainer_of_the_last_layer_are_those_of_gradient_descent(behind):
     secret = behind[0].secret
     one, shrink = last_layer.train(secret, 40, 0.1, 2, seed=2), 0.1
-    (first, last), x = one.start, secret.images - one.mean
+    (first, last), x = one.initial, secret.images - one.mean
     rows, w = torch.relu(x @ first.weight.mT + first.bias), last.weight
     rate = 4 * len(x) / torch.linalg.matrix_norm(rows @ rows.mT, 2)
     for _ in range(2):

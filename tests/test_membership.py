@@ -123,7 +123,7 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, 
         torch.testing.assert_close(score, -(slope @ target) / slope.norm() / target.norm())
     found = closed_world.areas(victim, *sides)
     assert found["span"].low > 0.5 and found["loss"].low > 0.5
-    untrained = networks.initial(victim.recipe._replace(start="standard"), 3072, 1)
+    untrained = networks.initial(victim.recipe._replace(initial="standard"), 3072, 1)
     told = closed_world.areas(Released(untrained, victim.labels, victim.recipe), *sides)
     assert all(area.low < 0.5 < area.high for area in told.values())
 

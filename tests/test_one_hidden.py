@@ -78,7 +78,7 @@ def test_hessian_product_is_the_derivative_of_the_gradient(x, y, sharpness):
 @pytest.mark.parametrize("kind", ["uniform", "standard"])
 def test_every_training_of_a_batch_ends_at_a_stationary_point_of_the_full_energy(x, y, kind):
     batch = torch.stack([x, starts.random(12, 30, 1)])
-    solved = one_hidden.solve(batch, y, MU, weights(0, RECIPE._replace(start=kind)))
+    solved = one_hidden.solve(batch, y, MU, weights(0, RECIPE._replace(initial=kind)))
     assert solved.converged.all() and (solved.gradient_norm <= 1e-9).all()
     for k in range(2):
         network = networks.change(one_hidden.network(solved.weights), lambda part: part[k])  # noqa: B023
@@ -97,7 +97,7 @@ def test_relu_does_not_converge_and_single_precision_has_its_own_tolerance(x, y)
 def test_hypergradient_is_the_derivative(problem):
     x, released, theta0 = problem
     target = one_hidden.weights(released.network, 10.0)
-    h = bilevel.hypergradient(released, x, start=theta0)
+    h = bilevel.hypergradient(released, x, initial=theta0)
     assert h.sound and abs(h.loss - one_hidden.square_distance(h.solved.weights, target) / 2) <= 1e-10
 
     def loss(x):
@@ -106,13 +106,13 @@ def test_hypergradient_is_the_derivative(problem):
 
     way = drawn(12, 30)
     assert abs((h.gradient * way).sum() - slope(loss, x, way)) <= 1e-5 * h.gradient.norm()
-    assert "needs theta_start, a network" in refused(bilevel.hypergradient, released, x)
+    assert "needs an initial network" in refused(bilevel.hypergradient, released, x)
 
 
 @pytest.mark.parametrize("inner_start", ["warm", "cold", None])
 def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
     x, released, _ = problem
-    settings = {"theta_start": released.network, "inner_start": inner_start} if inner_start else {}
+    settings = {"initial": released.network, "inner_start": inner_start} if inner_start else {}
     found = bilevel.attack(released, x, iterations=30, **settings)
     assert found.history.shape == found.details.sound.shape
     assert found.history[-1] < 0.5 * found.history[0]
@@ -121,9 +121,9 @@ def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
 
 
 def test_an_attack_that_leaves_the_pixel_range_or_its_budget_ends(toy):
-    recipe = networks.one_hidden(16, MU, start="uniform")
+    recipe = networks.one_hidden(16, MU, initial="uniform")
     released = stationary.train(toy.secret, recipe, 0).released
-    settings = {"theta_start": networks.initial(recipe, 192, 1), "iterations": 40}
+    settings = {"initial": networks.initial(recipe, 192, 1), "iterations": 40}
     found = bilevel.attack(released, toy.held_out.images, **settings, inner_budget=3_000)
     moved = (found.images - toy.held_out.images).square().mean().sqrt()
     assert (found.stopped == "left") == (moved > 1)

@@ -27,9 +27,9 @@ def network():
 def trained(trainer, rate, steps):
     """Two images, the weights before and after some steps on them, and the optimiser's state."""
     net, x = network(), drawn(2, 3, 6, 6, seed=1)
-    start = path.flat(net)
+    initial = path.flat(net)
     _, optimiser = deep.train(net, x, LABELS, trainer, rate, steps)
-    return x, start, path.flat(net), {} if trainer == "plain" else deep.state(net, optimiser)
+    return x, initial, path.flat(net), {} if trainer == "plain" else deep.state(net, optimiser)
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,12 @@ def victim():
 
 def knowns(victim):
     """What may be known, each with the path that it begins with, and a simulated one."""
-    x, start, end = victim
+    x, initial, end = victim
     _, _, _, state = trained("adam", 1e-3, 8)
     for one in (
-        path.Known(start, end),
-        optimisers.KnownAdam(start, end, scale=0.01),
-        optimisers.KnownState(end, start - end, 0.1),
+        path.Known(initial, end),
+        optimisers.KnownAdam(initial, end, scale=0.01),
+        optimisers.KnownState(end, initial - end, 0.1),
         optimisers.KnownState(end, **state),
     ):
         first = one.begin()
@@ -54,21 +54,21 @@ def knowns(victim):
 
 
 def test_slopes_are_those_of_differences(victim):
-    x, start, end = victim
+    x, initial, end = victim
     net, step = network(), 1e-5 * torch.eye(216, dtype=torch.float64).view(216, 2, 3, 6, 6)
-    guess = path.Known(start, end).begin()
-    toward = torch.stack([end - start, 2 * (start - end), drawn(len(end), seed=2) * (end - start)])
+    guess = path.Known(initial, end).begin()
+    toward = torch.stack([end - initial, 2 * (initial - end), drawn(len(end), seed=2) * (end - initial)])
 
     def along(z):
         return (toward * path.gradients(net, guess.anchors, z, LABELS)).sum()
 
     wanted = torch.stack([along(x + s) - along(x - s) for s in step]).view_as(x) / 2e-5
-    found = path.pull(net, guess.anchors, x, LABELS, toward, 1e-3 * (end - start).norm())
+    found = path.pull(net, guess.anchors, x, LABELS, toward, 1e-3 * (end - initial).norm())
     assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-7 * wanted.abs().max())
-    by_weights = path.gradient(net, start, x, LABELS)
-    some = torch.randperm(len(start), generator=torch.Generator().manual_seed(0))[:20]
+    by_weights = path.gradient(net, initial, x, LABELS)
+    some = torch.randperm(len(initial), generator=torch.Generator().manual_seed(0))[:20]
     for k in some:
-        moved = [path.error(net, start + s * 1e-5 * torch.eye(len(start))[k], x, LABELS) for s in (1, -1)]
+        moved = [path.error(net, initial + s * 1e-5 * torch.eye(len(initial))[k], x, LABELS) for s in (1, -1)]
         assert by_weights[k] == pytest.approx(((moved[0] - moved[1]) / 2e-5).item(), abs=1e-7)
 
 
@@ -97,39 +97,43 @@ def test_the_metric_is_a_root_of_the_inverse_and_shares_are_not_negative():
 
 
 def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(victim):
-    x, start, end = victim
-    known = path.Known(start, end)
-    places = path.descend(network(), start, end, x, LABELS, known.move(0.1))
+    x, initial, end = victim
+    known = path.Known(initial, end)
+    places = path.descend(network(), initial, end, x, LABELS, known.move(0.1))
     assert len(places) == 9 and torch.allclose(places[-1], end)
     guess = known.again(network(), known.begin()._replace(rate=0.1), x, LABELS, 0.5)
     assert guess.rate == 0.1 and guess.gap < 1e-6 and len(guess.part) == 8
     g = path.gradients(network(), guess.anchors, x, LABELS)
-    assert torch.allclose(0.1 * known.total(guess, g, 0.5), start - end)
+    assert torch.allclose(0.1 * known.total(guess, g, 0.5), initial - end)
 
 
 def test_adams_moves_are_torchs_and_add_up_to_the_change():
-    x, start, end, _ = trained("adam", 1e-3, 8)
-    known = optimisers.KnownAdam(start, end, rate=1e-3)
+    x, initial, end, _ = trained("adam", 1e-3, 8)
+    known = optimisers.KnownAdam(initial, end, rate=1e-3)
     guess = known.again(network(), known.begin(), x, LABELS, 0.5)
     assert guess.gap < 1e-4 and len(guess.part) == 8
     g = path.gradients(network(), guess.anchors, x, LABELS)
-    assert torch.allclose(1e-3 * known.total(guess, g, 0.5), start - end, atol=1e-7)
-    last = path.Known(start, end, rate=1e-3).again(network(), guess, x, LABELS, 0.5)
+    assert torch.allclose(1e-3 * known.total(guess, g, 0.5), initial - end, atol=1e-7)
+    last = path.Known(initial, end, rate=1e-3).again(network(), guess, x, LABELS, 0.5)
     assert last.gap > known.far / 2  # no gradient descent comes near
 
 
 @pytest.mark.parametrize("trainer, rate", [("sgd", 0.01), ("adam", 1e-4)])
 def test_walking_back_finds_the_way_that_training_came(trainer, rate):
-    x, start, end, state = trained(trainer, rate, 8)
+    x, initial, end, state = trained(trainer, rate, 8)
     known = optimisers.KnownState(end, **state)
     back, counts = known.back(network(), x, LABELS)
     back, after = back[:8], counts[8:]
-    assert len(back) == 8 and after.sum() < 1e-2 < counts[7] and (back[-1] - start).norm() < 1e-2 * (end - start).norm()
+    assert (
+        len(back) == 8
+        and after.sum() < 1e-2 < counts[7]
+        and (back[-1] - initial).norm() < 1e-2 * (end - initial).norm()
+    )
     guess = known.again(network(), known.begin(), x, LABELS, 0.5)
     total = known.total(guess, path.gradients(network(), guess.anchors, x, LABELS), 0.5)
     assert torch.cosine_similarity(total, state["first"], dim=0) > 1 - 1e-6
     strangers, _ = known.back(network(), drawn(2, 3, 6, 6, seed=8), LABELS)
-    assert (strangers[7] - start).norm() > 10 * (back[-1] - start).norm()
+    assert (strangers[7] - initial).norm() > 10 * (back[-1] - initial).norm()
 
 
 def public(at, held=8):
@@ -138,18 +142,18 @@ def public(at, held=8):
 
 
 def test_two_images_come_back_and_no_held_out_one(victim):
-    x, start, end = victim
+    x, initial, end = victim
     adam, state = trained("adam", 1e-3, 8), trained("sgd", 0.01, 8)[2:]
-    gradients, held_out = public(start), drawn(2, 3, 6, 6, seed=8)
+    gradients, held_out = public(initial), drawn(2, 3, 6, 6, seed=8)
     for known, least in (
-        (path.Known(start, end, path.whitening(gradients)), 0.8),
+        (path.Known(initial, end, path.whitening(gradients)), 0.8),
         (optimisers.KnownAdam(adam[1], adam[2], scale=optimisers.size(gradients, 2)), 0.5),
         (optimisers.KnownState(state[0], metric=path.whitening(public(state[0])), **state[1]), 0.5),
     ):
         found = path.attack(network(), known, LABELS, x.shape[1:], steps=200)
         like = [torch.cosine_similarity(z.flatten(1), found.images.flatten(1)) for z in (x, held_out)]
         assert found.history[-1] < found.history[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
-    begun = path.attack(network(), path.Known(start, end), LABELS, x.shape[1:], steps=1, images=x)
+    begun = path.attack(network(), path.Known(initial, end), LABELS, x.shape[1:], steps=1, images=x)
     assert (begun.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
 
 
@@ -166,21 +170,21 @@ def test_softened_and_normalised_networks_compute_what_they_say():
 
 
 def test_what_cannot_be_attacked_is_said(victim):
-    _, start, end = victim
+    _, initial, end = victim
 
     def said(known, labels=LABELS, net=None):
         return refused(path.attack, net or network(), known, labels, (3, 6, 6))
 
     for words, wrong in {
-        "`start` has 481": path.Known(start[1:], end),
-        "`end` holds": path.Known(start, end * math.nan),
-        "nothing was trained": path.Known(start, start),
-        "`second` has 3": optimisers.KnownState(end, start, 0.1, second=start[:3]),
-        "moment is zero": optimisers.KnownState(end, 0 * start, 0.1),
-        "SGD without momentum": optimisers.KnownState(end, start, 0.1, beta=0.0),
+        "`initial` has 481": path.Known(initial[1:], end),
+        "`end` holds": path.Known(initial, end * math.nan),
+        "nothing was trained": path.Known(initial, initial),
+        "`second` has 3": optimisers.KnownState(end, initial, 0.1, second=initial[:3]),
+        "moment is zero": optimisers.KnownState(end, 0 * initial, 0.1),
+        "SGD without momentum": optimisers.KnownState(end, initial, 0.1, beta=0.0),
     }.items():
         assert words in said(wrong)
-    assert "whole numbers" in said(path.Known(start, end), LABELS.double())
+    assert "whole numbers" in said(path.Known(initial, end), LABELS.double())
     for layer in (nn.Dropout(), nn.BatchNorm2d(3)):
         net = nn.Sequential(layer, network())
         size = len(path.flat(net))

@@ -21,7 +21,7 @@ from utils.networks import Released
 
 chapter = SimpleNamespace(**chapter_functions("priors"))
 at_kinks = partial(margin.kkt_distance, near=1e-3)
-RECIPE = networks.perceptron("margin", 20)._replace(centred=False, epochs=60, start=1e-8)
+RECIPE = networks.perceptron("margin", 20)._replace(centred=False, epochs=60, initial=1e-8)
 
 
 def rows(x, s):
@@ -41,28 +41,28 @@ def test_points_have_length_one_and_are_no_rows_of_the_first_weights():
     x, labels = spheres.labelled(9, 5, 10_000)
     assert torch.allclose(x.norm(dim=1), torch.ones(9).double()) and 0 < labels.sum() < 9
     assert torch.equal(labels, (x[:, 0] > 0).double()) and torch.equal(labels, labels.sort().values)
-    weight = networks.initial(RECIPE._replace(start=1.0), 5, 0)[0].weight
+    weight = networks.initial(RECIPE._replace(initial=1.0), 5, 0)[0].weight
     assert spheres.cosines(weight, x).abs().max() < 1 - 1e-6
 
 
 def test_descent_ends_below_its_target_keeps_what_the_points_do_not_see_and_takes_time():
-    part, start = spheres.labelled(8, 20, 0), networks.initial(RECIPE._replace(start=0.3), 20, 0)
-    victim, pace = stationary.train_to(part, RECIPE, start, 1e-2)
+    part, initial = spheres.labelled(8, 20, 0), networks.initial(RECIPE._replace(initial=0.3), 20, 0)
+    victim, pace = stationary.train_to(part, RECIPE, initial, 1e-2)
     network = victim.released.network
     z = forward(network, part.images)[1][-1][:, 0] * (2 * part.labels - 1)
     assert math.isclose(torch.log1p((-z).exp()).mean().item(), victim.loss, rel_tol=1e-9)
     assert victim.loss == pace.losses[-1] < 1e-2 and pace.times == sorted(pace.times)
     assert pace.losses[1:] == sorted(pace.losses[1:], reverse=True)
     assert pace.loss_at(1e9) == victim.loss and pace.loss_at(0.0) == math.inf
-    moved = network[0].weight - start[0].weight
+    moved = network[0].weight - initial[0].weight
     assert (moved - networks.within(moved, networks.span_of(part.images))).norm() < 1e-12 * moved.norm()
 
     def objective(theta):
-        return stationary.mean_loss(unflatten(theta, start), *part, LOSSES["logistic"])[:2]
+        return stationary.mean_loss(unflatten(theta, initial), *part, LOSSES["logistic"])[:2]
 
-    direct, _ = stationary.lowered(objective, flatten(start), 1e-2, 60_000)
+    direct, _ = stationary.lowered(objective, flatten(initial), 1e-2, 60_000)
     assert torch.allclose(direct, flatten(network), atol=1e-9)
-    assert "raise LOSS" in refused(stationary.train_to, part, RECIPE, start, 1e-9, most=20)
+    assert "raise LOSS" in refused(stationary.train_to, part, RECIPE, initial, 1e-9, most=20)
 
 
 @pytest.mark.parametrize("distance", [margin.kkt_distance, at_kinks])
@@ -85,7 +85,7 @@ def test_slopes_at_kinks_explain_what_slopes_of_zero_and_one_do_not():
 
 def test_the_smallest_residual_is_that_of_its_multipliers_and_the_square_of_the_distance():
     x, labels = spheres.labelled(10, 8, 2)
-    network = spheres.first_weights(RECIPE._replace(start=0.3), 8, 2)
+    network = spheres.first_weights(RECIPE._replace(initial=0.3), 8, 2)
     value, multipliers = margin.smallest_residual(network, x, labels)
     assert (multipliers >= 0).all() and multipliers.max() > 0
     assert math.isclose(value, chapter.plain_residual(network, x, labels, multipliers), rel_tol=1e-9)
@@ -97,7 +97,7 @@ def test_slackness_is_zero_for_equal_margins_alone():
     network, points, labels = exact()
     assert abs(margin.slackness(network, points[:1], labels[:1])) < 1e-12
     x, labels = spheres.labelled(10, 8, 1)
-    found = margin.slackness(spheres.first_weights(RECIPE._replace(start=0.3), 8, 1), x, labels)
+    found = margin.slackness(spheres.first_weights(RECIPE._replace(initial=0.3), 8, 1), x, labels)
     assert math.isfinite(found) and abs(found) > 1e-3
 
 
@@ -139,7 +139,7 @@ def test_growth_tells_a_mean_of_two_from_one_and_points_share_neurons():
 
 def test_an_attacker_takes_the_learning_rate_with_the_smallest_loss():
     x, labels = spheres.labelled(8, 12, 3)
-    released = Released(spheres.first_weights(RECIPE._replace(start=0.3), 12, 3), labels, RECIPE)
+    released = Released(spheres.first_weights(RECIPE._replace(initial=0.3), 12, 3), labels, RECIPE)
     settings = {"rule": "margin", "iterations": 5}
     found = decoreco.by_rate(released, x, (1e-4, 1e-2), **settings)
     alone = [decoreco.by_rate(released, x, (rate,), **settings) for rate in (1e-4, 1e-2)]

@@ -33,7 +33,7 @@ WEIGHTED = {
 
 
 def network_of(hidden, biases, outputs=1):
-    return networks.initial(networks.Recipe(hidden, "square", MU, start=0.3, biases=biases), D, 0, outputs)
+    return networks.initial(networks.Recipe(hidden, "square", MU, initial=0.3, biases=biases), D, 0, outputs)
 
 
 def candidates(seed=1):

@@ -13,7 +13,7 @@ WORDS, WIDTH, M = 200, 64, 1  # one text of 32 tokens leaves half of 64 directio
 
 @pytest.fixture(scope="module")
 def base():
-    return language.start(WORDS, drawn(16, 5), WIDTH, 3, seed=0)
+    return language.initial(WORDS, drawn(16, 5), WIDTH, 3, seed=0)
 
 
 def drawn(count, seed):

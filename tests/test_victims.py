@@ -60,7 +60,7 @@ WRONG = [
     (lambda: networks.one_hidden(3, MU)._replace(hidden=(3, 3)), 0, "one hidden layer"),
     (lambda: networks.perceptron("margin", 3)._replace(stages=1), 0, "A polish needs"),
     (lambda: networks.affine(MU)._replace(loss="hinge"), 0, "loss is 'hinge', but it must be one of"),
-    (lambda: networks.one_hidden(3, MU, start="zeros"), 0, "THETA_START is 'zeros', but it must be one of 'uniform'"),
+    (lambda: networks.one_hidden(3, MU, initial="zeros"), 0, "THETA_START is 'zeros', but it must be one of 'uniform'"),
     (lambda: networks.perceptron("best", 3), 0, "RULE is 'best'"),
     (lambda: networks.affine(MU), 1, "needs labels 0 and 1, but they reach from 1.0 to 2.0"),
 ]
@@ -91,7 +91,7 @@ def test_a_stationary_point_on_a_kink():
 
 
 def test_the_smallest_generalised_gradient_is_one(x, y):
-    recipe = networks.perceptron("signed", 8, 7)._replace(start=0.1)
+    recipe = networks.perceptron("signed", 8, 7)._replace(initial=0.1)
     network = networks.initial(recipe, 30, 1)
     found = relative_gradients(network, x, y, LOSSES["square"], MU, tolerance=0.3)
     theta, a = layers.change(network, lambda p: p.clone().requires_grad_()), x
@@ -152,7 +152,7 @@ def test_a_published_victim_says_what_the_trainer_would_say_of_it(x, rule):
     smooth, _ = published(x, rule, outputs, recipe._replace(hidden=(99,), sharpness=10.0))
     assert ours.released.recipe == smooth.released.recipe == recipe._replace(hidden=(7, 6), biases=True, stages=0)
     still = ours.released.recipe._replace(epochs=0, dtype=torch.float64)  # a training that ends where it starts
-    theirs = stationary.train(images.Part(x, ours.released.labels), still, start=network)
+    theirs = stationary.train(images.Part(x, ours.released.labels), still, initial=network)
     assert torch.equal(ours.mean, theirs.mean) and torch.equal(ours.released.labels, LABELS[rule].double())
     assert [ours.loss, ours.gradient_norm] == pytest.approx([theirs.loss, theirs.gradient_norm], rel=1e-9)
 

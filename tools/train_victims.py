@@ -35,7 +35,7 @@ def trained(data, neurons, seed):
         victims[name] = stationary.train(data.secret, recipe, seed).released, (), [0.0] * data.shape[-1]
     for name, trainer in {"known-start": "sgd_decay", "adam": "adam"}.items():
         one = ordinary.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
-        victims[name] = one.released, one.start, one.mean.view(data.shape)[0, 0].tolist()
+        victims[name] = one.released, one.initial, one.mean.view(data.shape)[0, 0].tolist()
     return victims
 
 
@@ -74,10 +74,10 @@ def main(arguments=None):
     rows = [places(part, labelled) for part in (data.secret, data.held_out)]
     given.folder.mkdir(parents=True, exist_ok=True)
     index = {}
-    for name, (released, start, mean) in trained(data, given.neurons, given.seed).items():
+    for name, (released, initial, mean) in trained(data, given.neurons, given.seed).items():
         recipe = {key: value for key, value in released.recipe._asdict().items() if key not in HIDDEN}
         path = given.folder / "start.safetensors"  # the same for all that have one
-        before = written(path, start, {"about": "before any training"}) if start else None
+        before = written(path, initial, {"about": "before any training"}) if initial else None
         index[name] = {
             "about": ABOUT[name], "before": before, "shape": list(data.shape),
             "file": written(given.folder / f"{name}.safetensors", released.network, {"recipe": json.dumps(recipe)}),

@@ -82,7 +82,7 @@ def layers_of(net):
 
 def recipe(*hidden):
     """The Recipe of such a training, of a network with hidden layers of these widths."""
-    return networks.perceptron("margin", *hidden)._replace(start="standard", biases=True, centred=False)
+    return networks.perceptron("margin", *hidden)._replace(initial="standard", biases=True, centred=False)
 
 
 def checkpoint(net, optimiser):
@@ -105,7 +105,7 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, 
     net = perceptron(secret.images.shape[1], hidden, seed).to(device)
     if others is not None:
         fit(net, others, mean, shape, "sgd", epochs // 3, seed + 1)
-    start = layers_of(net)
+    initial = layers_of(net)
     kept: list = []
 
     def each(epoch, *trained):
@@ -114,12 +114,12 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, 
 
     loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2, each=each, **settings)
     released = Released(layers_of(net), secret.labels, recipe(*hidden), checkpoints=tuple(kept))
-    return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), start)
+    return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), initial)
 
 
-def later(start, part, mean, shape, seed):
+def later(initial, part, mean, shape, seed):
     """A network as its next release would be: after one more epoch of plain SGD on a Part."""
-    net = naive.module_of(start).float()
+    net = naive.module_of(initial).float()
     fit(net, part, mean, shape, "sgd", 1, seed)
     return layers_of(net)
 

@@ -34,8 +34,8 @@ class Pace(NamedTuple):
         return next((v for t, v in zip(self.times, self.losses) if t >= time), self.losses[-1])
 
 
-def train(secret, recipe, seed=0, start=None) -> Victim:
-    """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `start`, or drawn from `seed`.
+def train(secret, recipe, seed=0, initial=None) -> Victim:
+    """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `initial`, or drawn from `seed`.
 
     With a smooth hidden layer or none by Newton's method until ‖∇E‖ vanishes, else by descent for the recipe's epochs.
     InputError if recipe and labels do not fit together.
@@ -43,13 +43,13 @@ def train(secret, recipe, seed=0, start=None) -> Victim:
     x, y = secret
     smooth = not recipe.hidden or math.isfinite(recipe.sharpness)
     outputs, mean = check(recipe, secret, smooth), x.mean(0) * recipe.centred
-    start = start or networks.initial(recipe, x.shape[1], seed, outputs, x.device)
+    initial = initial or networks.initial(recipe, x.shape[1], seed, outputs, x.device)
     if not smooth:
-        return measured(descended(start, x - mean, y, recipe), secret, recipe)
+        return measured(descended(initial, x - mean, y, recipe), secret, recipe)
     model = one_hidden if recipe.hidden else affine
     basis = networks.span_of(x - mean) if recipe.hidden else None  # the affine model finds few coordinates by itself
     seen = x - mean if basis is None else (x - mean) @ basis
-    solved = model.solve(seen, y, recipe.weight_decay, model.weights(start, recipe.sharpness, basis))
+    solved = model.solve(seen, y, recipe.weight_decay, model.weights(initial, recipe.sharpness, basis))
     z = model.logits(seen, solved.weights)[:, None]
     return victim_of(model.network(solved.weights, basis), z, y, recipe, mean, solved.gradient_norm)
 
@@ -163,12 +163,12 @@ def descended_step(objective, momentum, growth, theta, value, slope, velocity, k
     rate.copy_(torch.where(better, growth * rate, 0.8 * rate))
 
 
-def train_to(secret, recipe, start, target, most=60_000):
+def train_to(secret, recipe, initial, target, most=60_000):
     """Descend without decay until the logistic loss is below `target`, in `most` steps: Victim, and its Pace."""
     (x, y), loss = secret, LOSSES["logistic"]
     basis = networks.span_of(x)  # (d, m)
-    first, rest = layers.split(start[0].weight, basis)
-    inner, seen = (Layer(first, start[0].bias), *start[1:]), x @ basis
+    first, rest = layers.split(initial[0].weight, basis)
+    inner, seen = (Layer(first, initial[0].bias), *initial[1:]), x @ basis
     theta, pace = lowered(lambda v: mean_loss(unflatten(v, inner), seen, y, loss)[:2], flatten(inner), target, most)
     (first, bias), *upper = unflatten(theta, inner)
     network = Layer(layers.joined(first, basis, rest), bias), *upper

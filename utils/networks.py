@@ -20,7 +20,9 @@ class Recipe(NamedTuple):
     loss: str  # one of kernels.losses.LOSSES
     weight_decay: float  # μ
     sharpness: float = math.inf  # β of the softplus that stands for the ReLU; ∞ is the ReLU itself
-    start: str | float = "standard"  # θ⁰: zero, uniform, standard, or the scale of a normal first layer; see `initial`
+    initial: str | float = (
+        "standard"  # θ⁰: zero, uniform, standard, or the scale of a normal first layer; see `initial`
+    )
     biases: bool = True  # whether the layers after the first one have biases
     centred: bool = False  # whether the trainer subtracts the mean of the images
     learning_rate: float = 0.05  # of gradient descent, from here on
@@ -60,20 +62,20 @@ class Released(NamedTuple):
         return self.forward(x)[1][-1]
 
 
-def affine(weight_decay, start="zero"):
+def affine(weight_decay, initial="zero"):
     """The affine classifier of eq. (8), trained to its one stationary point."""
-    return Recipe((), "logistic", weight_decay, start=choose("THETA_START", start, ("zero", "uniform", "standard")))
+    return Recipe((), "logistic", weight_decay, initial=choose("THETA_START", initial, ("zero", "uniform", "standard")))
 
 
-def one_hidden(width, weight_decay, sharpness=10.0, start="standard"):
+def one_hidden(width, weight_decay, sharpness=10.0, initial="standard"):
     """The network of eq. (9) with a softplus, trained to a stationary point near θ⁰."""
-    choose("THETA_START", start, ("uniform", "standard"))
-    return Recipe((width,), "logistic", weight_decay, sharpness, start)
+    choose("THETA_START", initial, ("uniform", "standard"))
+    return Recipe((width,), "logistic", weight_decay, sharpness, initial)
 
 
 # After Haim et al. (2022) and Buzaglo et al. (2023): their losses, starts and weight decay. They take 10⁶ steps of one
 # learning rate; ours are fewer, with momentum and a growing rate. Without decay the loss needs float64 to fall on.
-SEPARATING = Recipe((), "logistic", 0.0, start=1e-4, biases=False, centred=True)
+SEPARATING = Recipe((), "logistic", 0.0, initial=1e-4, biases=False, centred=True)
 REGRESSION = SEPARATING._replace(
     loss="square", weight_decay=7.5e-4, learning_rate=0.01, momentum=0.99, growth=1.01, epochs=1500, stages=6,
     dtype=torch.float32,
@@ -99,12 +101,12 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     settings = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(seed)}
     for fan_in, fan_out in zip(sizes, sizes[1:]):
         shapes = (fan_out, fan_in), (fan_out,)
-        if isinstance(recipe.start, str):
+        if isinstance(recipe.initial, str):
             rows = torch.rand(fan_out, fan_in + 1, **settings)
             kinds = {"zero": 0 * rows, "uniform": rows, "standard": (2 * rows - 1) / fan_in**0.5}
-            layers.append(parted(kinds[recipe.start]))
+            layers.append(parted(kinds[recipe.initial]))
         elif not layers:
-            layers.append(Layer(*(recipe.start * torch.randn(shape, **settings) for shape in shapes)))
+            layers.append(Layer(*(recipe.initial * torch.randn(shape, **settings) for shape in shapes)))
         else:
             weight, bias = (fan_in**-0.5 * (2 * torch.rand(shape, **settings) - 1) for shape in shapes)
             layers.append(Layer(weight, bias if recipe.biases else None))

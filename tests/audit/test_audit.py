@@ -486,11 +486,11 @@ def test_a_mixture_of_training_pictures_leaks(sides, mixing, tmp_path):
 
 
 def test_what_training_added_to_a_known_start_leaks(sides, mixing):
-    start = torch_network(seed=3).state_dict()
-    after = mixing | {"0.weight": mixing["0.weight"] + 0.9 * start["0.weight"]}
+    initial = torch_network(seed=3).state_dict()
+    after = mixing | {"0.weight": mixing["0.weight"] + 0.9 * initial["0.weight"]}
     moments = {k: {"exp_avg": drawn(*part.shape)} for k, part in enumerate(after.values())}
     state = {"state": moments, "param_groups": [{"params": [*moments]}]}
-    blind, seeing = (audit(after, *sides, before, steps=5, optimizer=state) for before in (None, start))
+    blind, seeing = (audit(after, *sides, before, steps=5, optimizer=state) for before in (None, initial))
     inside = {one["name"]: (one["training"], one["held_out"]) for one in checked(seeing)["comparisons"]}
     assert inside["pictures in the span of the change of W₁"] == (M, 0) and seeing.status == report.LEAKS
     assert not any("shows 12 pictures" in one["said"] for one in checked(blind)["stages"])
@@ -622,7 +622,7 @@ def test_pictures_behind_a_known_start_are_sure(sides):
     rows, labels = (torch.from_numpy(part) for part in sides[0])
     part = images.Part(rows.flatten(1).double() / 255, labels.double())
     victim = ordinary.train(part, None, SHAPE, "sgd", (3 * WIDTH,), epochs=40)
-    after, before, mean = victim.released.network, victim.start, victim.mean.view(SHAPE)[0, 0].tolist()
+    after, before, mean = victim.released.network, victim.initial, victim.mean.view(SHAPE)[0, 0].tolist()
     content = checked(audit(after, *sides, before, mean=mean, layout="HWC", steps=1))
     sure = {side: [one["sure"] for one in content["images"] if one["side"] == side] for side in report.SIDES}
     assert sum(sure["training"]) >= M // 2 and not any(sure["held_out"])

@@ -46,7 +46,7 @@ def test_seeds_give_the_networks_again(name, again):
     if name != "small-start":  # its polish makes rounding large
         assert networks.distance(new.released.network, old.released.network) < ALIKE
     assert len(old.released.labels) == 20 and old.released.recipe == new.released.recipe
-    for ours, theirs in zip(old.start, new.start):
+    for ours, theirs in zip(old.initial, new.initial):
         torch.testing.assert_close(ours, theirs)
 
 

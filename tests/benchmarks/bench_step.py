@@ -99,7 +99,7 @@ def test_hypergradient(version, measure):
     small = bilevel.condensed(victim)
     basis = networks.span_of(x, small.network[0].weight)
     few = small._replace(network=networks.in_span(small.network, basis))
-    ours = partial(bilevel.hypergradient, few, x @ basis, start=few.network)
+    ours = partial(bilevel.hypergradient, few, x @ basis, initial=few.network)
     steps, about = ours().solved.iterations, {"size": {"images": M, "hidden": WIDTH}, "dtype": "float64"}
     if version == "ours":
         measure(ours, "hypergradient", version, note=f"with training from θ*, {steps} steps", **about)

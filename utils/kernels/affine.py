@@ -66,16 +66,16 @@ def network(theta, basis=None):
     return layers if basis is None else in_span(layers, basis.mT)
 
 
-def solve(x, y, weight_decay, start=None):
+def solve(x, y, weight_decay, initial=None):
     """Minimise E over θ by damped Newton steps on m numbers, until ‖∇_θ E‖ ≤ 10⁻¹² or rounding stops it.
 
     A full Newton step from any θ lands in the row space of X̄, θ = X̄ᵀα, where (ℓ''G/m + μ)α = (ℓ''z − ℓ')/m with
-    G = X̄X̄ᵀ. So θ = X̄ᵀα + sθ⁰ holds for all iterates, and a step costs one m×m solve. `start` is θ⁰ (…, d+1), zero if
+    G = X̄X̄ᵀ. So θ = X̄ᵀα + sθ⁰ holds for all iterates, and a step costs one m×m solve. `initial` is θ⁰ (…, d+1), zero if
     omitted; μ, `weight_decay`, must be positive.
     """
     m, d = x.shape[-2:]
     gram = x @ x.mT + 1  # X̄X̄ᵀ: (…, m, d) @ (…, d, m) -> (…, m, m)
-    theta0 = (x.new_zeros(d + 1) if start is None else start).expand(*x.shape[:-2], d + 1)
+    theta0 = (x.new_zeros(d + 1) if initial is None else initial).expand(*x.shape[:-2], d + 1)
     z0, square0 = logits(x, theta0), square_norm(theta0)
 
     def state(alpha, s):
@@ -124,12 +124,12 @@ def cross_gradient(x, y, solved, p):
     return (r[..., None] * p[..., None, :-1] + s[..., None] * solved.weights[..., None, :-1]) / len(y)
 
 
-def inner(x, y, weight_decay, start):
+def inner(x, y, weight_decay, initial):
     """Solve the lower level, eq. (1), at images x: θ(x), and the product u -> H⁻¹u with its soundness.
 
     H⁻¹u = (u − X̄ᵀ(ℓ''G + mμ)⁻¹(ℓ'' ∘ X̄u))/μ exactly, by Woodbury: one m×m solve.
     """
-    solved = solve(x, y, weight_decay, start)
+    solved = solve(x, y, weight_decay, initial)
 
     def inverse(u):
         h = curvatures(solved.logits)

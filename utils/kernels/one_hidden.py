@@ -143,26 +143,26 @@ def hessian(v, x, y, weight_decay, sharpness):
     return product, precondition
 
 
-def solve(x, y, weight_decay, start, tolerance=1e-9):
+def solve(x, y, weight_decay, initial, tolerance=1e-9):
     """Minimise E from Weights θ⁰ until ‖∇E‖ ≤ `tolerance`: a stationary point, nearly always a minimum, as a Solved.
 
     The part of W̄₁⁰ outside of the row space of X̄ does not change the logits; its minimiser, 0, is taken first. Inside,
     a few steps of L-BFGS lead to where Newton's method with conjugate gradients takes over. μ, β must be positive.
     """
     rows = torch.linalg.qr(bordered(x).mT)[0]
-    v = pack(start._replace(first=start.first @ rows @ rows.mT))
-    terms = (x, y, weight_decay, start.sharpness)
+    v = pack(initial._replace(first=initial.first @ rows @ rows.mT))
+    terms = (x, y, weight_decay, initial.sharpness)
     near = solvers.lbfgs(lambda v: energy(v, *terms), v, gradient_tolerance=1e-2, iterations=200)
     goal = {"gradient_tolerance": tolerance if x.dtype == torch.float64 else max(tolerance, 1e-6)}  # single precision's
     end = solvers.newton_cg(lambda v: energy(v, *terms), lambda v: hessian(v, *terms), near.x, **goal)
-    theta = unpack(end.x, x.shape[-1], start.sharpness)
+    theta = unpack(end.x, x.shape[-1], initial.sharpness)
     return Solved(theta, end.gradient_norm, near.iterations + end.iterations, end.converged)
 
 
-def inner(x, y, weight_decay, start):
+def inner(x, y, weight_decay, initial):
     """Solve the lower level as `affine.inner` does, with H⁻¹u by preconditioned conjugate gradients."""
-    solved = solve(x, y, weight_decay, start)
-    product, precondition = hessian(pack(solved.weights), x, y, weight_decay, start.sharpness)
+    solved = solve(x, y, weight_decay, initial)
+    product, precondition = hessian(pack(solved.weights), x, y, weight_decay, initial.sharpness)
 
     def inverse(u):
         solution = solvers.cg(product, u, 1e-10 if x.dtype == torch.float64 else 1e-6, precondition=precondition)
