@@ -38,7 +38,7 @@ def test_a_trial_is_the_attack_on_what_was_released(toy, knowledge, draw):
     recipe, settings = (networks.one_hidden(4, 0.1), {"iterations": 2}) if draw else (AFFINE, {})
     trial = trials.bilevel_trial(toy, recipe, "random", 3, knowledge, **settings)
     if draw:
-        settings["theta_start"] = networks.initial(recipe, 192, draw)
+        settings["initial"] = networks.initial(recipe, 192, draw)
     released, start = stationary.train(toy.secret, recipe, 6).released, starts.random(*toy.secret.images.shape, 3)
     expected = bilevel.attack(released, start, **settings)
     assert trial.name == Name("bilevel", "one_hidden" if draw else "affine", "random", knowledge) and trial.seed == 3

@@ -112,7 +112,7 @@ def test_a_notebook_is_built_like_the_others(path):
         cells[0].source.startswith("# ") and len(tagged) == 1 and tagged[0].source.startswith("# Parameters of this ")
     )
     assert declared_by(path).keys() >= COMMON
-    assert sum("import" in cell.source and "from utils" in cell.source for cell in code[:2]) == 1
+    assert sum("import" in cell.source and "from lab import" in cell.source for cell in code[:2]) == 1
     for cell in code:
         for output in cell.outputs:
             assert output.output_type != "error" and output.get("name") != "stderr", cell.source
@@ -120,7 +120,7 @@ def test_a_notebook_is_built_like_the_others(path):
                 assert len(picture) * 3 / 4 < LARGEST
                 assert cell.metadata["mystnb"]["figure"]["caption"] and cell.metadata["mystnb"]["image"]["alt"]
         if path.parent.name == "experiments":  # it reads no record and judges nothing
-            assert not cell.outputs and not re.search(r"\b(recorded|verdicts|results/|data/speed)\b", cell.source)
+            assert not cell.outputs and not re.search(r"\b(recorded|ledger|results/|data/speed)\b", cell.source)
 
 
 WRONG = [
