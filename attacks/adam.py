@@ -19,7 +19,7 @@ from collections import namedtuple
 
 import torch
 
-from attacks import known_start, unmixing
+from attacks import first_layer, unmixing
 from utils.errors import InputError
 from utils.kernels.similarity import halved
 from utils.networks import Layer
@@ -207,10 +207,11 @@ def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, 
 
     `mirrored`: half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger,
     since nobody knows which pictures are none. `alpha` is 1 without weight decay, and estimated unless given. `batches`
-    of up to MOST images are learned if that helps. InputError as `known_start.check`, `check` and `unmixing.read` say.
+    of up to MOST images are learned if that helps. InputError as `first_layer.check`, `check` and `unmixing.read` say.
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
-    changed, alpha = known_start.trained_part(released, initial, alpha)
+    added = first_layer.difference(released.network, initial, alpha)
+    changed, (alpha,) = first_layer.released_as(added, released), added.removed
     check(changed, shape, count, mirrored)
     u = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1).float()
     u = SIZE * u / u.square().mean().sqrt()

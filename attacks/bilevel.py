@@ -105,8 +105,15 @@ def attack(
     with tuned(seen, model.network(lower.target)), bar(iterations, "bilevel attack", progress) as shown:
         end, solved, inner, history = descend(lower, seen, theta, tolerance * scale, iterations, look, **settings)
     images = start + (end.x.reshape(seen.shape) - seen) @ basis.mT
-    network, seconds = model.network(solved.weights, basis), time.perf_counter() - clock
-    return Attack(images, None, network, end.value / scale, history / scale, end.stopped, inner, seconds)
+    return Attack(
+        images=images,
+        loss=end.value / scale,
+        history=history / scale,
+        stopped=end.stopped,
+        seconds=time.perf_counter() - clock,
+        details=inner,
+        network=model.network(solved.weights, basis),
+    )
 
 
 def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget):

@@ -2,7 +2,7 @@
 
 import os
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tqdm.auto import tqdm
@@ -15,13 +15,13 @@ class Attack(NamedTuple):
     """The result of an attack, and how it went; (…) are independent attacks, in one batch."""
 
     images: torch.Tensor | None  # x (…, n, d), the iterate with the smallest loss; None if the attack refused
-    coefficients: torch.Tensor | None  # λ (…, n), where the attack has them
-    network: tuple | None  # θ(x), where the attack trains
     loss: torch.Tensor  # the attacker's, at x (…)
     history: torch.Tensor  # the loss of every iteration, the start first (K+1, …)
     stopped: str | list  # why: a word, or one for every attack of a batch
-    details: NamedTuple  # what this kind of attack knows beside
     seconds: float
+    details: Any = None  # what this kind of attack knows beside, a NamedTuple
+    coefficients: torch.Tensor | None = None  # λ (…, n), where the attack has them
+    network: tuple | None = None  # θ(x), where the attack trains
     refusals: tuple = ()  # why there are no images, or not all that was asked for, in sentences
 
 

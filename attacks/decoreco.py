@@ -237,8 +237,15 @@ def result(objective, state, plan, tolerance, until, start, clock):
     at = (state.best_x, state.best_coefficients) if counted else (state.x, state.coefficients)
     objective.stationarity.sharpness.copy_(plan[min(int(state.step), len(plan) - 1), 0])
     parts = objective(*at)[0]._replace(share=objective.share(*at), state=state if until else None)
-    seconds, images, coefficients = time.perf_counter() - clock, objective.pixels(at[0]).to(start), at[1].to(start)
-    return Attack(images, coefficients, None, parts.total, history, stopped, parts, seconds)
+    return Attack(
+        images=objective.pixels(at[0]).to(start),
+        loss=parts.total,
+        history=history,
+        stopped=stopped,
+        seconds=time.perf_counter() - clock,
+        details=parts,
+        coefficients=at[1].to(start),
+    )
 
 
 def of_type(network, dtype):

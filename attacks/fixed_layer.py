@@ -68,5 +68,12 @@ def attack(first, change, count, *, seed=0):
         idle = (left.absence < IDLE * left.share).cpu()
         if left.share < FOUND:
             break
-    stopped, seconds = "found" if left.share < FOUND else "missed", time.perf_counter() - clock
-    return Attack(x, left.coefficients.mT, None, left.share, torch.tensor(history), stopped, left, seconds)
+    return Attack(
+        images=x,
+        loss=left.share,
+        history=torch.tensor(history),
+        stopped="found" if left.share < FOUND else "missed",
+        seconds=time.perf_counter() - clock,
+        details=left,
+        coefficients=left.coefficients.mT,
+    )

@@ -264,4 +264,11 @@ def attack(module, known, labels, shape, steps=300, seed=0, images=None):
         x.clamp_(-BOUND, BOUND)
         losses.append(loss)
     history = torch.tensor(losses, dtype=torch.float64)
-    return Attack(x, None, None, history[-1], history, "iterations", path, time.perf_counter() - clock)
+    return Attack(
+        images=x,
+        loss=history[-1],
+        history=history,
+        stopped="iterations",
+        seconds=time.perf_counter() - clock,
+        details=path,
+    )

@@ -9,7 +9,7 @@ was trained on only if r(x) = ‖a(x) − VVᵀa(x)‖ / ‖a(x)‖ is zero, V b
 import torch
 from torch.nn.functional import unfold
 
-from attacks.known_start import shrinkage
+from attacks.first_layer import shrinkage
 from utils.errors import InputError
 from utils.networks import gap
 

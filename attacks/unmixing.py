@@ -158,8 +158,14 @@ def attack(released, shape, *, count=None, seed=0, later=LATER, precision="exact
         signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
     matrix, agreed = signs[:, None] * matrix, agreement(known, signs)[1].item()
     details = Unmixed(count if asked is None else None, basis, matrix, uneven, agreed)
-    stopped, seconds = "even" if uneven < EVEN else "uneven", time.perf_counter() - clock
-    return Attack(matrix @ basis.mT, None, None, history[-1], history, stopped, details, seconds)
+    return Attack(
+        images=matrix @ basis.mT,
+        loss=history[-1],
+        history=history,
+        stopped="even" if uneven < EVEN else "uneven",
+        seconds=time.perf_counter() - clock,
+        details=details,
+    )
 
 
 def attempt(released, shape, count, seed=0, later=LATER):
@@ -176,4 +182,12 @@ def attempt(released, shape, count, seed=0, later=LATER):
 def refused(*sentences):
     """The Attack without images that says why."""
     nothing = torch.full((), math.nan)
-    return Attack(None, None, None, nothing, nothing[None], "refused", Unmixed(), 0.0, sentences)
+    return Attack(
+        images=None,
+        loss=nothing,
+        history=nothing[None],
+        stopped="refused",
+        seconds=0.0,
+        details=Unmixed(),
+        refusals=sentences,
+    )

@@ -22,7 +22,7 @@ import audit.stages as stages
 import audit.states as states
 import audit.weights as weights
 import audit.whole as whole
-from attacks import known_start
+from attacks import first_layer
 from training import images
 from utils import networks
 from utils.errors import InputError, choose
@@ -107,13 +107,13 @@ def initial_for(target, before, shape, layout, key):
     if not (initial and target.layers or twin):
         raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
     if twin and all(map(torch.equal, module.state_dict().values(), twin.state_dict().values())):
-        raise InputError(known_start.UNCHANGED.replace("first layer", "network"))
+        raise InputError(first_layer.UNCHANGED.replace("first layer", "network"))
     same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, initial))
-    if initial and known_start.unchanged(target.layers, initial) and (twin or not (same and target.logits)):
+    if initial and first_layer.unchanged(target.layers, initial) and (twin or not (same and target.logits)):
         return target, (), [FROZEN]
     if not initial:
         return target, (), []
-    known_start.check(target.layers[:1], initial[:1])
+    first_layer.check(target.layers[:1], initial[:1])
     weights_of = torch.stack([one[0].weight.flatten() for one in (target.layers, initial)])
     alike = weights_of.corrcoef()[0, 1].abs() * weights_of.shape[1] ** 0.5 > RELATED
     return target, initial, [] if alike else [STRANGE]

@@ -11,7 +11,7 @@ import torch
 
 import audit.judge as judge
 import audit.states as states
-from attacks import checkpoints, decoreco, known_start, starts, unmixing
+from attacks import decoreco, first_layer, starts, unmixing
 from audit.weights import Whole
 from evaluation import measures
 from utils import networks
@@ -118,14 +118,14 @@ def planned(case):
 
 def change_of(case, first):
     """The Released change of the `first` layer, and what makes exact what was unmixed from it."""
-    changed, alpha = known_start.trained_part(first, case.initial[:1])
-    return changed, lambda mixed: known_start.exact(first, case.initial[:1], alpha, mixed, case.shape)
+    rows = first_layer.difference(first.network, case.initial[:1])
+    return first_layer.released_as(rows, first), lambda mixed: first_layer.exact(rows, mixed, case.shape)
 
 
 def moment_of(case, first):
     """The Released moment of the `first` layer in the optimiser's state, and what makes exact, as `change_of`."""
-    rows = checkpoints.of_moment(first, case.state.checkpoint)
-    return first._replace(network=(rows.layer,)), lambda mixed: checkpoints.exact(rows, mixed, case.shape)
+    rows = first_layer.of_moment(case.state.checkpoint)
+    return first_layer.released_as(rows, first), lambda mixed: first_layer.agreed(rows, mixed, case.shape)
 
 
 def structure(case, name, of):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from attacks.checkpoints import NO_STEP
+from attacks.first_layer import NO_STEP
 from audit import weights
 from utils.errors import InputError
 from utils.networks import Checkpoint, Layer

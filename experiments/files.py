@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from attacks import checkpoints, known_start, unmixing
+from attacks import first_layer, known_start, unmixing
 from evaluation import measures
 from experiments.variants import Settings, private_gradients
 from training import ordinary
@@ -23,10 +23,10 @@ Entry = namedtuple("Entry", "unmixed exact", defaults=[None])
 
 
 def attacked(released, rows, shape, count, seed, *, zeros):
-    """Unmix Written rows, given the count where they do not tell it; with exact images if `zeros`: Entry."""
-    unmixed = checkpoints.attempt(released, rows, shape, count, seed)
+    """Unmix Rows, given the count where they do not tell it; with exact images if `zeros`: Entry."""
+    unmixed = first_layer.attempt(released, rows, shape, count, seed)
     made = zeros and unmixed.images is not None
-    return Entry(unmixed, checkpoints.exact(rows, unmixed, shape) if made else None)
+    return Entry(unmixed, first_layer.agreed(rows, unmixed, shape) if made else None)
 
 
 def gradient(network, x, y):
@@ -39,7 +39,7 @@ def gradient(network, x, y):
 
 def of_files(released, files, shape, count, seed, *, zeros=True, **which):
     """What some Checkpoints of a Released network give back together: Entry."""
-    rows = checkpoints.written(released._replace(checkpoints=files), **which)
+    rows = first_layer.of_files(files, **which)
     return attacked(released, rows, shape, count, seed, zeros=zeros)
 
 
@@ -53,8 +53,8 @@ def entries(released, initial, average, of_gradient, shape, count, seed):
     """What each entry of the files gives back, {name: Entry}, an `average` of weights and a gradient among them."""
     how, files = (shape, count, seed), released.checkpoints
     middle, last = files[-2:]
-    started = checkpoints.of_difference(released, last.network, initial)
-    meaned = checkpoints.of_difference(released, last.network, average)
+    started = first_layer.difference(last.network, initial)
+    meaned = first_layer.difference(last.network, average)
     found = {
         "weights": Entry(unmixing.attempt(released, shape, count, seed, unmixing.SOON)),
         "start": attacked(released, started, *how, zeros=True),
@@ -210,8 +210,8 @@ def private(secret, mean, network, epochs, sigma, seed, batches=ordinary.BATCHES
 def alone(released, checkpoint, shape, count, seed):
     """What a Checkpoint's first moment gives back, unmixed: Entry; nothing if it was rounded to zero."""
     if not checkpoint.first[0].weight.any():
-        return Entry(unmixing.refused(checkpoints.NO_STEP))
-    return attacked(released, checkpoints.of_moment(released, checkpoint), shape, count, seed, zeros=False)
+        return Entry(unmixing.refused(first_layer.NO_STEP))
+    return attacked(released, first_layer.of_moment(checkpoint), shape, count, seed, zeros=False)
 
 
 def with_start(released, network, initial, shape, count, seed):

@@ -9,7 +9,7 @@ from utils.errors import InputError, choose
 FROM_ZERO = ("SEED", "SHIFT", "PRETRAINED")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
 DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")  # as in training/images.py, beside a path
-KNOWN_STARTS = ("torch", "pretrained", "elsewhere")  # START of a training whose start is known
+INITIAL_NETWORKS = ("torch", "pretrained", "elsewhere")  # torch's own, or trained before on other images
 CHOICES = {
     "DEVICE": ("auto", "cpu", "cuda"),
     "THETA_START": ("uniform", "standard"),
@@ -17,6 +17,7 @@ CHOICES = {
     "ATTACK": tuple(ATTACKS),
     "KNOWLEDGE": ("from_weights", "known_theta0", "unknown_theta0"),
     "START": ("random", "untuned", "ground_truth", "partition"),  # of an attack
+    "INITIAL": INITIAL_NETWORKS,
     # What the attacker has of a known start.
     "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled", "another", "state"),
     "SPACE": ("span", "pixels"),
@@ -62,8 +63,7 @@ def check(declared, name, value):
     if type(value) is not type(default) and (type(default), type(value)) != (float, int):
         kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
         raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
-    trained = name == "START" and default in KNOWN_STARTS
-    choose(name, value, KNOWN_STARTS if trained else CHOICES.get(name, (value,)))
+    choose(name, value, CHOICES.get(name, (value,)))
     if type(value) in (int, float) and not (0 < value < MOST or name in FROM_ZERO and value == 0):
         least = "0 or larger" if name in FROM_ZERO else "larger than 0"
         raise InputError(f"{name} is {value!r}; it must be {least}{'' if value < MOST else ', and less than 2⁶³'}.")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attacks import adam, known_start
+from attacks import adam, first_layer
 from conftest import drawn, refused
 from training import images, ordinary
 from utils.kernels.similarity import ncc
@@ -59,8 +59,8 @@ def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_
 
 def test_slices_explain_what_mixtures_of_true_images_do_not_and_show_one_that_is_missing(trained):
     x, _, victim = trained
-    changed, _ = known_start.trained_part(victim.released, victim.initial, 1.0)
-    u, x = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1), adam.unit(x - victim.mean)
+    added = first_layer.difference(victim.released.network, victim.initial, 1.0).layer
+    u, x = torch.cat([added.weight, added.bias[:, None]], 1), adam.unit(x - victim.mean)
     u, generator = adam.SIZE * u / u.square().mean().sqrt(), torch.Generator().manual_seed(0)
     slices, same, residual = adam.fit(u, x, adam.begin(u[:, :-1], x, generator), 90, adam.RATES[0], generator)
     linear = (u - u @ torch.linalg.pinv(adam.seen(x, False)) @ adam.seen(x, False)).square().sum() / u.square().sum()

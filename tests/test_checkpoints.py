@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import checkpoints, sparse
+from attacks import first_layer, sparse
 from conftest import refused
 from evaluation import measures
 from experiments import files
@@ -29,47 +29,44 @@ def outside(layer, x):
 def test_a_moment_is_a_mixture_of_images_without_decay(victims, data, trainer, factor):
     victim = victims[trainer]
     assert [len(file.second) for file in victim.released.checkpoints] == [3 * (trainer == "adamw")] * 2
-    rows = checkpoints.of_moment(victim.released, victim.released.checkpoints[-1])
+    rows = first_layer.of_moment(victim.released.checkpoints[-1])
     seen = victim.seen(data.secret.images)
     assert max(outside(rows.layer, seen)) < 1e-3 < min(outside(rows.layer, victim.seen(data.held_out.images)))
     assert rows.removed[0] == pytest.approx(factor, rel=0.2, abs=1e-7)
     if trainer == "adamw":  # it hides in the weights what its moment shows
         half, end = victim.released.checkpoints
-        rows = checkpoints.of_difference(victim.released, end.network, half.network)
+        rows = first_layer.difference(end.network, half.network)
         assert min(outside(rows.layer, seen)) > 0.05
 
 
 @pytest.mark.parametrize("trainer", ["sgd_decay", "adamw"])
 def test_images_come_back_from_a_moment_and_held_out_ones_do_not(victims, data, trainer):
     victim = victims[trainer]
-    released = victim.released._replace(checkpoints=victim.released.checkpoints[-1:])
-    rows = checkpoints.written(released)
-    found = checkpoints.attempt(released, rows, data.shape, M)
+    rows = first_layer.of_files(victim.released.checkpoints[-1:])
+    found = first_layer.attempt(victim.released, rows, data.shape, M)
     ours, theirs = (measures.match(victim.seen(part.images), found.images) for part in (data.secret, data.held_out))
     assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
-    exact = checkpoints.exact(rows, found, data.shape)
+    exact = first_layer.agreed(rows, found, data.shape)
     assert exact.images.shape == found.images.shape and exact.details.sure.shape == (M,)
 
 
 def test_entries_are_stacked_at_one_size_and_moments_go_before_differences(victims):
-    released = victims["sgd_decay"].released
-    rows = checkpoints.written(released)
+    checkpoints = victims["sgd_decay"].released.checkpoints
+    rows = first_layer.of_files(checkpoints)
     assert rows.layer.weight.shape[0] == rows.first.weight.shape[0] == 2 * NEURONS and len(rows.removed) == 2
     sizes = [part.norm() for part in rows.layer.weight.chunk(2)]
     assert sizes[0] == pytest.approx(sizes[1].item())
-    (alpha,) = checkpoints.written(released, moments=False).removed
+    (alpha,) = first_layer.of_files(checkpoints, moments=False).removed
     assert 0.9 < alpha < 1
 
 
 def test_files_that_say_nothing_are_refused_in_one_sentence(victims):
-    released = victims["adamw"].released
-    (last,) = released.checkpoints[-1:]
-    bare = released._replace(checkpoints=(Checkpoint(last.network),))
-    assert refused(checkpoints.written, bare).endswith("give a file with the state, or two.")
+    (last,) = victims["adamw"].released.checkpoints[-1:]
+    assert refused(first_layer.of_files, (Checkpoint(last.network),)).endswith("give a file with the state, or two.")
     empty = last._replace(first=change(last.first, torch.zeros_like))
-    assert refused(checkpoints.of_moment, released, empty).startswith("The moment is zero")
+    assert refused(first_layer.of_moment, empty).startswith("The moment is zero")
     other = last._replace(first=(Layer(torch.ones(5, 7), torch.ones(5)),))
-    assert "give its own" in refused(checkpoints.of_moment, released, other)
+    assert "give its own" in refused(first_layer.of_moment, other)
 
 
 def test_a_column_is_sure_where_two_readings_share_it(monkeypatch):

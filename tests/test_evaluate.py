@@ -67,7 +67,16 @@ def make_trial(name, centred=True):
         details = Parts(torch.ones(2), torch.ones(()), torch.zeros(()), torch.arange(6.0))
     x = secret.images - mean
     history, weights = torch.tensor([1.0, 0.5]), network if name.attack == "bilevel" else None
-    attack = Attack(x, torch.ones(len(x)), weights, history[-1], history, "converged", details, 1.5)
+    attack = Attack(
+        images=x,
+        loss=history[-1],
+        history=history,
+        stopped="converged",
+        seconds=1.5,
+        details=details,
+        coefficients=torch.ones(len(x)),
+        network=weights,
+    )
     start = starts.random(len(x), 192, 2) - 0.5
     again = attack._replace(images=torch.cat([x[:3], start])) if name.attack == "decoreco" else None
     return Trial(name, 0, Split(secret, known, held_out, SHAPE, ""), victim, start, attack, again=again)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
-from attacks import decoreco, fixed_layer, known_start, sparse, starts, unmixing
+from attacks import decoreco, first_layer, fixed_layer, known_start, sparse, starts, unmixing
 from conftest import chapter_functions, drawn, refused
 from evaluation import measures
 from experiments import last_layer, patching
@@ -25,18 +25,18 @@ def trained(data):
 def test_the_factor_of_the_start_is_found_exactly(alpha):
     initial = drawn(40, 90)
     weight = drawn(40, 7, seed=1) @ drawn(7, 90, seed=2) / 20 + alpha * initial
-    assert known_start.shrinkage(weight, initial, 20) == pytest.approx(alpha, abs=1e-9)
+    assert first_layer.shrinkage(weight, initial, 20) == pytest.approx(alpha, abs=1e-9)
 
 
 def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
     """Torch's own float32 training, with the α that weight decay leaves after so many steps."""
     mirrored = ordinary.mirrored(data.secret.images, data.shape)
     for name, victim in trained.items():
-        changed, alpha = known_start.trained_part(victim.released, victim.initial)
+        rows = first_layer.difference(victim.released.network, victim.initial)
+        (added, bias), (alpha,) = rows.layer, rows.removed
         versions = torch.cat([data.secret.images, *[mirrored] * (name == "sgd_flips")]) - victim.mean
         basis = torch.linalg.qr(versions.mT)[0]
         assert victim.versions == len(versions)
-        added, bias = changed.network[0]
         assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm(), name
         ones = (added @ torch.linalg.pinv(versions)).sum(1)  # b₁ = B1 for W₁ = BX
         assert (bias - ones).norm() < 1e-3 * bias.norm(), name
@@ -63,9 +63,9 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     torch.testing.assert_close(ours, seen, rtol=1e-4, atol=1e-5)
     few = images.Part(*(part[:4] for part in data.secret))
     trained = patching.train(few, data.shape, side, 60, 30)
-    changed, alpha = known_start.trained_part(trained.released, trained.initial)
+    added = first_layer.difference(trained.released.network, trained.initial).layer.weight
     squares = patching.cut(few.images - trained.mean, data.shape, side).flatten(0, 1)
-    basis, added = torch.linalg.qr(squares.mT)[0], changed.network[0].weight
+    basis = torch.linalg.qr(squares.mT)[0]
     assert trained.versions == len(squares) == 16
     assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
     assert known_start.attempt(trained.released, trained.initial, (side, side, 3), 16)[0].details.count == 16
@@ -90,8 +90,8 @@ def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     assert torch.equal(whole.initial[0].weight, victim.initial[0].weight)  # by the same public images
     assert not torch.equal(whole.initial[0].weight, other.initial[0].weight)
     assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
-    found, alpha = known_start.attempt(victim.released, victim.initial, data.shape, M)
-    assert found.images is None and alpha == 1 and "nothing was trained there" in found.refusals[0]
+    found, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
+    assert found.images is None and rows is None and "nothing was trained there" in found.refusals[0]
 
 
 def test_the_halves_by_kind_share_none_and_have_the_same_labels(toy_npz):
@@ -111,7 +111,7 @@ def test_wrong_starts_and_trainings_that_cannot_be_are_refused_in_one_sentence(t
         (released.network, "The first layer is that of its start"),
         (change(initial, lambda p: p * torch.nan), "values that are NaN or infinite"),
     ):
-        assert sentence in refused(known_start.trained_part, released, wrong)
+        assert sentence in refused(first_layer.difference, released.network, wrong)
     said = refused(patching.cut, data.secret.images, data.shape, 5)
     assert "not cut into squares of 5: take a divisor" in said
     far = data.secret._replace(images=data.secret.images * 1e30)
@@ -181,14 +181,14 @@ def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_besi
 
 def test_images_behind_ordinary_training_become_exact(data):
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
-    attempt, alpha = known_start.attempt(victim.released, victim.initial, data.shape, M)
-    found = known_start.exact(victim.released, victim.initial, alpha, attempt, data.shape)
+    attempt, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
+    found = first_layer.exact(rows, attempt, data.shape)
     own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
     before, after = (measures.match(own, x).above(0.999) for x in (attempt.images, found.images))
     assert after > before and found.details.sure.sum() >= 10
     assert measures.match(others, found.images).above(measures.EXACT) == 0
     unread = attempt._replace(details=attempt.details._replace(count=None))
-    same = known_start.exact(victim.released, victim.initial, alpha, unread, data.shape)
+    same = first_layer.exact(rows, unread, data.shape)
     assert same.images is attempt.images and not same.details.sure.any()
 
 

@@ -80,7 +80,7 @@ def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
     released = Released((Layer(mixed.to(dtype), None),), torch.zeros(40), None)
     start, basis = parts[2].to(dtype), networks.span(released.network)
     for x, there in ((networks.within(start, basis), False), (start, True)):
-        found = Attack(x + 0.1 * networks.within(x, basis), None, None, *[None] * 5)
+        found = Attack(x + 0.1 * networks.within(x, basis), *[None] * 4)
         named = detectors.scores(released, drawn(*start.shape).to(dtype), found, None, SHAPE)
         assert ("share in the span" in named) == there and "drift from the start" in named
 

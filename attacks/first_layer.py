@@ -1,0 +1,171 @@
+"""Rows of a first layer that are combinations of the training images: W = BX and b = B1, whatever file holds them.
+
+A gradient of the first layer is such a combination, BX, and that of its biases is B1. So are sums of gradients. Descent
+adds them to the rows, and weight decay shrinks all rows by one factor: between two points in time W₁ = BX + αW₁⁰ and
+b₁ = B1 + αb₁⁰, with α = 1 without decay. So their difference W₁ − αW₁⁰ is one entry. An optimiser's first moment is
+another, with torch's SGD BX + cW, where c is found as α is. All rows of one training stand one below the other.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import cosine_similarity
+
+from attacks import sparse, unmixing
+from attacks.contract import Attack
+from utils.errors import InputError
+from utils.kernels import contrast
+from utils.networks import Checkpoint, Layer, Released, change
+
+ROUNDS = 60  # of alternating least squares, at most
+SETTLED = 1e-9  # change of α at which they end; single precision tells no more
+NEURONS = 160, 700  # to estimate α from: roughly, then from as many as there are
+SPARE = 0.1  # share of the directions of these neurons that is taken to be free of images
+NEAR, MOST, WORSE = 0.9, 0.85, 0.01  # cosine of an image and the unmixed one; share of such images; fall of their score
+UNCHANGED = "The first layer is that of its start: nothing was trained there, or the start is no start."
+NO_STEP = "The moment is zero: the file was written before the first step, or the state was reset; give a later file."
+
+
+class Rows(NamedTuple):
+    """Rows W = BX of a first layer, and their biases b = B1, for training images X (m, d).
+
+    An image that activates a neuron neither when it began to write there nor at the end is likely to have written
+    nothing.
+    """
+
+    layer: Layer  # W (k, d) and b (k,)
+    first: Layer  # the first layer when the images began to write there
+    last: Layer  # and when they ended
+    removed: tuple  # of every entry what was removed: α of a difference, or c of a moment, in units of the moment
+
+
+def check(network, initial):
+    """Raise InputError unless a start is a network of the same shape, with other and finite weights."""
+    for ours, theirs in zip(network, initial, strict=False):
+        shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
+        if (ours.bias is None) != (theirs.bias is None):
+            has, lacks = ("network", "start") if theirs.bias is None else ("start", "network")
+            raise InputError(f"A layer of the {has} has a bias that the {lacks} lacks: give the network's own start.")
+        if shapes[0] != shapes[1]:
+            raise InputError(f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own.")
+    if len(network) != len(initial):
+        raise InputError(f"The start has {len(initial)} layers and the network {len(network)}: give its own start.")
+    first, before = network[0].weight, initial[0].weight
+    if not (first.isfinite().all() and before.isfinite().all()):
+        raise InputError("The network or its start holds values that are NaN or infinite: give weights as they were.")
+    if unchanged(network, initial):
+        raise InputError(UNCHANGED)
+
+
+def unchanged(network, initial):
+    """Whether the first layer of a network is that of its start."""
+    return torch.equal(network[0].weight, initial[0].weight.to(network[0].weight))
+
+
+def shrinkage(weight, initial, rank, alpha=None):
+    """α for which W₁ − αW₁⁰ (h, d) is nearest to a `rank`, which may be too large, by least squares in turns.
+
+    Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰.
+    """
+    alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
+    for _ in range(ROUNDS):
+        rest = weight - alpha * initial
+        vectors = torch.linalg.eigh(rest @ rest.mT)[1][:, :-rank]  # of the trailing left directions, (h, h − rank)
+        ours, theirs = vectors.mT @ weight, vectors.mT @ initial
+        before, alpha = alpha, ((ours * theirs).sum() / theirs.square().sum()).item()
+        if abs(alpha - before) <= SETTLED:
+            break
+    return alpha
+
+
+def difference(network, initial, alpha=None) -> Rows:
+    """What training added to the first layer of an `initial` network; α is estimated unless it is given."""
+    check(network, initial)
+    first, last = change((initial[0], network[0]), torch.Tensor.double)
+    if alpha is None:
+        for some in NEURONS:
+            ours, theirs = (layer.weight[:some] for layer in (last, first))
+            alpha = shrinkage(ours, theirs, int((1 - SPARE) * min(ours.shape)), alpha)
+    bias = None if last.bias is None else last.bias - alpha * first.bias
+    return Rows(layer=Layer(last.weight - alpha * first.weight, bias), first=first, last=last, removed=(alpha,))
+
+
+def of_moment(checkpoint: Checkpoint, factor=None) -> Rows:
+    """What the first moment of a Checkpoint holds, less c times the weights; c is estimated unless it is given."""
+    moment, (weights, *_) = change(checkpoint.first[:1], torch.Tensor.double), checkpoint.network
+    size = moment[0].weight.norm() / weights.weight.norm()
+    if not size:
+        raise InputError(NO_STEP)
+    scaled = change(moment, lambda p: p / size)
+    found = difference(scaled, checkpoint.network[:1], None if factor is None else factor / size.item())
+    (c,), (weights,) = found.removed, change((weights,), torch.Tensor.double)
+    return Rows(layer=found.layer, first=weights, last=weights, removed=(c * size.item(),))
+
+
+def stacked(*several) -> Rows:
+    """Rows of several entries, one below the other, all of the same size."""
+    sizes = [one.layer.weight.norm() / len(one.layer.weight) ** 0.5 for one in several]
+    scaled = [change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)]
+    parts = (scaled, [one.first for one in several], [one.last for one in several])
+    layer, first, last = (Layer(*map(below, zip(*part))) for part in parts)
+    return Rows(layer=layer, first=first, last=last, removed=tuple(c for one in several for c in one.removed))
+
+
+def below(parts):
+    """Tensors one below the other, or None if one of them is missing."""
+    return None if None in parts else torch.cat(parts)
+
+
+def of_files(files, moments=True) -> Rows:
+    """What Checkpoints of one training say together: `moments`, or else what was written from each to the next."""
+    found = [of_moment(file) for file in files if file.first and moments]
+    if not found:
+        found = [difference(late.network, early.network) for early, late in zip(files, files[1:])]
+    if not found:
+        raise InputError("No file holds a moment, and there are no two to compare: give a file with the state, or two.")
+    return stacked(*found)
+
+
+def released_as(rows: Rows, released: Released) -> Released:
+    """What was released, with these rows as the first layer: any attack on a first layer may be made on them."""
+    return released._replace(network=(rows.layer, *released.network[1:]))
+
+
+def attempt(released: Released, rows: Rows, shape, count, seed=0) -> Attack:
+    """Unmix the rows, with the count that they tell or else the given one, or refuse."""
+    return unmixing.attempt(released_as(rows, released), shape, count, seed, unmixing.SOON)
+
+
+def exact(rows: Rows, unmixed: Attack, shape) -> Attack:
+    """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse."""
+    return refined(rows, unmixed, shape, sparse.refine)
+
+
+def agreed(rows: Rows, unmixed: Attack, shape) -> Attack:
+    """The same where two of three readings agree (`sparse.agreed`), for rows of which less is known.
+
+    If many come out far from the unmixed ones, and less like photographs, a column was wrong, and those stay.
+    """
+    found = refined(rows, unmixed, shape, sparse.agreed)
+    before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))
+    near = cosine_similarity(found.images, unmixed.images).abs() > NEAR
+    near |= near.double().mean() > MOST and before - after < WORSE
+    images = torch.where(near[:, None], found.images, unmixed.images)
+    details = found.details._replace(matrix=images @ found.details.basis, sure=found.details.sure & near.cpu())
+    return found._replace(images=images, details=details)
+
+
+def refined(rows, unmixed, shape, refine):
+    """An `unmixed` Attack with exact images by `refine`, which is `sparse.refine` or `sparse.agreed`.
+
+    Where the layer does not tell the count, its span holds more than images: then none is sure, and all are kept.
+    """
+    details, device = unmixed.details, unmixed.images.device
+    if details.count != details.basis.shape[1]:
+        return unmixed._replace(details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool)))
+    layers = change((rows.first, rows.last), torch.Tensor.cpu)
+    mixing = rows.layer.weight @ details.basis
+    on_cpu = (part.cpu() for part in (unmixed.images, mixing, rows.layer.bias, details.basis))
+    images, sure, columns = (part.to(device) for part in refine(*on_cpu, layers, shape))
+    details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
+    return unmixed._replace(images=images, details=details)
