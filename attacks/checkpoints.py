@@ -5,7 +5,7 @@ gradients: what was added between two checkpoints, W(t) − αW(s) (see `known_s
 with torch's SGD BX + cW, where c is found as α is. All rows of one training stand one below the other.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cosine_similarity
@@ -17,11 +17,18 @@ from utils.networks import Layer, change
 
 NEAR, MOST, WORSE = 0.9, 0.85, 0.01  # cosine of an image and the unmixed one; share of such images; fall of their score
 NO_STEP = "The moment is zero: the file was written before the first step, or the state was reset; give a later file."
-# Rows of a first layer that are combinations of the images, a Layer W = BX (k, d), b = B1 (k,); the
-# first layer when they began to write there and when they ended, Layers (an image that activates a
-# neuron in neither is likely to have written nothing); and of every entry what was removed: α, or c
-# in units of the moment.
-Written = namedtuple("Written", "layer first last removed", defaults=[()])
+
+
+class Written(NamedTuple):
+    """Rows of a first layer that are combinations of the images.
+
+    An image that activates a neuron neither in `first` nor in `last` is likely to have written nothing there.
+    """
+
+    layer: Layer  # W = BX (k, d), b = B1 (k,)
+    first: Layer  # the first layer when the images began to write there
+    last: Layer  # the first layer when they ended
+    removed: tuple = ()  # of every entry what was removed: α, or c in units of the moment
 
 
 def of_difference(released, after, before, alpha=None):
