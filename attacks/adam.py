@@ -15,7 +15,7 @@ models the steps of the first epoch one by one: which image was in which batch i
 import itertools
 import math
 import time
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
@@ -34,18 +34,26 @@ MOST, WORTH = 100, 0.9  # images for which batches are learned; the share of the
 NEURONS, LEARN = 150, (240, (0.05, 0.0, 0.15))  # that batches are learned from; steps and rates
 SEARCH, TRIED, SHARP = ((40, 30, 12), (80, 90, 1)), 12, 8.0  # neurons, steps, orders kept; at once; scores times this
 BETAS, OUTLIER = (0.9, 0.99), 1.5  # of our own Adam; median misfits from which the loss grows but slowly
-# What the slopes of h neurons for m images were in K slices of the training: b, log C and l, each
-# (K, h, m); slopes in the first epoch (h, m), where it is modelled by itself; scores of images for
-# its T batches (T, 1 or h, m), see `shared`.
-Slices = namedtuple("Slices", "means spreads commons slopes scores", defaults=[None])
 
 
-# What this attack knows beside its images, nothing where it refused: what weight decay left of the
-# start; Σ(U − fit)²/ΣU² after each round; of the last one the Slices and their images (m, d) before
-# unmixing, each pixel in units; what is Unmixed.
-Undone = namedtuple(
-    "Undone", "alpha residuals slices fitted unmixed", defaults=[None, (), None, None, unmixing.Unmixed()]
-)
+class Slices(NamedTuple):
+    """What the slopes of h neurons for m images were in K slices of the training."""
+
+    means: torch.Tensor  # b (K, h, m)
+    spreads: torch.Tensor  # log C (K, h, m)
+    commons: torch.Tensor  # l (K, h, m)
+    slopes: torch.Tensor  # (h, m), in the first epoch, where it is modelled by itself
+    scores: torch.Tensor | None = None  # (T, 1 or h, m), of images for its T batches, see `shared`; else None
+
+
+class Undone(NamedTuple):
+    """What this attack knows beside its images; nothing where it refused."""
+
+    alpha: float | None = None  # α, what weight decay left of the start
+    residuals: tuple = ()  # Σ(U − fit)²/ΣU² after each round
+    slices: Slices | None = None  # of the last round
+    fitted: torch.Tensor | None = None  # the last round's images (m, d) before unmixing, each pixel in units
+    unmixed: unmixing.Unmixed = unmixing.Unmixed()  # what the unmixing of the last round knows
 
 
 def unit(x):

@@ -6,8 +6,8 @@ several. By the implicit function theorem dl/dx = −∇_x⟨∇_θ E(x, y; θ(x
 
 import math
 import time
-from collections import namedtuple
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,15 +17,32 @@ from utils.errors import InputError, choose
 from utils.kernels import affine, one_hidden, solvers
 
 BUDGET = 50_000  # steps that the inner solver of a network may take in all, unless another budget is given
-# The lower level: the kernel whose minimum training finds, affine or one_hidden; the weights θ* that it is to return,
-# in the kernel's own type; labels (m,) and μ.
-Lower = namedtuple("Lower", "model target labels weight_decay")
-# The loss ½‖θ(x) − θ*‖² (…) and dl/dx (…, m, d); the Solved of the model's kernel, with θ(x); (…) booleans for where
-# training and the linear solve converged, at positive curvature.
-Hypergradient = namedtuple("Hypergradient", "loss gradient solved sound")
-# Of the inner problems of an attack: whether the hypergradient of iteration k can be relied on (K+1, …), ‖∇_θ E‖ at the
-# end (…), which says whether they are solved, and the steps of the inner solver, all in all.
-Inner = namedtuple("Inner", "sound gradient_norm iterations")
+
+
+class Lower(NamedTuple):
+    """The lower level: the training that is to return θ*."""
+
+    model: ModuleType  # the kernel whose minimum training finds, affine or one_hidden
+    target: torch.Tensor | one_hidden.Weights  # the weights θ* that it is to return, in the kernel's own type
+    labels: torch.Tensor  # (m,)
+    weight_decay: float  # μ
+
+
+class Hypergradient(NamedTuple):
+    """The loss of the upper level, and its gradient by the implicit function theorem."""
+
+    loss: torch.Tensor  # ½‖θ(x) − θ*‖² (…)
+    gradient: torch.Tensor  # dl/dx (…, m, d)
+    solved: affine.Solved | one_hidden.Solved  # of the model's kernel, with θ(x)
+    sound: torch.Tensor  # booleans (…): whether training and the linear solve converged, at positive curvature
+
+
+class Inner(NamedTuple):
+    """How the inner problems of an attack were solved."""
+
+    sound: torch.Tensor  # booleans (K+1, …): whether the hypergradient of iteration k can be relied on
+    gradient_norm: torch.Tensor  # ‖∇_θ E‖ at the end (…), which says whether they are solved
+    iterations: int  # steps of the inner solver, all in all
 
 
 def hypergradient(released, x, inverse=None, initial=None):

@@ -7,7 +7,6 @@ bound. Images are without a mean: the trainer's is not released. Leading dimensi
 import copy
 import math
 import time
-from collections import namedtuple
 from typing import NamedTuple
 
 import torch
@@ -72,7 +71,13 @@ SETTINGS = {
     "projection": Settings(learning_rate=0.01, coefficient_rate=0.0, sharpness=30.0, softest=30.0, scale=0.0197),
 }
 EXACT = 0.1  # of the steps, the last ones: their products are not rounded
-Tuned = namedtuple("Tuned", "attack rate")  # the Attack with the smallest loss, and its learning rate
+
+
+class Tuned(NamedTuple):
+    """The attack that `by_rate` chose."""
+
+    attack: Attack  # the one with the smallest loss
+    rate: float  # its learning rate
 
 
 class Parts(NamedTuple):

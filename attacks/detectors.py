@@ -3,8 +3,8 @@
 Equations are those of the chapter *Can the adversary tell?*. `known` is a Part of the adversary's own photographs.
 """
 
-from collections import namedtuple
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -13,15 +13,25 @@ from attacks import decoreco, starts, unmixing
 from utils.kernels import contrast
 from utils.kernels.layers import forward
 from utils.kernels.similarity import is_constant, match
-from utils.networks import span, within
+from utils.networks import Released, span, within
 
 COMBINED = ("agreement", "recurrence", "contrast")  # the scores that `fit` combines
 NEAR = 0.02  # the width of a kink, in units of the usual pre-activation
 SPREAD = 0.22  # of the pixels of an unmixed image, as in `unmixing.attack`
-# All that an adversary has: what was released; photographs (k, d) without their mean, of a shape
-# (H, W, C); an Attack by stationarity from a start (n, d), and again from noise; unmixed images (m,
-# d); and more than there are (m + m/5, d), twice.
-Adversary = namedtuple("Adversary", "released known shape start attack again unmixed surplus surplus_again")
+
+
+class Adversary(NamedTuple):
+    """All that an adversary has."""
+
+    released: Released  # what was released
+    known: torch.Tensor  # photographs (k, d) without their mean
+    shape: tuple  # (H, W, C) of an image
+    start: torch.Tensor  # (n, d), where the first attack by stationarity began
+    attack: tuple  # the Attack by stationarity from this start
+    again: tuple  # an Attack by stationarity from noise
+    unmixed: torch.Tensor  # unmixed images (m, d)
+    surplus: torch.Tensor  # (m + m/5, d), more unmixed images than there are training images
+    surplus_again: torch.Tensor  # (m + m/5, d), the same from another seed
 
 
 def photographs(known, n, shape):

@@ -7,7 +7,7 @@ neurons than m images have pixels, h ≫ md, allows no others). Where weight dec
 """
 
 import time
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import minimize
@@ -22,9 +22,14 @@ FOUND = 1e-5  # share of ‖Δ‖² that is missed, at which the attack ends
 IDLE = 1.0  # an image is idle if its absence would raise the share by less than this part of it
 RIDGE = 1e-9  # of the mean of the features' squared norms, so that equal images do no harm
 SCALE = 0.2  # standard deviation of the pixels of the images to begin with
-# What the features of m images leave of Δ (k, h), ‖P⊥Δ‖²/‖Δ‖²; what each one's absence would add to
-# it (m,); c (m, k).
-Missed = namedtuple("Missed", "share absence coefficients")
+
+
+class Missed(NamedTuple):
+    """What the features of m images leave of Δ (k, h)."""
+
+    share: torch.Tensor  # ‖P⊥Δ‖²/‖Δ‖², a number
+    absence: torch.Tensor  # (m,), what each image's absence would add to the share
+    coefficients: torch.Tensor  # c (m, k), of the features in Δ
 
 
 def missed(first, change, x):

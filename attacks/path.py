@@ -17,10 +17,10 @@ a difference of two slopes of E, with a softplus for every ReLU, so that no seco
 
 import math
 import time
-from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import nnls
@@ -99,11 +99,15 @@ def same(g):
     return g
 
 
-# A guess at the weights θ_t at which T gradients were taken, each near to that of an anchor: a (K,
-# P), and k (T,) of every place; r (T, P), what its gradient lacks, or None where nothing was
-# simulated yet; from the end of the simulation to where training ended, over the length of the way;
-# its rate; how much each counts (T,), where not all do alike.
-Path = namedtuple("Path", "anchors part rest gap rate counts", defaults=[None, 1.0, None, None])
+class Path(NamedTuple):
+    """A guess at the weights θ_t at which T gradients were taken. The gradient of each is near to that of an anchor."""
+
+    anchors: torch.Tensor  # a (K, P)
+    part: torch.Tensor  # k (T,), the anchor of every place
+    rest: torch.Tensor | None = None  # r (T, P), what its gradient lacks; None where nothing was simulated yet
+    gap: float = 1.0  # from the end of the simulation to where training ended, over the length of the way
+    rate: float | None = None  # of the descent that was simulated; None where no rate was guessed
+    counts: torch.Tensor | None = None  # (T,), how much each gradient counts; None where all count alike
 
 
 def grouped(places, share, slopes, anchors=ANCHORS):

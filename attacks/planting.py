@@ -9,7 +9,7 @@ images to a start T are X = ZUᵀ + (1 − P)T(1 − UUᵀ), P projecting onto t
 import functools
 import math
 import time
-from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,12 +28,35 @@ ENOUGH = 1e-6  # relative squared distance at which no other preparation is trie
 # Weights and margins once the kinks are sharp, and how often the conditions are computed at most.
 SHARP = (1, 3e-3, 300), (0.1, 3e-3, 300), (0.01, 2e-3, 300), (0, 1e-3, 300), (0, 3e-4, 1500)
 LOWEST = 1e-4  # over μ, the least eigenvalue of ∇²E at which a stationary point counts as a minimum
-# A start in the coordinates of the merged network, m images, K neurons that differ, r directions: Weights with W̄₁U (K,
-# r+1), the bias last; labels (m,) and μ; TU (m, r) and T(1 − UUᵀ) (m, d); U (d, r), a basis of the rows of W₁, r = K
-# unless these are dependent; ‖x̄‖² (m,); and which neurons stand for several that are equal (K,).
-Problem = namedtuple("Problem", "theta labels weight_decay seen others axes sizes copied")
-# At Z: z̄ (m, r+1), W̄₁ (K, r+1), w (K,), σ, σ', σ'', σ''' and s (m, K), r (m, 1), ∂r/∂z (m, r); μ.
-At = namedtuple("At", "rows first w active slope bend third s r turns decay")
+
+
+class Problem(NamedTuple):
+    """A start T in the coordinates of the merged network: m images, K neurons that differ, r directions."""
+
+    theta: one_hidden.Weights  # with W̄₁U (K, r+1), the bias last
+    labels: torch.Tensor  # (m,)
+    weight_decay: float  # μ
+    seen: torch.Tensor  # TU (m, r), what the network sees of the start
+    others: torch.Tensor  # T(1 − UUᵀ) (m, d), what it does not see
+    axes: torch.Tensor  # U (d, r), a basis of the rows of W₁; r = K unless these are dependent
+    sizes: torch.Tensor  # ‖x̄‖² (m,)
+    copied: torch.Tensor  # booleans (K,): which neurons stand for several that are equal
+
+
+class At(NamedTuple):
+    """What the conditions are made of, at Z (m, r)."""
+
+    rows: torch.Tensor  # z̄ (m, r+1)
+    first: torch.Tensor  # W̄₁ (K, r+1)
+    w: torch.Tensor  # (K,), the weights of the second layer
+    active: torch.Tensor  # σ (m, K)
+    slope: torch.Tensor  # σ' (m, K)
+    bend: torch.Tensor  # σ'' (m, K)
+    third: torch.Tensor  # σ''' (m, K)
+    s: torch.Tensor  # (m, K), the pre-activations
+    r: torch.Tensor  # (m, 1), the residuals ℓ'/m
+    turns: torch.Tensor  # ∂r/∂z (m, r)
+    decay: float  # μ
 
 
 def problem_of(released, start):

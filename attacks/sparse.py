@@ -14,7 +14,7 @@ an image is known but for a combination of their images, and unmixing chooses th
 """
 
 import math
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cosine_similarity, normalize
@@ -39,10 +39,15 @@ CENTRE, WIDTH = CENTRES[0], 0.25  # of the logistic function that takes pre-acti
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
 LIKE = 0.8  # cosine of an image before and after a round, in the median
 RANGE = 0.05, 0.6  # of spreads that are believed
-# What training added to the first layer, in coordinates of a basis (d, m) of the images, every
-# neuron's row of length one: A = rows @ upper with orthonormal columns, (h, m) and (m, m), and the
-# bias (h,).
-Columns = namedtuple("Columns", "rows upper bias basis")
+
+
+class Columns(NamedTuple):
+    """What training added to the first layer, in coordinates of the images' basis. A neuron's row has length one."""
+
+    rows: torch.Tensor  # (h, m), with orthonormal columns
+    upper: torch.Tensor  # (m, m): A = rows @ upper
+    bias: torch.Tensor  # (h,), added to the biases, over the length that a neuron's row had
+    basis: torch.Tensor  # (d, m), of the images
 
 
 def sized(matrix, known):

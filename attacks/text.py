@@ -7,7 +7,7 @@ that was trained on has no share in the rest. Texts are found by extending such 
 """
 
 import copy
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
@@ -21,9 +21,14 @@ GROUPS = {"q": ("q", "k", "v"), "out": ("out",), "mlp.0": ("mlp.0",)}  # layers 
 PART = 4  # one of so many directions that the inputs leave is asked: others have drifted in training
 MANY = 1000  # words of a bag
 WIDE = 4  # prefixes kept of each first token
-# Which tokens training used, a mask (V,); a score (V,), larger for these; and α, by which all other
-# rows shrank.
-Bag = namedtuple("Bag", "tokens score alpha", defaults=[1.0])
+
+
+class Bag(NamedTuple):
+    """Which of V tokens training used."""
+
+    tokens: torch.Tensor  # a mask (V,): the tokens that were used
+    score: torch.Tensor  # (V,), larger for these
+    alpha: float = 1.0  # α, the factor by which all other rows of the embedding shrank
 
 
 def table(state, names):
@@ -94,9 +99,11 @@ def above_the_gap(score):
     return score >= ordered[int((ordered[:-1] - ordered[1:]).argmax())]
 
 
-# What training left in the first block of a model, at whose weights the inputs are taken:
-# directions {layer: (inputs, k)} that no input of its layers had.
-Evidence = namedtuple("Evidence", "model unseen")
+class Evidence(NamedTuple):
+    """What training left in the first block of a model."""
+
+    model: torch.nn.Module  # with the weights at which the inputs are taken
+    unseen: dict  # {layer: (inputs, k)}, directions that no input of the layer had
 
 
 def unseen(change, inputs):

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 from bisect import bisect_left
-from collections import namedtuple
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ import torch
 
 from audit import judge
 from audit.page import bytes_of, page
-from audit.stages import BY_LOSS, BY_SHADOWS, UNREAD
+from audit.stages import BY_LOSS, BY_SHADOWS, UNREAD, Outcome
 from evaluation.notation import number
 from training.images import DATA
 from utils.errors import check_writable, write_all, written
@@ -148,9 +147,14 @@ def blindness(scores):
     return f"With so few pictures {area}: give more of both sides."
 
 
-# What the audit says of one picture: its side, 0 or 1, and its place there, the Outcome that returned the picture most
-# like it, or None, what data/audit.schema.json calls one of the images, and by what pictures are ordered.
-Risk = namedtuple("Risk", "side index attack image strength")
+class Risk(NamedTuple):
+    """What the audit says of one picture."""
+
+    side: int  # 0 for training, 1 for held out
+    index: int  # its place on its side
+    attack: Outcome | None  # that returned the picture most like it; None if no attack returned any
+    image: dict  # what data/audit.schema.json calls one of the images
+    strength: float  # by which pictures are ordered, the largest first
 
 
 def risks(outcomes, sides):
@@ -166,7 +170,7 @@ def risks(outcomes, sides):
                 "name": name, "side": SIDES[side], "attack": attack and attack.name, "ncc": best, "loss": loss,
                 "returned": best is not None and best > judge.NEAR, "sure": any(sure) if sure else None,
             }  # fmt: skip
-            listed.append(Risk(side, k, attack, image, best if attack else -(loss or 0.0)))
+            listed.append(Risk(side, k, attack, image, -(loss or 0.0) if best is None else best))
     held_out = sorted(one.strength for one in listed if one.side == 1)
     for one in listed:
         one.image["above"] = bisect_left(held_out, one.strength) / len(held_out)

@@ -1,7 +1,6 @@
 """The stages of an audit, thin calls of what the book has: structure, unmixing, stationarity, membership by loss."""
 
 import math
-from collections import namedtuple
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise
@@ -75,10 +74,21 @@ class Outcome(NamedTuple):
     facts: dict = {}  # what else there is to say, for JSON
 
 
-# Outputs (n, K) of both sides, labels or the likeliest classes (n,), and masks of what is classified correctly (n,).
-Classified = namedtuple("Classified", "outputs labels right")
-# What can be run: about how many seconds it takes, a function () -> Outcome, and whether the limit is for it.
-Stage = namedtuple("Stage", "name expected run limited", defaults=[True])
+class Classified(NamedTuple):
+    """What a network makes of pictures. Each field has one part for either side."""
+
+    outputs: list  # (n, K)
+    labels: list | tuple  # labels, or the likeliest classes (n,)
+    right: list  # masks (n,) of what is classified correctly
+
+
+class Stage(NamedTuple):
+    """What can be run."""
+
+    name: str  # of the attack or test, and of what it looks at
+    expected: float  # about how many seconds it takes
+    run: Callable  # () -> Outcome
+    limited: bool = True  # whether the limit on seconds is for it
 
 
 def forecast(case):

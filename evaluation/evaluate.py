@@ -3,7 +3,7 @@
 Images are rows (n, d). What a victim saw without its mean is reconstructed without a mean; pictures are in [0, 1].
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -22,8 +22,13 @@ TABLE_1 = {
 }
 SOLVED = {"affine": 1e-12, "one_hidden": 1e-6}  # relative distance that counts as solved
 GOOD = 0.4  # SSIM above which a reconstruction counts as good, in the published evaluation
-# Of m training images: SSIM with the reconstruction compared with it (m,), and that one as it was compared (m, d).
-Matches = namedtuple("Matches", "ssim pictures")
+
+
+class Matches(NamedTuple):
+    """The reconstructions that m training images are compared with."""
+
+    ssim: torch.Tensor  # (m,), of every training image with its reconstruction
+    pictures: torch.Tensor  # (m, d), the reconstructions as they were compared
 
 
 def secret(trial):

@@ -2,7 +2,7 @@
 used, are exchangeable within a class, and so are their scores.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +11,21 @@ from utils.kernels.similarity import is_constant
 
 RESAMPLES = 2000  # of the bootstrap, and of exchanges at a place
 SHUFFLES = 9999  # of permutations within classes
-Area = namedtuple("Area", "value low high")  # under a ROC curve, with its 95 % interval over resamples of both sides
-# How well a score tells reconstructions that show a training image from the others: the Area, and the rate of true
-# positives at 1 % false ones; with fewer than 100 others, before the first false one.
-Detection = namedtuple("Detection", "auc tpr")
+
+
+class Area(NamedTuple):
+    """The area under a ROC curve: how often a score of the first side is larger than one of the second."""
+
+    value: float  # from 0 to 1; equal scores count half
+    low: float  # where its 95 % interval begins, over resamples of both sides
+    high: float  # where this interval ends
+
+
+class Detection(NamedTuple):
+    """How well a score tells reconstructions that show a training image from the others."""
+
+    auc: Area  # under its ROC curve
+    tpr: float  # the rate of true positives at 1 % false ones; with fewer than 100 others, before the first false one
 
 
 def area(above, below):

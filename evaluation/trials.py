@@ -3,8 +3,9 @@
 A victim of the bilevel attack sees its images as they are; one of the stationarity attack sees them without their mean.
 """
 
-from collections import namedtuple
 from typing import NamedTuple
+
+import torch
 
 from attacks import bilevel, decoreco, planting, starts
 from training import stationary
@@ -28,10 +29,17 @@ class Name(NamedTuple):
         return "/".join(part for part in self if part)
 
 
-# One Attack on one Victim of a Split, which no attack ever sees: its Name and seed; the start x₀ (n,
-# d) as it was drawn, for decoreco without a mean, and not yet within any basis; the basis (d, r), if
-# the attack searched the span of the first layer; an independent Attack from a random start.
-Trial = namedtuple("Trial", "name seed data victim start attack basis again", defaults=[None, None])
+class Trial(NamedTuple):
+    """One attack on one victim. No attack ever sees a Trial."""
+
+    name: Name  # what was attacked, how, and from where
+    seed: int  # of the run, as RESULTS have it
+    data: tuple  # the Split, whose secret Part trained the victim
+    victim: tuple  # the Victim
+    start: torch.Tensor  # x₀ (n, d) as it was drawn, for decoreco without a mean, and not yet within any basis
+    attack: tuple  # the Attack
+    basis: torch.Tensor | None = None  # (d, r), if the attack searched the span of the first layer
+    again: tuple | None = None  # an independent Attack from a random start, if one was made
 
 
 def begin(place, data, victim, seed, n):

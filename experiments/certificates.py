@@ -3,7 +3,7 @@
 The evaluator has the training images: all is about what a KKT set of them (`kkt_sets`) allows.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import nnls
@@ -22,9 +22,13 @@ from utils.kernels.similarity import detail_ncc
 from utils.networks import within
 
 NEAR = 0.01  # a neuron bends at an image if its hyperplane is so near
-# Two networks compared: the share of fresh photographs that both put into the same class, and the smaller cosine of the
-# two groups' Σ_j |v_j|(w_j, b_j).
-Compared = namedtuple("Compared", "agreement cosine")
+
+
+class Compared(NamedTuple):
+    """Two networks compared."""
+
+    agreement: float  # the share of fresh photographs that both put into the same class
+    cosine: float  # the smaller cosine of the two groups' Σ_j |v_j|(w_j, b_j)
 
 
 # ---- The network and its training images ----

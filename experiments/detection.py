@@ -1,6 +1,7 @@
 """How well an adversary's scores tell true reconstructions from inventions: the practice, the truth and the numbers."""
 
-from collections import namedtuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -13,17 +14,28 @@ SCORES = (
     "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
     "drift from the start", "kinks",
 )  # fmt: skip
-# The reconstructions of one attack that scores tell apart: functions of a detectors.Adversary, images -> (n, d) and
-# scores -> {name: (n,)}, and whether a negative of a training image is an invention.
-Reconstructions = namedtuple("Reconstructions", "images scores signed")
+
+
+class Reconstructions(NamedTuple):
+    """The reconstructions of one attack that scores tell apart."""
+
+    images: Callable  # a detectors.Adversary -> the reconstructions (n, d)
+    scores: Callable  # a detectors.Adversary -> scores {name: (n,)}
+    signed: bool  # whether a negative of a training image is an invention
+
+
 ATTACKS = {
     "stationarity": Reconstructions(lambda adversary: adversary.attack.images, detectors.candidate_scores, True),
     "unmixing": Reconstructions(lambda adversary: adversary.surplus, detectors.surplus_scores, False),
 }
-# What the evaluator knows of the n reconstructions of an attack, masks (n,): it shows a training
-# image, by `similarity.detail_ncc`; by a second likeness, NCC > 0.7 of all pixels; a held-out one,
-# by the first: true by chance.
-Judged = namedtuple("Judged", "truth pixels null")
+
+
+class Judged(NamedTuple):
+    """What the evaluator knows of the n reconstructions of an attack."""
+
+    truth: torch.Tensor  # a mask (n,): it shows a training image, by `similarity.detail_ncc`
+    pixels: torch.Tensor  # a mask (n,): it shows one by a second likeness, NCC > 0.7 of all pixels
+    null: torch.Tensor  # a mask (n,): it shows a held-out image, by the first likeness, and is true by chance
 
 
 def shows(adversary, images, in_pixels=False):

@@ -1,7 +1,7 @@
 """What each entry of a training's files gives back, and what becomes of an optimiser's state that is kept otherwise."""
 
 import itertools
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -17,9 +17,13 @@ from utils.networks import Checkpoint, Layer, change
 
 BARS = measures.SOME, measures.STRONG, measures.EXACT
 BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
-# What came back from one entry: the unmixed Attack, and the one with zeros where it was made, or
-# None.
-Entry = namedtuple("Entry", "unmixed exact", defaults=[None])
+
+
+class Entry(NamedTuple):
+    """What came back from one entry of a training's files."""
+
+    unmixed: tuple  # the Attack by unmixing
+    exact: tuple | None = None  # the Attack that zeros make exact, or None where it was not made
 
 
 def attacked(released, rows, shape, count, seed, *, zeros):

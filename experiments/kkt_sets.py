@@ -6,20 +6,36 @@ the network is affine. Equations in brackets are those of the chapter on merge a
 """
 
 import math
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
 from utils.kernels.layers import flatten, forward, pullback
 
-# A network of two Layers, W (h, d) with b (h,) or None and v (1, h) without, and points x (n, d) that
-# may explain it, with signs y (n,) of ±1 and multipliers λ (n,).
-KKTSet = namedtuple("KKTSet", "network points signs multipliers")
-# By how much each condition of a KKT set is missed; all four are zero at one: ε/‖θ‖ for ε = ‖θ − Σ λ_i y_i ∇_θΦ(x_i)‖,
-# and, at least 0 each, max_i (1 − y_iΦ(x_i)), max_i −λ_i, and δ = max_i λ_i(y_iΦ(x_i) − 1).
-Conditions = namedtuple("Conditions", "stationarity violation negativity slackness")
-# Lower bounds on how far a point can be split along a direction: (eq-theorem5), (eq-split-bound).
-Bounds = namedtuple("Bounds", "quoted derived")
+
+class KKTSet(NamedTuple):
+    """A network, and a set of points that may explain it."""
+
+    network: tuple  # of two Layers, W (h, d) with b (h,) or None and v (1, h) without
+    points: torch.Tensor  # x (n, d)
+    signs: torch.Tensor  # y (n,) of ±1
+    multipliers: torch.Tensor | None  # λ (n,); None where they are not known yet
+
+
+class Conditions(NamedTuple):
+    """By how much each condition of a KKT set is missed. All four are zero at a KKT set, and none is below 0."""
+
+    stationarity: float  # ε/‖θ‖ for ε = ‖θ − Σ λ_i y_i ∇_θΦ(x_i)‖
+    violation: float  # max_i (1 − y_iΦ(x_i))
+    negativity: float  # max_i −λ_i
+    slackness: float  # δ = max_i λ_i(y_iΦ(x_i) − 1)
+
+
+class Bounds(NamedTuple):
+    """Lower bounds on how far a point can be split along a direction."""
+
+    quoted: float  # as the paper has it, (eq-theorem5)
+    derived: float  # as the book derives it, (eq-split-bound)
 
 
 # ---- What a set says of a network ----

@@ -8,8 +8,8 @@ import copy
 import gzip
 import hashlib
 import re
-from collections import namedtuple
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -25,9 +25,16 @@ PUBLIC, OTHER = (DATA / "texts" / f"{name}.txt.gz" for name in ("as-you-like-it"
 TOKEN = r"[A-Za-z]+(?:'[a-z]+)?|[^\sA-Za-z]"
 EDGE = "⁋"  # token 0
 
-# Texts (n, T + 1) of token numbers, the last of which is only said, never shown: public ones, secret ones, and
-# others of the same book; and the words of the numbers.
-Texts = namedtuple("Texts", "public secret twin held_out words sha256")
+
+class Texts(NamedTuple):
+    """Texts (n, T + 1) of token numbers. The last token of a text is only said, never shown."""
+
+    public: torch.Tensor  # of a public book
+    secret: torch.Tensor  # of another book; the model is fine-tuned on them
+    twin: torch.Tensor  # others of that book, as many, for a twin of the model
+    held_out: torch.Tensor  # others of that book, on which no model trains
+    words: list  # the word of every token number
+    sha256: str  # of the secret texts
 
 
 def read(path):
@@ -52,9 +59,14 @@ def split(dataset, count, held_out, seed):
     return Texts(public, secret, twin, rest, words, hashlib.sha256(secret.numpy().tobytes()).hexdigest())
 
 
-# A fine-tuned model as its files hold it: its code, state dicts, the optimiser's first moments by
-# their names; its loss.
-Tuned = namedtuple("Tuned", "model before after moments loss")
+class Tuned(NamedTuple):
+    """A fine-tuned model as its files hold it."""
+
+    model: torch.nn.Module  # its code
+    before: dict  # the state dict before fine-tuning
+    after: dict  # the state dict after it
+    moments: dict  # the optimiser's first moments by the parameters' names, None for a parameter without one
+    loss: float  # of the texts at the end
 
 
 def shown(rows):

@@ -3,7 +3,7 @@
 A *set* holds m images of d values; S of them are a batch. The four sets are, in this order, those of SETS.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
@@ -14,12 +14,27 @@ from utils import networks
 from utils.errors import InputError
 
 SETS = ("training", "partition", "noise", "held_out")
-# What an attack made of S starts: the images before it, after a quarter of the steps and at the end (S, m, d), the
-# attacker's loss before and at the end (S,), and the distances of these images to the four sets (S, 4).
-Grid = namedtuple("Grid", "start early end start_loss loss start_distance early_distance distance")
-# A victim, Released, and where the attacks on it move: the mean (d,) that is subtracted from the candidates, and an
-# orthonormal basis (d, r).
-Target = namedtuple("Target", "released mean basis")
+
+
+class Grid(NamedTuple):
+    """What an attack made of S starts. Distances are mean L2 distances to the most like images of each set."""
+
+    start: torch.Tensor  # the images before the attack (S, m, d)
+    early: torch.Tensor  # the images after a quarter of the steps (S, m, d)
+    end: torch.Tensor  # the images at the end (S, m, d)
+    start_loss: torch.Tensor  # the attacker's loss before the attack (S,)
+    loss: torch.Tensor  # the attacker's loss at the end (S,)
+    start_distance: torch.Tensor  # of the images before the attack (S, 4)
+    early_distance: torch.Tensor  # of the images after a quarter of the steps (S, 4)
+    distance: torch.Tensor  # of the images at the end (S, 4)
+
+
+class Target(NamedTuple):
+    """A victim, and where the attacks on it move."""
+
+    released: networks.Released  # of the victim
+    mean: torch.Tensor  # (d,), that is subtracted from the candidates
+    basis: torch.Tensor  # (d, r), orthonormal
 
 
 # ---- The starts ----

@@ -4,7 +4,7 @@ It reads s from the first layer, attacks around the constant image that it belie
 the shift is subtracted. W̄₁ = (W₁, b₁) has the rows (h, d+1), and x̄_i = (x_i, 1).
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
@@ -12,9 +12,12 @@ from attacks import decoreco, unmixing
 from utils.kernels.layers import Layer
 from utils.networks import within
 
-# Two estimates of s from one layer, equal where nothing blurs its row space: the least squares of
-# sp + q = 0, which noise draws towards zero; and the regression of p on q, never smaller in size.
-Shift = namedtuple("Shift", "diluted reverse")
+
+class Shift(NamedTuple):
+    """Two estimates of s from one layer. They are equal where nothing blurs its row space."""
+
+    diluted: float  # the least squares of sp + q = 0, which noise draws towards zero
+    reverse: float  # the regression of p on q, never smaller in size
 
 
 def estimate(rows):

@@ -4,7 +4,7 @@ A draw's seed should be used for no other draw.
 """
 
 import math
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import normalize
@@ -14,9 +14,14 @@ from training.images import Part
 from utils import networks
 from utils.kernels.similarity import l2
 
-# How near candidates come: the attacker's loss, in whatever unit; the mean distance and cosine of the five best; and
-# how often a training point has a larger best cosine than a fresh one, which is 0.5 if nothing leaked.
-Nearness = namedtuple("Nearness", "loss distance cosine leak_auc")
+
+class Nearness(NamedTuple):
+    """How near candidates come."""
+
+    loss: float  # the attacker's, in whatever unit
+    distance: float  # the mean distance of the five best
+    cosine: float  # the mean cosine of the five best
+    leak_auc: float  # how often a training point has a larger best cosine than a fresh one; 0.5 if nothing leaked
 
 
 def points(n, d, seed, device="cpu"):

@@ -5,7 +5,7 @@ l_free = min_c ‖θ* − Σ_i c_i ∇_θΦ(x_i; θ*)‖²/‖θ*‖². The mode
 """
 
 import math
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
@@ -17,10 +17,16 @@ from utils import networks
 from utils.kernels import affine, one_hidden, solvers
 
 LOSSES = ("bilevel", "stationarity", "DecoReco")
-# A victim and three sets (m, r) of images, training, partition and noise, in coordinates of all
-# that the losses see: what was Released, equal neurons merged; the basis (d, r). For a hidden
-# layer: two θ⁰ (Weights), the victim's own and another, and θ* with all of its neurons.
-Model = namedtuple("Model", "sets known basis begins target", defaults=[(), ()])
+
+
+class Model(NamedTuple):
+    """A victim and three sets of m images, in r coordinates of all that the losses see."""
+
+    sets: tuple  # (m, r) each: training, partition and noise
+    known: networks.Released  # what was released, equal neurons merged
+    basis: torch.Tensor  # (d, r), of these coordinates
+    begins: tuple = ()  # for a hidden layer two θ⁰, Weights: the victim's own and another
+    target: tuple = ()  # for a hidden layer θ* with all of its neurons, of Layers
 
 
 def setting(labelled, m, recipe, seed, device):

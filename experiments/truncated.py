@@ -3,7 +3,7 @@
 Then it returns a function θ(x) of the images, and autograd goes through it; attacks from k starts are one batch.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
@@ -13,9 +13,14 @@ from utils.errors import InputError
 from utils.kernels import layers, one_hidden, solvers
 
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
-# How the attacker trains: K steps of descent at a rate, of quasi-Newton, or stationary, until the
-# gradient vanishes.
-Training = namedtuple("Training", "steps method rate")
+
+
+class Training(NamedTuple):
+    """How the attacker trains."""
+
+    steps: int  # K, of descent or of quasi-Newton
+    method: str  # descent, quasi-Newton, or stationary: until the gradient vanishes
+    rate: float  # of descent
 
 
 def trained(x, y, weight_decay, initial, steps, method="descent", rate=1e-2):

@@ -11,10 +11,10 @@ a confidence of 94 %.
 import functools
 import operator
 import re
-from collections import Counter, namedtuple
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import yaml
 
@@ -36,7 +36,14 @@ PAPERS = {1: "first paper", 2: "second paper"}
 SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
 FUNCTIONS = {"__builtins__": {"min": min, "max": max, "abs": abs}}  # of a formula
 record_of = functools.cache(recorded.load)  # a page judges many lines by the same few records
-Judged = namedtuple("Judged", "word reason values")  # of a line; values by seed, {} where it rests on no record
+
+
+class Judged(NamedTuple):
+    """The verdict on a line."""
+
+    word: str  # one of WORDS
+    reason: str  # why its record leaves it open; empty if it does not
+    values: dict  # {seed: number}, {} where it rests on no record
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

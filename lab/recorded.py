@@ -4,8 +4,8 @@ import csv
 import json
 import math
 import re
-from collections import namedtuple
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from training.stationary import STATIONARY
 from utils.errors import InputError
 
 SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
-Recorded = namedtuple("Recorded", "name rows about")  # of one grid: a dict per number; command, grid and provenance
 NAME = r"[^ ;/].*?(?=; | / |$)"  # of several, with ; or / between them
 BASELINE = " (baseline)"  # behind the name of a quantity
 HOW = {  # behind a name and a comma: what is printed of its seeds, in place of their mean with its extent
@@ -27,6 +26,14 @@ HOW = {  # behind a name and a comma: what is printed of its seeds, in place of 
     "each": report.joined,
 }
 PAIR = ("reconstructions", "nearest_training")
+
+
+class Recorded(NamedTuple):
+    """The recorded results of one grid."""
+
+    name: str  # of the grid
+    rows: list  # a dict per number
+    about: dict  # command, grid and provenance
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import functools
 import math
 import re
-from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,7 +13,14 @@ from utils.errors import InputError, from_fields, located
 
 FILE = Path(__file__).parents[1] / "data" / "quantities.yaml"
 ROUNDING = 1e-6  # how far beyond a bound a number may be, as a cosine in single precision
-Registry = namedtuple("Registry", "kinds placeholders entries")  # {name: Kind}, {name: (values, meaning)}, in order
+
+
+class Registry(NamedTuple):
+    """What data/quantities.yaml holds."""
+
+    kinds: dict  # {name: Kind}
+    placeholders: dict  # {name: (values, meaning)}
+    entries: list  # Quantities and topics {topic, about}, in order
 
 
 class Kind(NamedTuple):

@@ -4,9 +4,9 @@ import json
 import platform
 import statistics
 import time
-from collections import namedtuple
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from IPython import get_ipython
@@ -36,8 +36,12 @@ if get_ipython():
     get_ipython().set_custom_exc((RuntimeError, MemoryError), shown)
 
 
-# One run of a chapter: its parameters {name: value}, its torch device, and when it started (seconds).
-Run = namedtuple("Run", "parameters device started")
+class Run(NamedTuple):
+    """One run of a chapter."""
+
+    parameters: dict  # {name: value}
+    device: torch.device  # on which it computes
+    started: float  # when it started, in seconds of time.monotonic
 
 
 def begin():

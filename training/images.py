@@ -3,9 +3,9 @@
 import hashlib
 import json
 import math
-from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,14 +25,31 @@ PARTS = "training", "partition", "held-out"
 # first ones of the fresh data set, and nothing is trained on its held-out images, the first of the test batch.
 SUBSETS, LENGTH = {"cifar10-subset": (0, 10_000, 20_000), "cifar10-fresh": (30_000, 0, 10_000, 20_000)}, 1017
 ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
-# N images (N, H, W, C) as the file holds them, bytes or floats in [0, 1], and labels (N,) in {0, …, K−1}; `unused` are
-# other Labelled ones for the held-out part, if there are such.
-Labelled = namedtuple("Labelled", "images labels unused", defaults=[None])
-# m images as rows (m, d) with labels (m,) in {0., …, K−1.}: first every image of class 0, then of class 1, …
-Part = namedtuple("Part", "images labels")
-# Disjoint Parts: `secret` trains the victim, `known` is in the attacker's hands, nobody uses `held_out`; the shape
-# (H, W, C) of one image, and the SHA-256 of all Parts' images as float64, for the provenance of results.
-Split = namedtuple("Split", "secret known held_out shape sha256")
+
+
+class Labelled(NamedTuple):
+    """N images with labels, as a file holds them."""
+
+    images: np.ndarray  # (N, H, W, C), bytes or floats in [0, 1]
+    labels: np.ndarray  # (N,) in {0, …, K−1}
+    unused: tuple | None = None  # other Labelled ones for the held-out part, if there are such
+
+
+class Part(NamedTuple):
+    """m images with labels: first every image of class 0, then of class 1, …"""
+
+    images: torch.Tensor  # (m, d), an image is a row
+    labels: torch.Tensor  # (m,) in {0., …, K−1.}
+
+
+class Split(NamedTuple):
+    """Disjoint Parts of a data set."""
+
+    secret: Part  # trains the victim
+    known: Part  # is in the attacker's hands
+    held_out: Part  # is used by nobody
+    shape: tuple  # (H, W, C) of one image
+    sha256: str  # of all Parts' images as float64, for the provenance of results
 
 
 def load(dataset, binary=True):
@@ -193,7 +210,8 @@ def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     images = images / 255.0 if images.dtype == np.uint8 else images.astype(np.float64)
     sha256 = hashlib.sha256(images.tobytes()).hexdigest()
     x, y = (torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labels))
-    return Split(*map(Part, x.flatten(1).split(sizes), y.split(sizes)), images.shape[1:], sha256)  # type: ignore[call-arg]
+    secret, known, others = map(Part, x.flatten(1).split(sizes), y.split(sizes))
+    return Split(secret, known, others, images.shape[1:], sha256)
 
 
 def walk(labels, kinds, sizes, first):

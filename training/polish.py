@@ -5,16 +5,21 @@ trainer's *polish* brings a network to such a point, with kinks that are rounded
 only the first layer has a bias.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
 from utils.kernels.layers import Layer, back, combined, flatten, forward, joint, unflatten
 from utils.kernels.solvers import lbfgs
 
-# ‖∇E_l‖/(μ‖θ_l‖) of every layer (L,), with slopes 1[z > 0] as printed and with those for which ‖∇E‖ is smallest, as far
-# as they were found; the share of each hidden layer's pre-activations on a kink (L − 1,); the latter slopes (m, n_l).
-Stationary = namedtuple("Stationary", "printed smallest on_kink slopes")
+
+class Stationary(NamedTuple):
+    """How far a network is from a stationary point: ‖∇E_l‖/(μ‖θ_l‖) of every layer, with two choices of slopes."""
+
+    printed: torch.Tensor  # (L,), with slopes 1[z > 0], as printed
+    smallest: torch.Tensor  # (L,), with the slopes for which ‖∇E‖ is smallest, as far as they were found
+    on_kink: torch.Tensor  # (L − 1,), the share of each hidden layer's pre-activations on a kink
+    slopes: list  # those for which ‖∇E‖ is smallest, (m, n_l) of every hidden layer
 
 
 def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4):

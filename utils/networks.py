@@ -1,7 +1,6 @@
 """How networks are described, drawn and looked at: what trainers, attackers and evaluators agree on."""
 
 import math
-from collections import namedtuple
 from typing import NamedTuple
 
 import torch
@@ -33,9 +32,12 @@ class Recipe(NamedTuple):
     dtype: torch.dtype = torch.float64
 
 
-# What one file of a training holds, of all layers or the first ones, tuples of Layers, () where it has
-# none: θ(t), and the optimiser's moments, torch's `momentum_buffer` or `exp_avg`, and `exp_avg_sq`.
-Checkpoint = namedtuple("Checkpoint", "network first second", defaults=[(), ()])
+class Checkpoint(NamedTuple):
+    """What one file of a training holds, of all layers or the first ones."""
+
+    network: tuple  # of Layers, θ(t)
+    first: tuple = ()  # of Layers, the optimiser's `momentum_buffer` or `exp_avg`, as torch calls it; () for none
+    second: tuple = ()  # of Layers, the optimiser's `exp_avg_sq`; () for none
 
 
 class Released(NamedTuple):
@@ -118,9 +120,12 @@ def rounded(network):
     return change(network, lambda p: p.float().to(p.dtype))
 
 
-# Where the singular values of W₁ drop, at a stationary point behind the dimensions that the images span: the values,
-# falling, how many are before the gap, or None, and the ratio of those on both sides; without a gap, the largest.
-Gap = namedtuple("Gap", "values count ratio")
+class Gap(NamedTuple):
+    """Where the singular values of W₁ drop: at a stationary point, behind the dimensions that the images span."""
+
+    values: torch.Tensor  # the singular values, falling
+    count: int | None  # how many are before the gap; None if there is no gap
+    ratio: float  # of the values on both sides of the gap; without one, the largest of two neighbours
 
 
 def gap(network, least=2.0, noise=1e-6, values=None):

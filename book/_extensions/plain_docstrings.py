@@ -3,7 +3,6 @@
 import inspect
 import itertools
 import re
-import sys
 
 
 def plain(line):
@@ -22,24 +21,15 @@ def paragraphs(lines):
 
 
 def fields(thing):
-    """What the comments of its file say of a tuple with names: a paragraph, or a list of the fields."""
-    source = inspect.getsource(sys.modules[thing.__module__]).splitlines()
-    for k, line in enumerate(source):
-        if line.startswith(f"{thing.__name__} = namedtuple("):
-            above = [*itertools.takewhile(lambda text: text.startswith("#"), reversed(source[:k]))]
-            return [" ".join(plain(part.partition("# ")[2]) for part in [*reversed(above), line])]
-        if line.startswith(f"class {thing.__name__}("):
-            parts = re.findall(r"^    (\w+): .*?(?:  # (.*))?$", inspect.getsource(thing), re.M)
-            return [f"- ``{name}``: {plain(text)}" if text else f"- ``{name}``" for name, text in parts]
-    return []
+    """What the comments of a tuple with names say of its fields, as a list."""
+    parts = re.findall(r"^    (\w+): .*?(?:  # (.*))?$", inspect.getsource(thing), re.M)
+    return [f"- ``{name}``: {plain(text)}" if text else f"- ``{name}``" for name, text in parts]
 
 
 def process(app, what, name, thing, options, lines):
     """Replace the lines of a docstring by what reads the same as reStructuredText."""
     lines[:] = paragraphs(lines)
     if what == "class" and hasattr(thing, "_fields"):
-        if thing.__doc__.startswith(f"{thing.__name__}("):  # made by namedtuple
-            lines.clear()
         lines += ["", *fields(thing), ""]
 
 

@@ -5,7 +5,7 @@ independent problems that are solved in one call. The training energy, eq. (4) w
 ℓ, is E(x, y; θ) = (1/m) Σ_i ℓ(z_i, y_i) + (μ/2)‖θ‖² with z = X̄θ: μ-strongly convex, so that θ(x) = argmin E is unique.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -13,8 +13,16 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from utils.kernels.layers import flatten, in_span, parted
 from utils.kernels.losses import curvatures
 
-# A stationary point θ of E (…, d+1), z = X̄θ (…, m), X̄X̄ᵀ (…, m, m), ‖∇_θ E‖ (…), the Newton steps, and (…) booleans.
-Solved = namedtuple("Solved", "weights logits gram gradient_norm iterations converged")
+
+class Solved(NamedTuple):
+    """A stationary point of E, and how it was found."""
+
+    weights: torch.Tensor  # the stationary point θ (…, d+1)
+    logits: torch.Tensor  # z = X̄θ (…, m)
+    gram: torch.Tensor  # X̄X̄ᵀ (…, m, m)
+    gradient_norm: torch.Tensor  # ‖∇_θ E‖ (…)
+    iterations: int  # Newton steps
+    converged: torch.Tensor  # booleans (…): whether ‖∇_θ E‖ ≤ 10⁻⁹
 
 
 def times(matrix, vector):

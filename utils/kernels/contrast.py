@@ -5,7 +5,7 @@ derivatives couple E_ij with E_ji alone; from the inverse of that, tens of steps
 Ablin, Cardoso and Gramfort, 2018).
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import avg_pool2d, conv2d, normalize
@@ -18,9 +18,14 @@ OPPONENT = [[1, 1, 1], [1, -1, 0], [1, 1, -2]]  # rows: colours from RGB
 LEAST = 0.1  # eigenvalue of a block that is believed
 SETTLED = 5e-6  # decrease for each free row at which the search ends
 MEMORY = 10  # steps
-# The objective for rows (1 + E)M, brought to length one, its slope in E at zero (m, u), and its
-# curvature (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm.
-Relative = namedtuple("Relative", "value slope curvature")
+
+
+class Relative(NamedTuple):
+    """The objective for rows (1 + E)M, brought to length one, and its derivatives in E at zero."""
+
+    value: torch.Tensor  # the objective
+    slope: torch.Tensor  # (m, u): E has columns for the u free rows
+    curvature: torch.Tensor  # (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm
 
 
 def details(rows, shape, grey=1.0, together=False):
@@ -93,8 +98,7 @@ def relative(matrix, seen, floor, window, free=slice(None)):
     weights = around(1 / level, window)  # 2 ∂J/∂e, but for the number of places
     places, own = energy[0].numel(), (weights * energy).mean((1, 2, 3), dtype=matrix.dtype)
     pull = sum((weights * part).flatten(1) @ part[free].flatten(1).mT for part in seen.unbind(2))
-    pull = pull / (places * seen.shape[2])
-    gram = matrix.mT @ matrix
+    pull, gram = pull / (places * seen.shape[2]), matrix.mT @ matrix
     dual = torch.linalg.solve(gram, matrix.mT).mT  # (m, r)
     own = (matrix * dual).sum(1) - own  # of the slope along a row itself, which lengths of one take away
     slope = pull.to(matrix) + own[:, None] * (matrix @ matrix[free].mT) - matrix @ dual[free].mT
@@ -137,8 +141,7 @@ def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambd
                 break
             pairs = []  # and once more, from the preconditioner alone
             continue
-        before = now
-        matrix, seen, taken, now = lower
+        before, (matrix, seen, taken, now) = now, lower
         s, y = taken.flatten(), (now.slope - before.slope).flatten()
         safe = dot(s, y) > 1e-14 * dot(y, y)
         pairs = [*pairs, (s, y, torch.where(safe, 1 / dot(s, y), 0))][-MEMORY:]

@@ -6,14 +6,18 @@ Gradient descent adds combinations of images to the rows of the first layer, and
 W = AQᵀ + cN for an orthonormal basis Q (d, r) of the images. Training may move A (h, r) and c in place of W.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
 from utils.kernels import products  # noqa: F401  (how a processor multiplies)
 
-# s = Wa + b with W (…, n_l, n_{l−1}) and b (…, n_l), or None.
-Layer = namedtuple("Layer", "weight bias")
+
+class Layer(NamedTuple):
+    """A layer takes inputs a to s = Wa + b."""
+
+    weight: torch.Tensor  # W (…, n_l, n_{l−1})
+    bias: torch.Tensor | None  # b (…, n_l), or None
 
 
 def joint(layer):

@@ -1,13 +1,18 @@
 """The losses of victims at outputs z (…, m, K), K = 1 for two classes, and labels y (m,) in {0, …, K−1} or {0, 1}."""
 
-from collections import namedtuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import one_hot, softplus
 
-# Functions of z and y: ℓ(z, y), one per image (…, m), and ∂ℓ/∂z (…, m, K); of z and a direction (…, m, K): its product
-# with ∂²ℓ/∂z² (…, m, K).
-Loss = namedtuple("Loss", "value slope bend")
+
+class Loss(NamedTuple):
+    """A loss ℓ(z, y) as functions."""
+
+    value: Callable  # of z and y: ℓ(z, y), one per image (…, m)
+    slope: Callable  # of z and y: ∂ℓ/∂z (…, m, K)
+    bend: Callable  # of z and a direction (…, m, K): its product with ∂²ℓ/∂z² (…, m, K)
 
 
 def signs(labels):

@@ -6,7 +6,7 @@ a column of ones. θ as a vector (…, n) has n = h(d+1) + h + 1 numbers. The tr
 """
 
 import math
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, pad, softplus
@@ -16,14 +16,34 @@ from utils.kernels.affine import residuals, ridge, times
 from utils.kernels.layers import in_span, joint, parted
 from utils.kernels.losses import curvatures
 
-# Φ(x; θ) = σ(xW₁ᵀ + b₁)w₂ + b₂, eq. (9), with σ(s) = softplus(βs)/β; β = ∞ is ReLU: W̄₁ = (W₁, b₁)
-# (…, h, d+1), (w₂, b₂) (…, h+1), and β, or one for each neuron (h,).
-Weights = namedtuple("Weights", "first second sharpness")
-# Weights that are a stationary point of E, ‖∇_θ E‖ (…), steps of L-BFGS and products with the Hessian, (…) booleans.
-Solved = namedtuple("Solved", "weights gradient_norm iterations converged")
-# One forward pass, from which values, gradients and Hessian products follow: x̄ (…, m, d+1), W̄₁, w₂ (…, h), then σ(s),
-# σ'(s) and σ''(s), each (…, m, h), and z (…, m).
-State = namedtuple("State", "x first w active slope bend logits")
+
+class Weights(NamedTuple):
+    """The weights of Φ(x; θ) = σ(xW₁ᵀ + b₁)w₂ + b₂, eq. (9), with σ(s) = softplus(βs)/β."""
+
+    first: torch.Tensor  # W̄₁ = (W₁, b₁) (…, h, d+1)
+    second: torch.Tensor  # (w₂, b₂) (…, h+1)
+    sharpness: float | torch.Tensor | None  # β, or one for each neuron (h,); ∞ is ReLU; None where it does not matter
+
+
+class Solved(NamedTuple):
+    """A stationary point of E, and how it was found."""
+
+    weights: Weights  # the stationary point
+    gradient_norm: torch.Tensor  # ‖∇_θ E‖ (…)
+    iterations: int  # steps of L-BFGS and products with the Hessian
+    converged: torch.Tensor  # booleans (…): whether ‖∇_θ E‖ fell to the tolerance
+
+
+class State(NamedTuple):
+    """One forward pass, from which values, gradients and Hessian products follow."""
+
+    x: torch.Tensor  # x̄ (…, m, d+1)
+    first: torch.Tensor  # W̄₁ (…, h, d+1)
+    w: torch.Tensor  # w₂ (…, h)
+    active: torch.Tensor  # σ(s) (…, m, h)
+    slope: torch.Tensor  # σ'(s) (…, m, h)
+    bend: torch.Tensor  # σ''(s) (…, m, h)
+    logits: torch.Tensor  # z (…, m)
 
 
 def activation(s, sharpness):
@@ -85,8 +105,7 @@ def bordered(x):
 
 def forward(v, x, sharpness):
     """Run the network on all images: pre-activations s = x̄W̄₁ᵀ, logits z = σ(s)w₂ + b₂, eq. (9)."""
-    first, second, _ = unpack(v, x.shape[-1])
-    x = bordered(x)
+    (first, second, _), x = unpack(v, x.shape[-1]), bordered(x)
     active, slope, bend = activation(x @ first.mT, sharpness)  # (m, d+1) @ (d+1, h) -> (m, h)
     return State(x, first, second[..., :-1], active, slope, bend, times(active, second[..., :-1]) + second[..., -1:])
 

@@ -8,7 +8,7 @@ dimensions are independent sets. Where the start θ⁰ is known, the target is �
 
 import math
 import warnings
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
@@ -16,8 +16,15 @@ from utils.kernels.layers import back, forward
 from utils.kernels.step import needed, room
 
 ROWS = 512  # candidates that are evaluated at once on a CPU, in its cache; on a GPU, as many as its memory holds
-# R (…), the share ‖W̄_l − D_lᵀĀ_{l−1}‖² of each layer (…, L), and the gradients of R in x (…, n, d) and in λ (…, n).
-Residual = namedtuple("Residual", "value layers x_gradient coefficient_gradient")
+
+
+class Residual(NamedTuple):
+    """The residual R at candidates and coefficients, and its gradients."""
+
+    value: torch.Tensor  # R (…)
+    layers: torch.Tensor  # the share ‖W̄_l − D_lᵀĀ_{l−1}‖² of each layer (…, L)
+    x_gradient: torch.Tensor  # of R in x (…, n, d)
+    coefficient_gradient: torch.Tensor  # of R in λ (…, n)
 
 
 def slopes(z, sharpness):

@@ -1,18 +1,32 @@
 """Matrix-free solvers for batches: vectors are (…, n), leading dimensions are independent problems."""
 
 import math
-from collections import namedtuple
+from typing import NamedTuple
 
 import torch
 
 from utils.kernels.step import LOOK
 
-# The answer x of a linear solve, b − Ax, a list of ‖b − Ax‖/‖b‖ (…) after each iteration, and booleans (…).
-Solution = namedtuple("Solution", "x remainder residuals converged")
-# The iterate x (…, n) with the smallest value (…), the gradient's norm at the last one (…), booleans
-# (…), and how it stopped, in `words`: converged, stalled (no step decreases a value), iterations (used
-# up) or left; the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`.
-Minimum = namedtuple("Minimum", "x value gradient_norm iterations converged stopped pairs", defaults=[()])
+
+class Solution(NamedTuple):
+    """The answer x to a linear solve Ax = b."""
+
+    x: torch.Tensor  # (…, n)
+    remainder: torch.Tensor  # b − Ax (…, n)
+    residuals: list  # ‖b − Ax‖/‖b‖ (…) after each iteration
+    converged: torch.Tensor  # booleans (…): whether the last of these fell to the tolerance
+
+
+class Minimum(NamedTuple):
+    """Where a minimisation ended, and how."""
+
+    x: torch.Tensor  # (…, n), the iterate with the smallest value
+    value: torch.Tensor  # (…), the smallest value
+    gradient_norm: torch.Tensor  # (…), at the last iterate
+    iterations: int  # of L-BFGS, or the products that `newton_cg` spent
+    converged: torch.Tensor  # booleans (…): whether a tolerance was reached
+    stopped: str | list  # in `words`: converged, stalled (no step decreases a value), iterations (used up) or left
+    pairs: list | tuple = ()  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
 
 
 def words(otherwise, **masks):
@@ -104,8 +118,7 @@ def lbfgs(
         s, y = moved[0] - x, moved[2] - gradient
         safe = dot(s, y) > 1e-14 * dot(y, y)
         pairs = [*pairs, (s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0))][-memory:]
-        stuck = stuck | ~free
-        x, value, gradient = moved
+        stuck, (x, value, gradient) = stuck | ~free, moved
     stopped = words("iterations", left=left, converged=converged, stalled=stuck)
     return Minimum(x, value, gradient.norm(dim=-1), iteration, converged, stopped, pairs)
 
