@@ -1,8 +1,10 @@
 """What a training's files say of its images: rows that are combinations of them, from every entry that holds such.
 
 A gradient of the first layer is a combination of the images, BX, and that of its biases is B1. So are sums of
-gradients: what was added between two checkpoints, W(t) − αW(s) (see `known_start`), and an optimiser's first moment,
-with torch's SGD BX + cW, where c is found as α is. All rows of one training stand one below the other.
+gradients: what was added between two checkpoints, W(t) − αW(s) (see `known_start`), and an optimiser's first moment.
+Torch's SGD adds the weight decay to a gradient before it sums it up, so that its moment is BX + cW, and c is found as α
+is. Within one training all these rows are combinations of the same images: they are attacked together, one below the
+other.
 """
 
 from collections import namedtuple
@@ -76,9 +78,11 @@ def attempt(released, rows, shape, count, seed=0):
 
 
 def exact(rows, unmixed, shape):
-    """The `unmixed` Attack of `attempt`, with exact images where two of three readings agree (`sparse.agreed`): Attack.
+    """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse: Attack.
 
-    If many come out far from the unmixed ones, and less like photographs, a column was wrong, and those stay.
+    Moments fade, and with them a column's zeros: so two of three readings must agree (`sparse.agreed`). If a column is
+    wrong none the less, many images come out far from the unmixed ones, or less like photographs. Then the far ones are
+    not believed: the unmixed images stay in their places, and are not sure.
     """
     found = known_start.refined(rows.layer, (rows.first, rows.last), unmixed, shape, sparse.agreed)
     before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))

@@ -2,7 +2,7 @@
 
 Gradient descent adds combinations of images to the rows of W₁, and weight decay shrinks all rows by one factor: so W₁ =
 BX + αW₁⁰ for training images X, the start W₁⁰ and a number α, one without decay; and b₁ = B1 + αb₁⁰. Who knows the
-start, such as public weights that were fine-tuned, takes αW₁⁰ away, and attacks the rest as if it had been zero.
+start, such as public weights that were fine-tuned, takes αW₁⁰ away, and attacks the rest as if it had begun at zero.
 """
 
 import torch
@@ -42,9 +42,10 @@ def unchanged(network, initial):
 
 
 def shrinkage(weight, initial, rank, alpha=None):
-    """α for which W₁ − αW₁⁰ (h, d) is nearest to a `rank`, which may be too large, by least squares in turns.
+    """α for which W₁ − αW₁⁰ (h, d) is nearest to a matrix of this `rank`, by alternating least squares from `alpha`.
 
-    Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰.
+    In turns, V (h, h − rank) is taken as the left directions in which W₁ − αW₁⁰ is smallest, and α as the regression of
+    VᵀW₁ on VᵀW₁⁰. The rank may be larger than that of the images' part BX, but not smaller: V must be free of images.
     """
     alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
@@ -58,7 +59,10 @@ def shrinkage(weight, initial, rank, alpha=None):
 
 
 def trained_part(released, initial, alpha=None):
-    """The Released network with the first layer (W₁ − αW₁⁰, b₁ − αb₁⁰), and α, estimated unless it is given."""
+    """The Released network with (W₁ − αW₁⁰, b₁ − αb₁⁰) as its first layer, and α; InputError as `check` says.
+
+    α is estimated unless it is given, such as 1 for a training without weight decay.
+    """
     check(released.network, initial)
     (first,), (before,) = (change(network[:1], torch.Tensor.double) for network in (released.network, initial))
     if alpha is None:
@@ -99,8 +103,10 @@ def exact(released, initial, alpha, unmixed, shape):
 def refined(first, layers, unmixed, shape, refine=sparse.refine):
     """An `unmixed` Attack with exact images where their columns of B are sparse, for W = BX and b = B1 in `first`.
 
-    Images that activate a neuron in none of two `layers` hardly wrote there. `refine` is `sparse.refine` or `agreed`.
-    Where the layer does not tell the count, its span holds more than images: then none is sure, and all are kept.
+    `layers` are two Layers with the neurons of `first`, such as the layer at the start and at the end: an image that
+    activates a neuron in neither is likely to have written nothing there. `refine` is `sparse.refine` or
+    `sparse.agreed`. If the layer does not tell the count, its span holds more than images: then the images are returned
+    as they were, none of them sure.
     """
     details, device = unmixed.details, unmixed.images.device
     if details.count != details.basis.shape[1]:
