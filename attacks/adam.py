@@ -6,10 +6,11 @@ that pixel are combinations of x_p, and their squares sum up to a quadratic form
 
     U_p = Σ_k b_k x_p / √v_k,    v_k = v_{k−1} + C_k x_p²/m + (l_k x_p)²,    v_0 = FLOOR.
 
-This is of degree zero in x_p and linear in b, so that every pixel gets mean square one. A bias is one more pixel, which
-is 1 in every image. Each round fits b, C, l and the images to U, and unmixes their span; the first images unmix that of
-U. Faint ones stand out in what the first fit leaves of U, so that some directions of this are added. The later round
-models the steps of the first epoch one by one: which image was in which batch is learned, and then their order.
+This is of degree zero in x_p and linear in b, so that neither the pixels' scale nor the rate matters: every pixel gets
+mean square one. A bias is one more pixel, which is 1 in every image. Each round fits b, C, l and the images to U, and
+unmixes the span of the images; the first images come from unmixing the span of U. Faint images are not in that span,
+but stand out in what the first fit leaves of U: so some directions of this are added. The later round models the steps
+of the first epoch one by one. Which image was in which batch is learned, and then in which order the batches came.
 """
 
 import itertools
@@ -70,7 +71,11 @@ def shared(scores):
 
 
 def epoch(slopes, shares, x):
-    """What Adam adds to pixels x (m, p) in steps from zero, and the sum of squared gradients, which vary as drawn."""
+    """What Adam's first T steps add to pixels x (m, p), and the sum of their squared gradients: (h, p) each.
+
+    Shares (T, …, m) say how likely an image is in the batch of a step. A gradient is taken for its mean over such
+    draws, and its square for that of the mean plus the variance of the draw.
+    """
     mean, total, v = 0.0, 0.0, FLOOR
     for k, share in enumerate(shares, 1):
         g = (slopes * share) @ x
@@ -120,10 +125,13 @@ def seen(part, mirrored):
 
 
 def fit(u, x, slices, steps, rates, generator, mirror=None):
-    """Fit Slices and images x (m, d), with a `mirror` (m/2, d), to U (h, d + 1) by Adam: Slices, images, residual.
+    """Fit Slices and images x (m, d) to U (h, d + 1) by Adam: the Slices and images that fit, and Σ misfit²/ΣU².
 
-    What falls is mean log(1 + misfit²/s²), with OUTLIER medians for s: where a gradient changed its sign, the model is
-    far off.
+    Slices say how the gradients depended on the images; the last column of U is the change of the biases. With a
+    `mirror` (d,), as `mirror_of` gives it, x (m/2, d) are half of the images, and their mirror images the others.
+    `rates` are those of the slices, of the images and of the scores; a part without a rate stays as it is. What falls
+    is mean log(1 + misfit²/s²), s being OUTLIER times the median misfit: so the places count little at which the model
+    is far off, because a gradient changed its sign there.
     """
     blocks = [block.to(x.device) for block in blocks_of(x.shape[1], mirror, generator)]
     targets = [torch.cat([u[:, block], u[:, -1:]], 1) for block in blocks]
@@ -213,9 +221,11 @@ def check(changed, shape, count, mirrored):
 def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS, batches=True):
     """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
 
-    `mirrored`: half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger,
-    since nobody knows which pictures are none. `alpha` is 1 without weight decay, and estimated unless given. `batches`
-    of up to MOST images are learned if that helps. InputError as `first_layer.check`, `check` and `unmixing.read` say.
+    If `mirrored`, half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger:
+    the spare ones are no training images, but nobody knows which these are. `alpha`, what weight decay left of the
+    start, is 1 without decay, and estimated unless given. With `batches`, and up to MOST images that are not mirrored,
+    those of the first epoch are learned, too, and left out again if the fit gains little. InputError as
+    `first_layer.check`, `check` and `unmixing.read` say, and if the fit diverges.
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     added = first_layer.difference(released.network, initial, alpha)

@@ -48,7 +48,8 @@ class Inner(NamedTuple):
 def hypergradient(released, x, inverse=None, initial=None):
     """l(x) = ½‖θ(x) − θ*‖² and dl/dx, eq. (7) with the sign of a gradient, at images x (…, m, d): Hypergradient.
 
-    Training begins at the network `initial`, if need be; `inverse` takes the place of the kernel's `inner`.
+    Training begins at the network `initial`; the affine model can do without. An `inverse` takes the place of the
+    kernel's `inner`: it solves the lower level, and multiplies by (∇²_θ E)⁻¹, in another way.
     """
     lower = lower_level(released)
     if initial is None and lower.model is one_hidden:

@@ -159,9 +159,10 @@ def attack(
     surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. In an orthonormal `basis`
     (d, r), r coordinates move at √(d/r) times a pixel's rate, which keeps the length of steps. A `target` takes the
     place of θ*, such as θ* − θ⁰. λ starts at `coefficients` (…, n), or is drawn from `seed`. Products have a
-    `precision` of products.PRECISIONS, and are exact in the last tenth of the steps. Only exact iterates with the last
-    α count: the first with a loss of at most `tolerance`, or else that with the smallest. An attack stops after `until`
-    steps; a call given its `details.state` goes on. InputError if it diverges; of a batch, `stopped` says it.
+    `precision` of products.PRECISIONS, and are exact in the last tenth of the steps. Of the iterates with exact
+    products and the last α, the first with a loss of at most `tolerance` is returned, or else that with the smallest.
+    With `until` an attack stops after so many steps; a call given its `details.state` goes on. InputError if it
+    diverges; of a batch, `stopped` says it.
     """
     clock, x = time.perf_counter(), start.to(dtype)
     choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project

@@ -74,13 +74,20 @@ def make_attacks(released, known, shape, seed, place, steps):
 
 
 def kinks(x, network, known):
-    """Eq. (eq-kink-score): the share (n,) of first neurons that bend near x (n, d), in units of `known` ones (k, d)."""
+    """Eq. (eq-kink-score), the share of first neurons that bend near x (n, d): (n,).
+
+    A neuron is near its bend if its pre-activation is small beside its root mean square over `known` images (k, d).
+    """
     reached, usual = (forward(network[:1], images)[1][0] for images in (x.to(known), known))
     return (reached.abs() < NEAR * usual.square().mean(0).sqrt()).double().mean(1)
 
 
 def scores(released, start, attack, again, shape):
-    """What an adversary can say of an Attack from `start`: {name: score (n,)}, high if likely, and not constant."""
+    """What an adversary can say of an Attack from `start` (n, d): {name: score (n,)}, the higher, the likelier.
+
+    A score that is constant up to rounding is left out, since its order would be that of rounding errors: such as the
+    share in the span of an attack that never left it, which is 1 for all.
+    """
     x, basis = attack.images, span(released.network)
     seen, before = within(x, basis), within(start, basis)
     named = {
@@ -121,7 +128,11 @@ def features(named):
 
 
 def fit(named, truth):
-    """Fit eq. (eq-told-combination) to scores {name: (n,)} of an own network: their probability to be true, or None."""
+    """Fit eq. (eq-told-combination) to scores {name: (n,)} and the truth (n,) about a network of the adversary's own.
+
+    Returns a function of scores that gives the probability (n,) of being true; None where all are true, or none is:
+    then there is nothing to tell apart.
+    """
     x, y = features(named), truth.cpu()
     if y.all() or not y.any():
         return None

@@ -2,8 +2,9 @@
 
 A gradient of the first layer is such a combination, BX, and that of its biases is B1. So are sums of gradients. Descent
 adds them to the rows, and weight decay shrinks all rows by one factor: between two points in time W₁ = BX + αW₁⁰ and
-b₁ = B1 + αb₁⁰, with α = 1 without decay. So their difference W₁ − αW₁⁰ is one entry. An optimiser's first moment is
-another, with torch's SGD BX + cW, where c is found as α is. All rows of one training stand one below the other.
+b₁ = B1 + αb₁⁰, with α = 1 without decay. So the difference W₁ − αW₁⁰ is one entry. An optimiser's first moment is
+another: torch's SGD adds the decay to a gradient before it sums it up, so that the moment is BX + cW, and c is found as
+α is. All rows of one training are combinations of the same images, and are attacked together, one below the other.
 """
 
 from typing import NamedTuple
@@ -63,9 +64,10 @@ def unchanged(network, initial):
 
 
 def shrinkage(weight, initial, rank, alpha=None):
-    """α for which W₁ − αW₁⁰ (h, d) is nearest to a `rank`, which may be too large, by least squares in turns.
+    """α for which W₁ − αW₁⁰ (h, d) is nearest to a matrix of this `rank`, by alternating least squares from `alpha`.
 
-    Given the trailing left directions V of W₁ − αW₁⁰, α is the regression of VᵀW₁ on VᵀW₁⁰.
+    In turns, V (h, h − rank) is taken as the left directions in which W₁ − αW₁⁰ is smallest, and α as the regression of
+    VᵀW₁ on VᵀW₁⁰. The rank may be larger than that of the images' part BX, but not smaller: V must be free of images.
     """
     alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
@@ -79,7 +81,10 @@ def shrinkage(weight, initial, rank, alpha=None):
 
 
 def difference(network, initial, alpha=None) -> Rows:
-    """What training added to the first layer of an `initial` network; α is estimated unless it is given."""
+    """What training added to the first layer of an `initial` network; InputError as `check` says.
+
+    α is estimated unless it is given, such as 1 for a training without weight decay.
+    """
     check(network, initial)
     first, last = change((initial[0], network[0]), torch.Tensor.double)
     if alpha is None:
@@ -142,9 +147,10 @@ def exact(rows: Rows, unmixed: Attack, shape) -> Attack:
 
 
 def agreed(rows: Rows, unmixed: Attack, shape) -> Attack:
-    """The same where two of three readings agree (`sparse.agreed`), for rows of which less is known.
+    """The same for moments, which fade, and with them a column's zeros: so two of three readings must agree.
 
-    If many come out far from the unmixed ones, and less like photographs, a column was wrong, and those stay.
+    If a column is wrong none the less, many images come out far from the unmixed ones, or less like photographs. Then
+    the far ones are not believed: the unmixed images stay in their places, and are not sure.
     """
     found = refined(rows, unmixed, shape, sparse.agreed)
     before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))
@@ -158,7 +164,8 @@ def agreed(rows: Rows, unmixed: Attack, shape) -> Attack:
 def refined(rows, unmixed, shape, refine):
     """An `unmixed` Attack with exact images by `refine`, which is `sparse.refine` or `sparse.agreed`.
 
-    Where the layer does not tell the count, its span holds more than images: then none is sure, and all are kept.
+    If the layer does not tell the count, its span holds more than images: then the images are returned as they were,
+    none of them sure.
     """
     details, device = unmixed.details, unmixed.images.device
     if details.count != details.basis.shape[1]:

@@ -58,7 +58,11 @@ def descend(first, change, x):
 
 
 def attack(first, change, count, *, seed=0):
-    """Images (count, d) whose features hold Δ (k, h), given the fixed first layer: Attack. InputError if Δ vanishes."""
+    """Images (count, d) whose features hold Δ (k, h), given the fixed first layer: Attack. InputError if Δ vanishes.
+
+    A descent may end with an image that explains nothing, mostly a second copy of another one. Such idle images are
+    drawn anew, and the next round of descent goes on with the others where they are.
+    """
     clock, chance = time.perf_counter(), torch.Generator().manual_seed(seed)
     if change.shape[1] != len(first.weight) or not change.isfinite().all() or not change.any():
         shapes = f"values of shape {tuple(change.shape)} for {len(first.weight)} neurons"

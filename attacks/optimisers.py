@@ -110,7 +110,12 @@ class KnownState:
         return (first / (1 - self.beta**step) / whole).clamp(-FARTHEST, FARTHEST)
 
     def back(self, module, x, y):
-        """The last gradients' weights (n, P), the last first, for images x (m, …); their shares in the moment (n,)."""
+        """The weights (n, P) at which the last n gradients were taken, the last first, and how much each counts (n,).
+
+        Both as if training had been on images x (m, …). A gradient taken a steps before the last one counts β^a in the
+        first moment. It counts less if the images are not right yet, since no more is taken out of the moment than this
+        holds of it, and 0 before training began.
+        """
         theta, first, second, places, counts = self.end, self.first, self.second, [], []
         fresh = 1.0 if second is None else 1 - self.beta
         for step in range(self.steps, max(0, self.steps - BACK), -1):

@@ -114,9 +114,10 @@ def stationary(at):
 
 
 def kinks(at):
-    """The row of w_j less w̄_j times that of w̄_j: Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j, as logarithms/10.
+    """∂E/∂w_j less w̄_j·∂E/∂w̄_j/w_j, zero if Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j: (K,), and its slopes.
 
-    Only images near a kink add to it, those of one class with one sign; logarithms have a slope if all are far away.
+    Only images near a kink add to the sum, those of one class with one sign. The two sides are compared by a tenth of
+    their logarithms' difference, whose slope says where to go even if all images are far from the kink.
     """
     sign, height = at.w.sign() / at.decay, at.active - at.slope * at.s
     balance = (at.first.square().sum(1) / at.w - at.w) * at.w.sign()
@@ -134,9 +135,12 @@ def downward(at):
 
 
 def parting(at, copied, sizes, margin):
-    """Where equal neurons may part: that q_j has no eigenvalue below `margin`, and Σ_i ‖x̄_i‖² f_ij is at most 15.
+    """What keeps equal neurons from parting: q_j has no eigenvalue below `margin`, and Σ_i ‖x̄_i‖² f_ij is at most 15.
 
-    Both over μ; q_j is the curvature of E in one of `copied` (K,) against the others; `sizes` are ‖x̄‖² (m,).
+    Both over μ, for every neuron j that stands for several equal ones, `copied` (K,). q_j, eq. (eq-parting), is the
+    curvature of E as one of these moves against the others, in the coordinates Z alone. In all other directions of
+    pixels the sum, f as in `downward`, bounds how far E curves down: `sizes` are ‖x̄‖² (m,) of whole images, those of
+    the start. Values (2K,), zero where both hold, and their slopes.
     """
     if not margin > 0 or not copied.any():
         return at.w.new_zeros(2 * len(copied)), at.w.new_zeros(2 * len(copied), *at.turns.shape)
@@ -157,7 +161,11 @@ def parting(at, copied, sizes, margin):
 
 
 def conditions(z, problem, theta, weight, margin=0.0):
-    """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E at images with coordinates Z, and their slopes."""
+    """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E at images with coordinates Z, and their slopes.
+
+    θ are the problem's own weights, but perhaps with softer kinks. `weight` is that of the condition that E curves up,
+    and `margin` that of `parting`.
+    """
     here = terms(z, problem.labels, theta, problem.weight_decay)
     bias = here.r.sum()[None] / here.decay + theta.second[-1:], here.turns[None] / here.decay
     each, *of = downward(here)  # E curves up unless images of its class lie near the kink of a neuron
@@ -172,9 +180,10 @@ def conditions(z, problem, theta, weight, margin=0.0):
 
 
 def settle(z, problem):
-    """Move Z to where the conditions hold, for kinks that become sharper.
+    """Move Z to where the conditions hold, for kinks that become sharper; yields the Z behind each stage of SHARP.
 
-    Far from its kink a softplus has no slope: β grows from an eighth (or 1.25); then weight and margin fall. A Z each.
+    Far from its kink a softplus has no slope. So β grows to its own value from an eighth of it, or from 1.25 if that is
+    more; only then do weight and margin fall, as SHARP says.
     """
     own, softer = problem.theta.sharpness, (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)
     for factor, *pair, steps in [*((factor, 1, 3e-3, 40) for factor in softer), *((1, *pair) for pair in SHARP)]:

@@ -4,7 +4,9 @@ W₁ − αW₁⁰ = BX, and b_ji = 0 up to rounding where image i activates neu
 B has zeros at a third of the neurons or so, and it is one of the vectors Ac that the first layer spans, where A (h, m)
 holds the layer in coordinates. A vector of a span without structure has m − 1 zeros at most; one with clearly more is
 most likely a column of B. That is no proof: a difference of two columns that are proportional at many neurons has many
-zeros, too. So vectors with fewer zeros than usual wait, and one that is zero only where another is, too, is none.
+zeros, too. So vectors with fewer zeros than usual wait, and are sought again. And a vector that is zero only where
+another one is, too, is taken for a difference of that one with a third, since a difference is zero where both are: it
+does not count.
 
 Unmixed images say where to look: zeros are likely at neurons that they leave inactive at the start and at the end.
 Needs more neurons than about three times the images, and updates that are sums of gradients: Adam's are not.
@@ -51,7 +53,12 @@ class Columns(NamedTuple):
 
 
 def sized(matrix, known):
-    """The images M (m, m) with the sizes and signs of those that were trained on: b₁ − αb₁⁰ = B1 tells them."""
+    """Images in coordinates, rows M (m, m), given the sizes and signs of those that were trained on.
+
+    Each row is known but for a factor, and so is its column of B = AM⁻¹. The biases tell the factors, since what was
+    added to them is B1. A factor that would give an image a spread out of RANGE is believed in its sign alone, and the
+    image gets the spread SPREAD.
+    """
     mixing = known.rows @ known.upper @ torch.linalg.inv(matrix)  # B, up to the sizes of columns
     factors = 1 / torch.linalg.lstsq(mixing, known.bias[:, None]).solution[:, 0]
     spread = (matrix @ known.basis.mT).std(1)
@@ -61,10 +68,12 @@ def sized(matrix, known):
 
 
 def sparsest(rows, near, likely, size):
-    """Unit vectors w (n, m) beside `near` for which rows·w (h,) have most zeros, where they are `likely` (n, h).
+    """Unit vectors w (n, m) beside `near` for which rows·w (h,) has most zeros, where they are `likely` (n, h).
 
-    Iteratively reweighted least squares: an entry weighs more, the smaller it is, and what counts as small shrinks from
-    `size` on, from what is likely to what is near. Conjugate gradients take all vectors a few iterations further.
+    Iteratively reweighted least squares: an entry of rows·w weighs more, the smaller it is and the likelier a zero is
+    there. What counts as small shrinks from `size` on. If this is large, all entries count as small at first, and zeros
+    come where they are likely; if it is small, they come where `near` has small entries already. The vectors begin at
+    `near`, and for each size a few iterations of conjugate gradients take all of them on.
     """
     vectors, steps = near, int(math.log(LAST[0] / size) / math.log(FALL))
     for size in (*(size * FALL**k for k in range(steps)), *LAST[1:]):
@@ -86,7 +95,11 @@ def zeros(rows, vectors):
 
 
 def kept(vectors, near, enough, rows):
-    """Which vectors (m, m) have enough zeros (m,), and not all those of another one that is nearer its start."""
+    """Which vectors (m, m) are taken: those with `enough` zeros (m,), unless another one has all of them, too.
+
+    A vector without a zero of its own is most likely a difference of columns, zero where both are. Of those equal, or
+    zero at the same neurons, that nearest its start in `near` (m, m) is taken: each image has one column.
+    """
     taken, moved, zero = enough.clone(), (vectors * near).sum(1).abs(), zeros(rows, vectors).double()
     within = (vectors @ vectors.mT).abs() > 0.999  # rounding hides zeros of faint columns
     if len(vectors) <= unmixing.FEW:  # of hundreds of columns of B, some share as many
@@ -97,7 +110,12 @@ def kept(vectors, near, enough, rows):
 
 
 def judged(vectors, near, sure, rows, share):
-    """Which vectors (m, m) are sure: with more zeros than without structure, and than a `share` of the usual."""
+    """Which vectors (m, m) are sure to be columns of B, by their zeros in rows·w: a mask (m,).
+
+    Those that were `sure` (m,) before; and those with clearly more zeros than a span without structure allows, and more
+    than a `share` of the median number, since differences of columns have fewer. What differences are left, `kept`
+    takes out.
+    """
     count = zeros(rows, vectors).sum(0)
     enough = count > len(vectors) + SURE[1] * len(rows)
     enough &= count > share * count[enough | sure].double().median()
@@ -105,7 +123,11 @@ def judged(vectors, near, sure, rows, share):
 
 
 def again(vectors, near, likely, rows):
-    """The vectors (m, m), where those with few zeros are sought once more, by what is likely and what is near."""
+    """The vectors (m, m), where those with few zeros are sought once more from `near`, and replaced if that finds more.
+
+    The usual search may be stuck. So one begins at a large size, which follows what is likely, and one at a small size,
+    which follows what is near.
+    """
     few = ~judged(vectors, near, torch.zeros(len(vectors), dtype=torch.bool), rows, USUAL[0])
     for size in FIRST[1:] if few.any() else ():
         other = sparsest(rows, near[few], likely[few], size)
@@ -115,9 +137,11 @@ def again(vectors, near, likely, rows):
 
 
 def completed(matrix, columns, sure, basis, shape):
-    """Rows M (m, m) near to a matrix, each orthogonal to the `sure` ones of the columns (m, m) of other images.
+    """The rows M (m, m) that columns (m, m) allow where these are `sure` (m,), near to a matrix; the rest by unmixing.
 
-    What is still free, combinations of the rows whose columns are unsure, the objective of unmixing chooses.
+    The columns are those of M⁻¹: so every row is made orthogonal to the sure columns of all other images. What may
+    still be added to it are the rows whose own columns are unsure, which are orthogonal to all sure ones. How much of
+    each is added, the objective of unmixing chooses.
     """
     certain, own = columns[sure].mT, torch.eye(len(columns), dtype=torch.bool)[:, sure]
     initial = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
@@ -143,7 +167,8 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
 
     Returns the images, which of them rest on a column that is sure (m,), and the columns (h, m), but for their sizes.
     `bias` (h,) is what was added to the biases, `basis` (d, m) that of the images, `layers` the first layer at the
-    start and at the end, `shape` that of an image. All on the CPU. Pre-activations below `centre` speak for a zero.
+    start and at the end, `shape` that of an image. All on the CPU. Pre-activations below `centre`, in an image's
+    standard deviations over neurons, speak for a zero.
     """
     known, lengths = in_coordinates(mixing, bias, basis)
     matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
@@ -172,7 +197,10 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
 
 
 def agreed(images, mixing, bias, basis, layers, shape):
-    """As `refine`, with the columns alone that two of three readings share, each with another CENTRE."""
+    """As `refine`, with the columns alone that two of three readings share, each with another of CENTRES.
+
+    One wrong column spoils all images, and hardly two readings have the same wrong one.
+    """
     readings = [refine(images, mixing, bias, basis, layers, shape, centre) for centre in CENTRES]
     known, lengths = in_coordinates(mixing, bias, basis)
     vectors = torch.stack([normalize((known.rows.mT @ (columns / lengths)).mT, dim=1) for _, _, columns in readings])

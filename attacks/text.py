@@ -122,7 +122,11 @@ def at(model, weights):
 
 
 def evidence(model, weights, change, inputs):
-    """Evidence of a change {parameter: tensor} by so many inputs, at `weights` in the middle of training."""
+    """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
+
+    `weights` are the state dict at which the model is to show what its layers are given: of a change, one from the
+    middle of training; of an optimiser's moment, that of the end.
+    """
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}.{end}" for layer in layers for end in ("weight", "A")]

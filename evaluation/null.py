@@ -41,7 +41,8 @@ def area(above, below):
 def p_value(training, held_out, seed=0, classes=None):
     """The share of random exchanges of values (m,), (n,) after which the AUC is at least as large.
 
-    Exchanged are the two values at a place, or, given `classes` (m + n,) of both one after the other, any of a class.
+    Exchanged are the two values at a place; or, with the `classes` (m + n,) of the training values and then of the
+    held-out ones, any values of one class.
     """
     values, m = torch.cat([training, held_out]).cpu().numpy(), len(training)
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)  # scipy.stats takes long to import

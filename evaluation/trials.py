@@ -80,7 +80,10 @@ def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **set
 
 
 def candidates(rule, data):
-    """How many images DecoReco moves by a rule: as many as the attacker has; where images are tied to theirs, m."""
+    """How many images DecoReco moves by a rule: as many as the attacker has, or m by the rule `tied`.
+
+    That rule takes the images for the whole training set, and coefficients from their losses.
+    """
     return len((data.secret if rule == "tied" else data.known).labels)
 
 

@@ -144,7 +144,11 @@ def compare(one, other, fresh):
 
 
 def lookalikes(sets, truth, photographs, centre, shape):
-    """{name: shares of a set's pictures like any training image, like its photograph}; `centre` (n, d) of cells."""
+    """{name: the shares of a set's pictures like any training image, and like the photograph chosen for them}.
+
+    Of a pair x ± u the plus counts; of the split set the minus, too, and what merging gives back: `centre` (n, d) are
+    the centres of the cells of its points, and of them those count whose training image has λ > 0.
+    """
     n, needed, shares = len(photographs), truth.multipliers > 0, {}
     shown = {name: (kkt.points[:n], photographs) for name, kkt in sets.items()}
     shown["split/second"] = sets["split"].points[n:], photographs

@@ -137,7 +137,10 @@ def losses_on(x, model):
 
 
 def common_minima(released, sets, model, iterations):
-    """{name: images (m, d)} where all losses of the affine Model vanish: the truth, and the ends of three searches."""
+    """{name: images (m, d)} where all losses of the affine Model vanish: the truth, and the ends of three searches.
+
+    Two are bilevel attacks, from the partition and from noise; the third is L-BFGS on l_st, from the same noise.
+    """
     ends = {"truth": sets[0]}
     for name, start in zip(("partition", "noise"), sets[1:]):
         ends[name] = bilevel.attack(released, start).images

@@ -52,7 +52,11 @@ def lower_level(released, basis=None):
 
 
 def objective_of(lower, shape, theta0, inner):
-    """l(x) = ½‖θ(x) − θ*‖² of a bilevel.Lower and its gradient, through all steps or by eq. (7), of x (…, md)."""
+    """l(x) = ½‖θ(x) − θ*‖² (…) and its gradient, a function of x flattened to (…, md), with training from Weights θ⁰.
+
+    `lower` is a bilevel.Lower, `shape` that of x, `inner` a Training. The gradient goes through all steps of `inner`;
+    but if this is `stationary`, and so ends where ∇E vanishes, it is the gradient of eq. (7).
+    """
 
     def explicit(flat):
         x = flat.reshape(shape).requires_grad_()

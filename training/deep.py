@@ -61,7 +61,10 @@ def lenet(classes, side=32, width=32, activation="relu"):
 
 
 def pictures(part, shape, mean=None):
-    """Images (n, C, H, W) of a Part as these networks see them, labels (n,), and the mean (1, C, 1, 1) that is less."""
+    """Images (n, C, H, W) of a Part as these networks see them, its labels (n,), and the mean (1, C, 1, 1) taken away.
+
+    The Part's own images have a `shape` (H, W, C). Their mean is taken away unless another one is given.
+    """
     x = part.images.view(-1, *shape).permute(0, 3, 1, 2)
     mean = x.mean((0, 2, 3), keepdim=True) if mean is None else mean
     return ((x - mean) / DEVIATION).float(), part.labels.long(), mean
@@ -102,7 +105,10 @@ class Attention(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def attend(self, x, mask):
-        """The sum behind attention where the mask (T, T) is true, and {layer: what it and the next are shown}."""
+        """The vectors (n, T, width) behind attention, and what its layers and the next ones are given: {layer: inputs}.
+
+        A token sees another where the mask (T, T) is true. q, k and v are given the same, which stands under q.
+        """
         shown = self.norm(x)
         q, k, v = (layer(shown).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
@@ -159,7 +165,10 @@ def drawn(make, seed):
 
 
 def train(module, x, y, trainer, rate, steps, batch=0, seed=0, frozen=()):
-    """Train a module in place, but for `frozen` parts, in shuffled batches, 0 for all: its loss, the optimiser."""
+    """Train a module in place by one of OPTIMISERS, all but its `frozen` parts: the loss at the end, and the optimiser.
+
+    Images x (n, C, H, W), or what else the module takes, come in shuffled batches, or all in each step if `batch` is 0.
+    """
     held = {p for part in frozen for p in part.parameters()}
     moved = [p for p in module.parameters() if p not in held]
     optimiser = OPTIMISERS[choose("TRAINER", trainer, OPTIMISERS)](moved, lr=rate)

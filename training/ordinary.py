@@ -97,9 +97,11 @@ def checkpoint(net, optimiser):
 
 
 def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, keep=(), **settings):
-    """Train on a Part from torch's start, or behind an SGD on public `others`, a third of the epochs long: Victim.
+    """Train on a Part from torch's start, or first on the Part `others` if there is one: Victim.
 
-    Checkpoints are released of the epochs in `keep`. `settings` are those of `fit`.
+    `others` are public images. SGD trains on them for a third of the epochs, what comes out is fine-tuned on the Part,
+    and it is their mean that all images lose. Checkpoints are released of the epochs in `keep`. `settings` are those of
+    `fit`.
     """
     device, mean = secret.images.device, colour_mean(secret if others is None else others, shape)
     net = perceptron(secret.images.shape[1], hidden, seed).to(device)

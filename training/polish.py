@@ -86,9 +86,11 @@ def whitened(network, a, z, slopes, loss, weight_decay):
 
 
 def polish(network, x, labels, loss, weight_decay, stages):
-    """Minimise E with rounded kinks, in each stage around the slopes just found and twice as sharply; the network.
+    """The network that minimises E with rounded kinks, in each stage around the slopes just found and twice as sharply.
 
-    So a kink is met long before β = ∞ (method of multipliers). Loss and kinks are out of balance, which descent mends.
+    Since slopes are handed on, a pre-activation comes to lie on its kink long before β = ∞ (method of multipliers).
+    Loss and kinks are left out of balance, which descent soon mends. What descent takes times of 1/μ for, such as
+    forgetting the random start of W₂, is done by then.
     """
     z = forward(network, x)[1]
     slopes = [(s > 0).to(s) for s in z[:-1]]

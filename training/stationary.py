@@ -112,7 +112,8 @@ def check(recipe, secret, smooth):
 def descended(network, x, y, recipe):
     """Train by gradient descent in the recipe's type, in the coordinates L; all else is in the type of x.
 
-    Outside of the row space of X̄ all of W̄₁ is one number, its norm. A polish between two descents leaves nothing there.
+    Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that this part of W̄₁ keeps its direction, and one number
+    is moved for it: its norm. With a polish, the descent is made twice, and the polish in between leaves nothing there.
     """
     loss, decay = LOSSES[recipe.loss], recipe.weight_decay
     basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
@@ -164,7 +165,10 @@ def descended_step(objective, momentum, growth, theta, value, slope, velocity, k
 
 
 def train_to(secret, recipe, initial, target, most=60_000):
-    """Descend without decay until the logistic loss is below `target`, in `most` steps: Victim, and its Pace."""
+    """Descend from the network `initial` until the mean logistic loss is below `target`: Victim, and its Pace.
+
+    Without decay, momentum or a mean, on a Part. InputError if `most` steps are not enough.
+    """
     (x, y), loss = secret, LOSSES["logistic"]
     basis = networks.span_of(x)  # (d, m)
     first, rest = layers.split(initial[0].weight, basis)
@@ -196,9 +200,10 @@ def lowered(objective, theta, target, most):
 def published(network, secret, recipe):
     """The Victim whose network others trained, such as the layers that `audit.weights.read` finds in a file.
 
-    `recipe` says how, such as networks.perceptron("margin"), but for widths and biases; `secret` is the Part. For
-    github.com/nivha/dataset_reconstruction (Haim et al. 2022), github.com/gonbuzaglo/decoreco (Buzaglo et al. 2023)
-    that is CIFAR-10 in file order: of vehicles and animals the first 250 each (IMAGES=500), of ten classes 50.
+    `recipe` says how it was trained, such as networks.perceptron("margin"), but for widths and biases; `secret` is the
+    Part it was trained on. For the perceptrons of github.com/nivha/dataset_reconstruction (Haim et al. 2022) and
+    github.com/gonbuzaglo/decoreco (Buzaglo et al. 2023) that is CIFAR-10 in file order: of vehicles and animals the
+    first 250 each (IMAGES=500), of ten classes the first 50.
     """
     network = change(network, lambda p: p.to(secret.images))
     widths, biases = [len(layer.weight) for layer in network], [layer.bias is not None for layer in network]

@@ -19,16 +19,14 @@ class Recipe(NamedTuple):
     loss: str  # one of kernels.losses.LOSSES
     weight_decay: float  # μ
     sharpness: float = math.inf  # β of the softplus that stands for the ReLU; ∞ is the ReLU itself
-    initial: str | float = (
-        "standard"  # θ⁰: zero, uniform, standard, or the scale of a normal first layer; see `initial`
-    )
+    initial: str | float = "standard"  # θ⁰: zero, uniform, standard, or a normal first layer's scale; see `initial`
     biases: bool = True  # whether the layers after the first one have biases
     centred: bool = False  # whether the trainer subtracts the mean of the images
     learning_rate: float = 0.05  # of gradient descent, from here on
     momentum: float = 0.0
     growth: float = 1.05  # factor of the learning rate, each epoch in which the energy falls
     epochs: int = 2500
-    stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see kernels.kinks
+    stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see training.polish
     dtype: torch.dtype = torch.float64
 
 

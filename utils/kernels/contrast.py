@@ -46,7 +46,10 @@ def details(rows, shape, grey=1.0, together=False):
 
 
 def whiten(details):
-    """Details made uncorrelated between r images, of mean square one where not nearly flat; the matrix (r, r)."""
+    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it.
+
+    What is nearly flat, such as a piece of sky, stays so: made as strong as the rest it would spoil all other images.
+    """
     flat = details.flatten(1)
     values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
     matrix = vectors * values.clamp_min(FLAT * values[-1]).rsqrt() @ vectors.T
@@ -167,7 +170,10 @@ def shortened(matrix, seen, now, move, where):
 
 
 def score(pictures, known, shape):
-    """−J of each picture (n, d) in units of `known` ones (k, d), eq. (eq-contrast-score): (n,), high if natural."""
+    """−J of each picture (n, d) by itself, eq. (eq-contrast-score): (n,), the higher, the more like a photograph.
+
+    Details are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
+    """
     filtered = details(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
     own, filtered = filtered[: len(known)], filtered[len(known) :]
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)

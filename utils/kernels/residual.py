@@ -42,9 +42,10 @@ def inner(a, b):
 
 
 def gram_share(layer, size, a, d, z):
-    """A layer's share as ‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩, `size` is ‖W̄‖²: 2n² products for every input and output.
+    """A layer's share as ‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩, `size` is ‖W̄‖², Z = ĀW̄ᵀ: 2n² products per input and output.
 
-    Returns it (…), its derivatives in D and in A, this without c·DW, and c: W multiplies that with other signals.
+    Returns the share (…), its derivatives in D (…, n, n_l) and in A (…, n, n_{l−1}), and c, here −2. The derivative in
+    A still lacks a term c·DW: `evaluate` adds this where W multiplies such signals in any case.
     """
     gram = (a @ a.mT).add_(layer.bias is not None).mul_(2)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
     signals = (gram @ d).sub_(z, alpha=2)
@@ -70,7 +71,10 @@ def cheaper_share(layer, size, a, d, z):
 
 
 class Stationarity:
-    """R of candidates and coefficients, for a network, rule and sharpness α; a `target` stands for the outer θ*."""
+    """R as a function of candidates and coefficients, for one network, rule and sharpness α of its `slopes`.
+
+    A `target` of the network's shapes takes the place of the θ* before the sum; gradients are still taken at θ*.
+    """
 
     def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share, target=None):
         self.network, self.rule, self.sharpness = network, rule, sharpness

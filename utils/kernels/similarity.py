@@ -66,10 +66,10 @@ def detail_ncc(images, references, shape):
 
 
 def mean_pair_gain(candidates, x):
-    """Mean growth of the best cosine of candidates (n, d) from images (m, d) to means of two, of 20,000 at most."""
+    """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d)."""
     candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
     first, second = torch.triu_indices(len(x), len(x), 1)
-    first, second = (part[:: max(1, len(part) // 20_000)] for part in (first, second))
+    first, second = (part[:: max(1, len(part) // 20_000)] for part in (first, second))  # some, if 40,000 or more
     table = normalize(candidates, dim=1) @ x.T  # (n, m), ⟨candidate, image⟩
     lengths = (x[first] + x[second]).norm(dim=1)
     pairs = (table[:, first] + table[:, second]) / lengths
@@ -169,7 +169,7 @@ def pairwise_ssim(images, references, shape, window=3):
 
 
 def halved(images, mirror):
-    """Half of the images (m/2, d), which with their mirror images are likest to all: greedily, pair by pair."""
+    """Half as many images (m/2, d): greedily, of two that mirror each other best, one plus the other one mirrored."""
     images = normalize(images, dim=1)
     others, kept = images[:, mirror], []
     table = ncc(images, others).fill_diagonal_(0)

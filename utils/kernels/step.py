@@ -32,9 +32,9 @@ def run(step, tensors, count, ended=lambda: False, each=lambda n: None, graph=Tr
 
 
 def replayed(step, tensors):
-    """A function that takes n steps as a GPU captured them, in strides and one by one; tensors stay as they were."""
+    """A function that takes n steps as a GPU captured them, in strides, the rest singly; tensors stay as they were."""
     before, graphs = [part.clone() for part in tensors], {}
-    for size in (STRIDE, 1):
+    for size in (STRIDE, 1):  # both graphs share the memory for what is between, since they never run at once
         graphs[size] = capture(step, size, next((graph.pool() for graph in graphs.values()), None))
     for part, value in zip(tensors, before):
         part.copy_(value)
