@@ -132,8 +132,8 @@ def of_files(files, moments=True) -> Rows:
 
 
 def released_as(rows: Rows, released: Released) -> Released:
-    """What was released, with these rows as the first layer: any attack on a first layer may be made on them."""
-    return released._replace(network=(rows.layer, *released.network[1:]))
+    """What was released, with these rows as its only layer: any attack on a first layer may be made on them."""
+    return released._replace(network=(rows.layer,))
 
 
 def attempt(released: Released, rows: Rows, shape, count, seed=0) -> Attack:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attacks.path import Known, Path, between, check, gradient, gradients, grouped, same
+from attacks.path import Ends, Path, between, check, gradient, gradients, grouped, same
 from utils.errors import InputError
 
 BETA, SECOND = 0.9, 0.999  # of Adam
@@ -50,7 +50,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class KnownAdam(Known):
+class AdamEnds(Ends):
     """The weights before and after a training by Adam."""
 
     scale: torch.Tensor | float = 0.0  # the `size` (P,) of public gradients
@@ -73,7 +73,7 @@ class KnownAdam(Known):
 
 
 @dataclass(frozen=True)
-class KnownState:
+class MomentumState:
     """Weights and an optimiser's state, as a file holds them; without `second` it is SGD with momentum."""
 
     end: torch.Tensor  # θ* (P,)
@@ -82,7 +82,7 @@ class KnownState:
     metric: Callable = same
     beta: float = BETA
     second: torch.Tensor | None = None  # V (P,)
-    steps: int = BACK  # T, as Adam's state counts them
+    steps: int | None = None  # T, as Adam's state counts them; BACK where nobody counts
 
     def check(self, module, labels):
         """Raise InputError unless a module can be attacked so."""
@@ -98,9 +98,14 @@ class KnownState:
         return self.first
 
     @property
+    def last(self):
+        """The number of the last step."""
+        return self.steps or BACK
+
+    @property
     def way(self):
         """How far ten steps like the last one would go."""
-        return 10 * self.rate * self.move(self.first, self.second, self.steps).norm()
+        return 10 * self.rate * self.move(self.first, self.second, self.last).norm()
 
     def move(self, first, second, step):
         """The `step` that an optimiser makes by these moments, over its rate: (P,)."""
@@ -118,7 +123,7 @@ class KnownState:
         """
         theta, first, second, places, counts = self.end, self.first, self.second, [], []
         fresh = 1.0 if second is None else 1 - self.beta
-        for step in range(self.steps, max(0, self.steps - BACK), -1):
+        for step in range(self.last, max(0, self.last - BACK), -1):
             theta = theta + self.rate * self.move(first, second, step)
             places.append(theta)
             g = gradient(module, theta, x, y)
@@ -135,7 +140,7 @@ class KnownState:
 
     def begin(self):
         """The Path that the attack begins with: only the last place is known."""
-        last = self.end + self.rate * self.move(self.first, self.second, self.steps)
+        last = self.end + self.rate * self.move(self.first, self.second, self.last)
         return Path(last[None], torch.zeros(1, dtype=torch.long, device=last.device))
 
     def again(self, module, path, x, y, done):

@@ -12,7 +12,7 @@ A few anchors a_k, means of parts of the path, save most of these gradients: ∇
 difference at the images that the path was simulated on. The loss sees the network as it is; its slope by the pixels is
 a difference of two slopes of E, with a softplus for every ReLU, so that no second derivative is taken.
 
-`optimisers` has what else may be `Known`: both ends of Adam, or an optimiser's state.
+`optimisers` has what else may be known in place of `Ends`: both ends of Adam, or an optimiser's state.
 """
 
 import math
@@ -31,12 +31,13 @@ from torch.nn.functional import cross_entropy, softplus
 from attacks.contract import Attack
 from utils.errors import InputError
 from utils.kernels.naive import InPlaceOfReLU
+from utils.networks import Released
 
 PUBLIC = 0.1  # times the median second moment of public gradients: where whitening begins
-RATE, VARIATION = 0.1, (3e-2, 2e-3)  # of pixels; weight of the total variation, at the start and the end
+RATE, VARIATION = 0.025, (0.12, 8e-3)  # of pixels; weight of the total variation, at the start and the end
 SHARPNESS = (3.0, 30.0)  # β of the softplus through which pixels see a ReLU
 NUDGE = 0.02  # times ‖θ* − θ⁰‖: half the width of a difference of two slopes
-BOUND = 2.0  # of pixels, in standard deviations
+NOISE, BOUND = 0.075, 0.5  # of pixels less their mean: deviation at the start, and bound
 ANCHORS = 3
 FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
 LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
@@ -143,7 +144,7 @@ def check(module, labels, **weights):
             raise InputError(f"The module has {size} weights, and `{name}` has {given.numel()}.")
         if not given.isfinite().all():
             raise InputError(f"`{name}` holds values that are NaN or infinite: give it as it was.")
-    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+    if labels.ndim != 1 or not len(labels) or (labels % 1).any():
         raise InputError("Labels must be whole numbers, one for each image that is sought.")
     for part in module.modules():
         if part.training and isinstance(part, BATCHED):
@@ -151,7 +152,7 @@ def check(module, labels, **weights):
 
 
 @dataclass(frozen=True)
-class Known:
+class Ends:
     """The weights before and after a gradient descent, which is all that is known of it, but perhaps for its rate."""
 
     initial: torch.Tensor  # θ⁰ (P,)
@@ -217,10 +218,10 @@ def shares(gradients, change):
     return found if found.any() else torch.ones_like(found)
 
 
-def misfit(known, path, g, done):
+def misfit(evidence, path, g, done):
     """1 − cos between what gradients g (K, P) add up to and what they should, by the metric; and its slopes (K, P)."""
     g = g.detach().requires_grad_()
-    total, target = known.metric(known.total(path, g, done)), known.metric(known.change)
+    total, target = evidence.metric(evidence.total(path, g, done)), evidence.metric(evidence.change)
     loss = 1 - torch.cosine_similarity(total, target, dim=0)
     return loss.item(), torch.autograd.grad(loss, g)[0]
 
@@ -235,33 +236,47 @@ def pull(module, anchors, x, y, toward, width):
     return sum(each)
 
 
+def roughness(x, shape):
+    """The slope of the total variation of images (n, d) by their pixels (n, d)."""
+    z = x.clone().requires_grad_()
+    pictures = z.view(-1, *shape)
+    variation = pictures.diff(dim=1).abs().mean() + pictures.diff(dim=2).abs().mean()
+    return torch.autograd.grad(variation, z)[0]
+
+
 def between(ends, share):
     """From the first of two positive numbers to the second, at an even pace of the logarithm."""
     return ends[0] * (ends[1] / ends[0]) ** share
 
 
-def attack(module, known, labels, shape, steps=300, seed=0, images=None):
-    """Images of a shape (C, H, W) with given labels (n,), from what is Known of a module's training: Attack.
+def noise(count, shape, seed):
+    """Where a search begins if nothing better is at hand: images (n, d) of a shape (H, W, C), less their mean."""
+    height, width, colours = shape
+    planes = torch.randn(count, colours, height, width, generator=torch.Generator().manual_seed(seed))
+    return NOISE * planes.permute(0, 2, 3, 1).flatten(1)
 
-    The search begins at noise, or at given `images`; the details are the last Path. InputError as `check` says.
+
+def attack(released: Released, evidence, shape, steps=300, seed=0, start=None) -> Attack:
+    """Images (n, d) of a shape (H, W, C) behind a released module, from what is known of its training, as `Ends` are.
+
+    The search begins at `noise`, or at a `start` (n, d); the details are the last Path. InputError as `check` says.
     """
-    known.check(module, labels)
-    clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
-    x = 0.3 * torch.randn(len(labels), *shape, generator=generator).to(known.end) if images is None else images.clone()
+    evidence.check(released.network, released.labels)
+    module, labels = released.network, released.labels.long()
+    clock = time.perf_counter()
+    x = (noise(len(labels), shape, seed) if start is None else start).to(evidence.end, copy=True)
     optimiser = torch.optim.Adam([x], lr=RATE, betas=(0.9, 0.99))
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, RATE / 100)
-    path, losses = known.begin(), []
+    path, losses = evidence.begin(), []
     for k in range(steps):
         done = k / steps
         if k >= FIRST and k % EVERY == 0:
-            path = known.again(module, path, x, labels, done)
+            path = evidence.again(module, path, x, labels, done)
         at_anchors = gradients(module, path.anchors, x, labels)
-        loss, toward = misfit(known, path, at_anchors, done)
+        loss, toward = misfit(evidence, path, at_anchors, done)
         with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
-            x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * known.way)
-        z = x.clone().requires_grad_()
-        variation = z.diff(dim=-1).abs().mean() + z.diff(dim=-2).abs().mean()
-        x.grad += between(VARIATION, done) * torch.autograd.grad(variation, z)[0]
+            x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * evidence.way)
+        x.grad += between(VARIATION, done) * roughness(x, shape)
         x.grad.sign_()
         optimiser.step()
         cosine.step()

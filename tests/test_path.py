@@ -11,8 +11,9 @@ from attacks import optimisers, path, span
 from conftest import drawn, refused
 from training import deep
 from utils.kernels import naive
+from utils.networks import Released
 
-LABELS = torch.tensor([0, 1])
+LABELS, SHAPE = torch.tensor([0, 1]), (6, 6, 3)
 
 
 def network():
@@ -21,15 +22,20 @@ def network():
     def made():
         return nn.Sequential(nn.Conv2d(3, 8, 3), nn.GELU(), nn.Flatten(), nn.Linear(128, 2))
 
-    return deep.drawn(made, 0).double()
+    return deep.OnRows(deep.drawn(made, 0).double(), SHAPE)
+
+
+def pictures(count, seed):
+    """Images (count, d), as a network is shown them."""
+    return deep.DEVIATION * drawn(count, math.prod(SHAPE), seed=seed)
 
 
 def trained(trainer, rate, steps):
     """Two images, the weights before and after some steps on them, and the optimiser's state."""
-    net, x = network(), drawn(2, 3, 6, 6, seed=1)
+    net, x = network(), pictures(2, 1)
     initial = path.flat(net)
     _, optimiser = deep.train(net, x, LABELS, trainer, rate, steps)
-    return x, initial, path.flat(net), {} if trainer == "plain" else deep.state(net, optimiser)
+    return x, initial, path.flat(net), {} if trainer == "plain" else deep.state(net, optimiser)._asdict()
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +49,10 @@ def knowns(victim):
     x, initial, end = victim
     _, _, _, state = trained("adam", 1e-3, 8)
     for one in (
-        path.Known(initial, end),
-        optimisers.KnownAdam(initial, end, scale=0.01),
-        optimisers.KnownState(end, initial - end, 0.1),
-        optimisers.KnownState(end, **state),
+        path.Ends(initial, end),
+        optimisers.AdamEnds(initial, end, scale=0.01),
+        optimisers.MomentumState(end, initial - end, 0.1),
+        optimisers.MomentumState(end, **state),
     ):
         first = one.begin()
         yield one, first
@@ -55,15 +61,15 @@ def knowns(victim):
 
 def test_slopes_are_those_of_differences(victim):
     x, initial, end = victim
-    net, step = network(), 1e-5 * torch.eye(216, dtype=torch.float64).view(216, 2, 3, 6, 6)
-    guess = path.Known(initial, end).begin()
+    net, step = network(), 1e-6 * torch.eye(216, dtype=torch.float64).view(216, 2, 108)
+    guess = path.Ends(initial, end).begin()
     toward = torch.stack([end - initial, 2 * (initial - end), drawn(len(end), seed=2) * (end - initial)])
 
     def along(z):
         return (toward * path.gradients(net, guess.anchors, z, LABELS)).sum()
 
-    wanted = torch.stack([along(x + s) - along(x - s) for s in step]).view_as(x) / 2e-5
-    found = path.pull(net, guess.anchors, x, LABELS, toward, 1e-3 * (end - initial).norm())
+    wanted = torch.stack([along(x + s) - along(x - s) for s in step]).view_as(x) / 2e-6
+    found = path.pull(net, guess.anchors, x, LABELS, toward, 3e-4 * (end - initial).norm())
     assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-7 * wanted.abs().max())
     by_weights = path.gradient(net, initial, x, LABELS)
     some = torch.randperm(len(initial), generator=torch.Generator().manual_seed(0))[:20]
@@ -74,7 +80,7 @@ def test_slopes_are_those_of_differences(victim):
 
 def test_the_misfits_slope_is_that_of_differences(victim):
     for known, guess in knowns(victim):
-        if guess.rest is None and type(known) is path.Known:
+        if guess.rest is None and type(known) is path.Ends:
             continue  # the shares of a straight line change with its gradients, and are held
         g = path.gradients(network(), guess.anchors, victim[0] + 0.1, LABELS)
         _, slopes = path.misfit(known, guess, g, 0.5)
@@ -98,7 +104,7 @@ def test_the_metric_is_a_root_of_the_inverse_and_shares_are_not_negative():
 
 def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(victim):
     x, initial, end = victim
-    known = path.Known(initial, end)
+    known = path.Ends(initial, end)
     places = path.descend(network(), initial, end, x, LABELS, known.move(0.1))
     assert len(places) == 9 and torch.allclose(places[-1], end)
     guess = known.again(network(), known.begin()._replace(rate=0.1), x, LABELS, 0.5)
@@ -109,19 +115,19 @@ def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(vict
 
 def test_adams_moves_are_torchs_and_add_up_to_the_change():
     x, initial, end, _ = trained("adam", 1e-3, 8)
-    known = optimisers.KnownAdam(initial, end, rate=1e-3)
+    known = optimisers.AdamEnds(initial, end, rate=1e-3)
     guess = known.again(network(), known.begin(), x, LABELS, 0.5)
     assert guess.gap < 1e-4 and len(guess.part) == 8
     g = path.gradients(network(), guess.anchors, x, LABELS)
     assert torch.allclose(1e-3 * known.total(guess, g, 0.5), initial - end, atol=1e-7)
-    last = path.Known(initial, end, rate=1e-3).again(network(), guess, x, LABELS, 0.5)
+    last = path.Ends(initial, end, rate=1e-3).again(network(), guess, x, LABELS, 0.5)
     assert last.gap > known.far / 2  # no gradient descent comes near
 
 
 @pytest.mark.parametrize("trainer, rate", [("sgd", 0.01), ("adam", 1e-4)])
 def test_walking_back_finds_the_way_that_training_came(trainer, rate):
     x, initial, end, state = trained(trainer, rate, 8)
-    known = optimisers.KnownState(end, **state)
+    known = optimisers.MomentumState(end, **state)
     back, counts = known.back(network(), x, LABELS)
     back, after = back[:8], counts[8:]
     assert (
@@ -132,28 +138,28 @@ def test_walking_back_finds_the_way_that_training_came(trainer, rate):
     guess = known.again(network(), known.begin(), x, LABELS, 0.5)
     total = known.total(guess, path.gradients(network(), guess.anchors, x, LABELS), 0.5)
     assert torch.cosine_similarity(total, state["first"], dim=0) > 1 - 1e-6
-    strangers, _ = known.back(network(), drawn(2, 3, 6, 6, seed=8), LABELS)
+    strangers, _ = known.back(network(), pictures(2, 8), LABELS)
     assert (strangers[7] - initial).norm() > 10 * (back[-1] - initial).norm()
 
 
 def public(at, held=8):
     """Gradients of public images at weights (P,)."""
-    return path.singles(network(), at, drawn(held, 3, 6, 6, seed=7), LABELS[:1].expand(held))
+    return path.singles(network(), at, pictures(held, 7), LABELS[:1].expand(held))
 
 
 def test_two_images_come_back_and_no_held_out_one(victim):
     x, initial, end = victim
     adam, state = trained("adam", 1e-3, 8), trained("sgd", 0.01, 8)[2:]
-    gradients, held_out = public(initial), drawn(2, 3, 6, 6, seed=8)
+    gradients, held_out = public(initial), pictures(2, 8)
     for known, least in (
-        (path.Known(initial, end, path.whitening(gradients)), 0.8),
-        (optimisers.KnownAdam(adam[1], adam[2], scale=optimisers.size(gradients, 2)), 0.5),
-        (optimisers.KnownState(state[0], metric=path.whitening(public(state[0])), **state[1]), 0.5),
+        (path.Ends(initial, end, path.whitening(gradients)), 0.8),
+        (optimisers.AdamEnds(adam[1], adam[2], scale=optimisers.size(gradients, 2)), 0.5),
+        (optimisers.MomentumState(state[0], metric=path.whitening(public(state[0])), **state[1]), 0.5),
     ):
-        found = path.attack(network(), known, LABELS, x.shape[1:], steps=200)
-        like = [torch.cosine_similarity(z.flatten(1), found.images.flatten(1)) for z in (x, held_out)]
+        found = path.attack(Released(network(), LABELS, None), known, SHAPE, steps=200)
+        like = [torch.cosine_similarity(z, found.images) for z in (x, held_out)]
         assert found.history[-1] < found.history[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
-    begun = path.attack(network(), path.Known(initial, end), LABELS, x.shape[1:], steps=1, images=x)
+    begun = path.attack(Released(network(), LABELS, None), path.Ends(initial, end), SHAPE, steps=1, start=x)
     assert (begun.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
 
 
@@ -173,22 +179,22 @@ def test_what_cannot_be_attacked_is_said(victim):
     _, initial, end = victim
 
     def said(known, labels=LABELS, net=None):
-        return refused(path.attack, net or network(), known, labels, (3, 6, 6))
+        return refused(path.attack, Released(net or network(), labels, None), known, SHAPE)
 
     for words, wrong in {
-        "`initial` has 481": path.Known(initial[1:], end),
-        "`end` holds": path.Known(initial, end * math.nan),
-        "nothing was trained": path.Known(initial, initial),
-        "`second` has 3": optimisers.KnownState(end, initial, 0.1, second=initial[:3]),
-        "moment is zero": optimisers.KnownState(end, 0 * initial, 0.1),
-        "SGD without momentum": optimisers.KnownState(end, initial, 0.1, beta=0.0),
+        "`initial` has 481": path.Ends(initial[1:], end),
+        "`end` holds": path.Ends(initial, end * math.nan),
+        "nothing was trained": path.Ends(initial, initial),
+        "`second` has 3": optimisers.MomentumState(end, initial, 0.1, second=initial[:3]),
+        "moment is zero": optimisers.MomentumState(end, 0 * initial, 0.1),
+        "SGD without momentum": optimisers.MomentumState(end, initial, 0.1, beta=0.0),
     }.items():
         assert words in said(wrong)
-    assert "whole numbers" in said(path.Known(initial, end), LABELS.double())
+    assert "whole numbers" in said(path.Ends(initial, end), LABELS + 0.5)
     for layer in (nn.Dropout(), nn.BatchNorm2d(3)):
         net = nn.Sequential(layer, network())
         size = len(path.flat(net))
-        assert "is in training mode" in said(path.Known(torch.zeros(size), torch.ones(size)), net=net.train())
+        assert "is in training mode" in said(path.Ends(torch.zeros(size), torch.ones(size)), net=net.train())
 
 
 # ---- The span test: what a step adds to a layer holds its images' inputs alone ----

@@ -1,16 +1,22 @@
 """Small deep networks, of pictures and of text, and their ordinary training: no first layer sees a picture whole.
 
-Images are (n, C, H, W), as torch takes them: in [0, 1] less the mean of every colour, over DEVIATION. The language
-model is the GPT of Radford et al. (2019), with adapters if asked for, of tokens (n, T) and those that follow.
+Networks of pictures take them as torch has them, (n, C, H, W), and `OnRows` takes images as rows. The language model is
+the GPT of Radford et al. (2019), with adapters if asked for, of tokens (n, T) and those that follow.
 """
 
+import copy
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 
+from training import Victim
+from training.images import Part
+from utils import networks
 from utils.errors import InputError, choose
+from utils.networks import Released
 
 DEVIATION = 0.25  # about that of a photograph's pixels
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -60,14 +66,16 @@ def lenet(classes, side=32, width=32, activation="relu"):
     return nn.Sequential(*body, nn.Flatten(), nn.Linear(2 * width * (side // 4) ** 2, classes))
 
 
-def pictures(part, shape, mean=None):
-    """Images (n, C, H, W) of a Part as these networks see them, its labels (n,), and the mean (1, C, 1, 1) taken away.
+class OnRows(nn.Module):
+    """A network of pictures (n, C, H, W), for images as rows (n, d) in [0, 1] less their mean."""
 
-    The Part's own images have a `shape` (H, W, C). Their mean is taken away unless another one is given.
-    """
-    x = part.images.view(-1, *shape).permute(0, 3, 1, 2)
-    mean = x.mean((0, 2, 3), keepdim=True) if mean is None else mean
-    return ((x - mean) / DEVIATION).float(), part.labels.long(), mean
+    def __init__(self, network, shape):
+        super().__init__()
+        self.network, self.shape = network, shape
+
+    def forward(self, x):
+        """Images (n, d) of the shape (H, W, C), divided by DEVIATION, to what the network makes of them."""
+        return self.network((x / DEVIATION).view(-1, *self.shape).permute(0, 3, 1, 2))
 
 
 def behind_a_body(classes, neurons=500):
@@ -193,10 +201,33 @@ def moment(optimiser, weight):
     return state.get("momentum_buffer", state.get("exp_avg"))
 
 
-def state(module, optimiser):
-    """An optimiser's state as its file holds it: flat moments (P,), rate and, of Adam, the number of steps."""
+class State(NamedTuple):
+    """An optimiser's state as its file holds it, with moments of all weights in one vector (P,)."""
+
+    first: torch.Tensor  # moment (P,)
+    rate: float
+    second: torch.Tensor | None = None  # moment (P,), of Adam
+    steps: int | None = None  # that Adam made
+
+
+def state(module, optimiser) -> State:
+    """The State of an optimiser with a first moment of every weight."""
     states = [optimiser.state[p] for p in module.parameters()]
-    found = {"rate": optimiser.param_groups[0]["lr"]}
-    if "step" in states[0]:
-        found |= {"second": torch.cat([one["exp_avg_sq"].flatten() for one in states]), "steps": int(states[0]["step"])}
-    return found | {"first": torch.cat([moment(optimiser, p).flatten() for p in module.parameters()])}
+    first = torch.cat([moment(optimiser, p).flatten() for p in module.parameters()])
+    rate = optimiser.param_groups[0]["lr"]
+    if "step" not in states[0]:
+        return State(first, rate)
+    return State(first, rate, torch.cat([one["exp_avg_sq"].flatten() for one in states]), int(states[0]["step"]))
+
+
+def train_victim(network: nn.Module, secret: Part, mean, trainer, rate, steps, batch=0, seed=0) -> Victim:
+    """Train a network `OnRows` in place on a Part less a mean (d,): Victim, with the State in a file, if there is one.
+
+    Labels are classes, and the other arguments those of `train`.
+    """
+    initial, x = copy.deepcopy(network), (secret.images - mean).float()
+    loss, optimiser = train(network, x, secret.labels.long(), trainer, rate, steps, batch, seed)
+    files = (state(network, optimiser),) if trainer != "plain" else ()
+    recipe = networks.SEVERAL._replace(initial="standard", biases=True, learning_rate=rate, epochs=steps)
+    released = Released(network, secret.labels, recipe, checkpoints=files)
+    return Victim(released, mean, loss, len(secret.labels), initial)
