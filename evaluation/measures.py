@@ -1,16 +1,19 @@
 """How like found and true images are, rows (n, d), and what that says of a leak; no attack calls anything here."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 
 from evaluation import null
+from training.images import Split
 from utils.errors import InputError
 from utils.kernels.similarity import SOME as SOME
 from utils.kernels.similarity import STRONG, match, ncc
 
 ALIKE = 0.5  # above, two pictures count as alike; about 1 % of the best matches among unlike ones reach it
 EXACT = 0.99  # above which no difference is seen
+BARS = SOME, STRONG, EXACT  # of |NCC|
 
 
 def twins(x):
@@ -35,6 +38,21 @@ class Leak(NamedTuple):
         return {f"{prefix}{name}": float(value) for name, value in kept.items()}
 
 
+def sides(data: Split, mean: torch.Tensor | float = 0.0) -> list[torch.Tensor]:
+    """The training and the held-out images (m, d) of a Split, each less one mean (d,): what every count compares."""
+    return [part.images - mean for part in (data.secret, data.held_out)]
+
+
+def back(found: torch.Tensor | None, sides: Iterable[torch.Tensor], bars=(SOME, STRONG)) -> dict[str, tuple[int, int]]:
+    """How many training images came back, and how many held-out ones would count as such, above each bar of |NCC|.
+
+    `sides` are both kinds of images (m, d), and `found` those of an attack (n, d), or None. The keys are the names that
+    RESULTS has, as in {"ncc_above_0.9": (training images, held-out ones)}.
+    """
+    ours, theirs = (match(images, found) for images in sides)
+    return {f"ncc_above_{bar}": (ours.above(bar), theirs.above(bar)) for bar in bars}
+
+
 def leak(candidates, training, held_out, shape):
     """Match training and held-out images (m, d) in the same order of classes with candidates (n, d): Leak."""
     if len(held_out) != len(training):
@@ -48,5 +66,5 @@ def leak(candidates, training, held_out, shape):
 
 def leaked(candidates, data, mean=0.0):
     """What candidates (n, d) give away of a Split's secret images less a guess of their mean: Leak."""
-    parts = (part.images - mean for part in (data.secret, data.held_out))  # never the mean of one
-    return leak(candidates, *parts, data.shape)  # type: ignore[call-arg]
+    training, held_out = sides(data, mean)  # never the mean of one side
+    return leak(candidates, training, held_out, data.shape)

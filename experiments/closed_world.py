@@ -5,7 +5,8 @@ Images x (n, d) are without the trainer's mean, with labels y (n,). An attack on
 
 import torch
 
-from evaluation import null
+from evaluation import measures, null
+from training.images import Split
 from utils.kernels.layers import square_norm
 from utils.kernels.losses import LOSSES
 from utils.networks import Released, span
@@ -42,7 +43,8 @@ def by_residual(released: Released, x, y):
 TESTS = {"loss": by_loss, "span": by_span, "residual": by_residual}
 
 
-def areas(released: Released, training, held_out):
-    """How well each test tells training from held-out images, Parts without the trainer's mean: {test: Area}."""
-    scores = {name: [test(released, *part) for part in (training, held_out)] for name, test in TESTS.items()}
+def areas(released: Released, data: Split, mean) -> dict[str, null.Area]:
+    """How well each test tells training from held-out images of a Split, less the trainer's mean: {test: Area}."""
+    pairs = [*zip(measures.sides(data, mean), (data.secret.labels, data.held_out.labels))]
+    scores = {name: [test(released, *pair) for pair in pairs] for name, test in TESTS.items()}
     return {name: null.area(*(values.cpu() for values in both)) for name, both in scores.items()}

@@ -15,7 +15,6 @@ from utils.errors import InputError
 from utils.kernels import naive
 from utils.networks import Checkpoint, Layer, change
 
-BARS = measures.SOME, measures.STRONG, measures.EXACT
 BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
 
 
@@ -223,13 +222,13 @@ def with_start(released, network, initial, shape, count, seed):
     return Entry(known_start.attempt(released._replace(network=network), initial, shape, count, seed)[0])
 
 
-def numbers_of(entry, parts):
-    """{quantity: (of training images, of held-out ones)} of an Entry, for the two parts' images as the network saw."""
+def numbers_of(entry, sides):
+    """{quantity: (of training images, of held-out ones)} of an Entry, for the two sides as the network saw them."""
     found = {}
     for prefix, attack in (("", entry.unmixed), ("exact/", entry.exact)):
         if attack is not None:
-            best = [measures.match(part, attack.images) for part in parts]
-            found |= {f"{prefix}ncc_above_{bar}": tuple(one.above(bar) for one in best) for bar in BARS}
+            counts = measures.back(attack.images, sides, measures.BARS)
+            found |= {prefix + name: pair for name, pair in counts.items()}
     found["count"] = (entry.unmixed.details.count, None)
     if entry.exact is not None:
         found["exact/sure"] = (entry.exact.details.sure.sum(), None)

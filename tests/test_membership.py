@@ -115,16 +115,15 @@ def test_only_the_victim_of_these_images_leaks_them(views, side, leaks):
 def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, rule, stages):
     recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
     trained = stationary.train(views.secret, recipe, 0)
-    sides = [part._replace(images=trained.seen(part.images)) for part in (views.secret, views.held_out)]
-    victim, (x, y) = trained.released, sides[0]
+    victim, x, y = trained.released, trained.seen(views.secret.images), views.secret.labels
     target, loss = flatten(victim.network), LOSSES[victim.recipe.loss]
     for k, score in enumerate(closed_world.by_residual(victim, x[:3].clone(), y[:3])):
         slope = pullback(victim.network, x[[k]], lambda z, k=k: loss.slope(z, y[[k]]))[1]
         torch.testing.assert_close(score, -(slope @ target) / slope.norm() / target.norm())
-    found = closed_world.areas(victim, *sides)
+    found = closed_world.areas(victim, views, trained.mean)
     assert found["span"].low > 0.5 and found["loss"].low > 0.5
     untrained = networks.initial(victim.recipe._replace(initial="standard"), 3072, 1)
-    told = closed_world.areas(Released(untrained, victim.labels, victim.recipe), *sides)
+    told = closed_world.areas(Released(untrained, victim.labels, victim.recipe), views, trained.mean)
     assert all(area.low < 0.5 < area.high for area in told.values())
 
 

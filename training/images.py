@@ -189,6 +189,11 @@ def class_numbers(labels, names, path, binary):
     raise InputError(f"{path}: two classes are needed, or CIFAR-10's ten with label_names; there are {len(values)}.")
 
 
+def public_count(labelled: Labelled, training: int, most: int = 800) -> int:
+    """How many images of two classes, alike in number, are left for others beside training and held-out images."""
+    return min(most, (len(labelled.labels) - 2 * training) // 2 * 2)
+
+
 def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
     """Draw disjoint balanced parts of `training`, `partition` and `held_out` images from a labelled data set.
 
