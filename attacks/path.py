@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from scipy.optimize import nnls
@@ -151,6 +151,38 @@ def check(module, labels, **weights):
             raise InputError(f"{type(part).__name__} is in training mode: its gradients are not sums. Call eval().")
 
 
+class Evidence(Protocol):
+    """What is known of a training, and what the attack makes of it: `Ends`, or a class of `optimisers`."""
+
+    def check(self, module: nn.Module, labels: torch.Tensor) -> None:
+        """Raise InputError unless a module can be attacked so."""
+
+    @property
+    def end(self) -> torch.Tensor:
+        """θ* (P,)."""
+
+    @property
+    def metric(self) -> Callable:
+        """Of gradients: which directions count less, see `whitening`."""
+
+    @property
+    def change(self) -> torch.Tensor:
+        """What the gradients, or the moves of an optimiser, add up to, but for a factor: (P,)."""
+
+    @property
+    def way(self) -> torch.Tensor:
+        """How far training went."""
+
+    def total(self, path: Path, g: torch.Tensor, done: float) -> torch.Tensor:
+        """What gradients g (K, P) at anchors add up to; a share `done` of the attack is over: (P,)."""
+
+    def begin(self) -> Path:
+        """The Path that the attack begins with."""
+
+    def again(self, module: nn.Module, path: Path, x: torch.Tensor, y: torch.Tensor, done: float) -> Path:
+        """The Path of a training on images x (m, d), for one guessed before."""
+
+
 @dataclass(frozen=True)
 class Ends:
     """The weights before and after a gradient descent, which is all that is known of it, but perhaps for its rate."""
@@ -256,7 +288,10 @@ def noise(count, shape, seed):
     return NOISE * planes.permute(0, 2, 3, 1).flatten(1)
 
 
-def attack(released: Released, evidence, shape, steps=300, seed=0, start=None) -> Attack:
+def attack(
+    released: Released, evidence: Evidence, shape: tuple[int, int, int], steps: int = 300, seed: int = 0,
+    start: torch.Tensor | None = None,
+) -> Attack:  # fmt: skip
     """Images (n, d) of a shape (H, W, C) behind a released module, from what is known of its training, as `Ends` are.
 
     The search begins at `noise`, or at a `start` (n, d); the details are the last Path. InputError as `check` says.

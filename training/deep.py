@@ -5,6 +5,7 @@ the GPT of Radford et al. (2019), with adapters if asked for, of tokens (n, T) a
 """
 
 import copy
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -172,7 +173,10 @@ def drawn(make, seed):
         return make().eval()
 
 
-def train(module, x, y, trainer, rate, steps, batch=0, seed=0, frozen=()):
+def train(
+    module: nn.Module, x: torch.Tensor, y: torch.Tensor, trainer: str, rate: float, steps: int, batch: int = 0,
+    seed: int = 0, frozen: Sequence[nn.Module] | nn.Module = (),
+) -> tuple[float, torch.optim.Optimizer]:  # fmt: skip
     """Train a module in place by one of OPTIMISERS, all but its `frozen` parts: the loss at the end, and the optimiser.
 
     Images x (n, C, H, W), or what else the module takes, come in shuffled batches, or all in each step if `batch` is 0.
@@ -210,7 +214,7 @@ class State(NamedTuple):
     steps: int | None = None  # that Adam made
 
 
-def state(module, optimiser) -> State:
+def state(module: nn.Module, optimiser: torch.optim.Optimizer) -> State:
     """The State of an optimiser with a first moment of every weight."""
     states = [optimiser.state[p] for p in module.parameters()]
     first = torch.cat([moment(optimiser, p).flatten() for p in module.parameters()])
@@ -220,7 +224,10 @@ def state(module, optimiser) -> State:
     return State(first, rate, torch.cat([one["exp_avg_sq"].flatten() for one in states]), int(states[0]["step"]))
 
 
-def train_victim(network: nn.Module, secret: Part, mean, trainer, rate, steps, batch=0, seed=0) -> Victim:
+def train_victim(
+    network: nn.Module, secret: Part, mean: torch.Tensor, trainer: str, rate: float, steps: int, batch: int = 0,
+    seed: int = 0,
+) -> Victim:  # fmt: skip
     """Train a network `OnRows` in place on a Part less a mean (d,): Victim, with the State in a file, if there is one.
 
     Labels are classes, and the other arguments those of `train`.
