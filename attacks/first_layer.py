@@ -152,7 +152,7 @@ def agreed(rows: Rows, unmixed: Attack, shape) -> Attack:
     If a column is wrong none the less, many images come out far from the unmixed ones, or less like photographs. Then
     the far ones are not believed: the unmixed images stay in their places, and are not sure.
     """
-    found = refined(rows, unmixed, shape, sparse.agreed)
+    found = refined(rows, unmixed, shape, sparse.refine_by_vote)
     before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))
     near = cosine_similarity(found.images, unmixed.images).abs() > NEAR
     near |= near.double().mean() > MOST and before - after < WORSE
@@ -162,7 +162,7 @@ def agreed(rows: Rows, unmixed: Attack, shape) -> Attack:
 
 
 def refined(rows, unmixed, shape, refine):
-    """An `unmixed` Attack with exact images by `refine`, which is `sparse.refine` or `sparse.agreed`.
+    """An `unmixed` Attack with exact images by `refine`, which is `sparse.refine` or `sparse.refine_by_vote`.
 
     If the layer does not tell the count, its span holds more than images: then the images are returned as they were,
     none of them sure.

@@ -79,7 +79,7 @@ def test_a_column_is_sure_where_two_readings_share_it(monkeypatch):
     several = iter([(None, one, found) for one, found in zip(sure, (columns, columns, last))])
     monkeypatch.setattr(sparse, "refine", lambda *_: next(several))
     x = torch.eye(3, 147, dtype=torch.float64)
-    _, agreed, found = sparse.agreed(x, columns, columns.sum(1), basis, None, (7, 7, 3))
+    _, agreed, found = sparse.refine_by_vote(x, columns, columns.sum(1), basis, None, (7, 7, 3))
     assert agreed.tolist() == [True, True, True]
     likeness = torch.nn.functional.cosine_similarity(found, columns, dim=0).abs()
     assert likeness.min() > 0.999

@@ -170,7 +170,7 @@ def taken(*vectors):
     rows[:30, 0] = rows[5:35, 1] = rows[20:50, 2] = 0
     found = normalize(torch.tensor(vectors).double(), dim=1)
     nothing = torch.zeros(3, dtype=torch.bool)
-    return sparse.judged(found, torch.eye(3).double(), nothing, rows, 0.5).tolist()
+    return sparse.classify(found, torch.eye(3).double(), nothing, rows, 0.5).tolist()
 
 
 def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_beside_one_of_them():
