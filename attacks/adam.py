@@ -230,7 +230,7 @@ def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, 
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     added = first_layer.difference(released.network, initial, alpha)
-    changed, (alpha,) = first_layer.released_as(added, released), added.removed
+    changed, (alpha,) = first_layer.replace_first_layer(added, released), added.removed
     check(changed, shape, count, mirrored)
     u = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1).float()
     u = SIZE * u / u.square().mean().sqrt()

@@ -109,7 +109,7 @@ def initial_for(target, before, shape, layout, key):
     if twin and all(map(torch.equal, module.state_dict().values(), twin.state_dict().values())):
         raise InputError(first_layer.UNCHANGED.replace("first layer", "network"))
     same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, initial))
-    if initial and first_layer.unchanged(target.layers, initial) and (twin or not (same and target.logits)):
+    if initial and first_layer.is_unchanged(target.layers, initial) and (twin or not (same and target.logits)):
         return target, (), [FROZEN]
     if not initial:
         return target, (), []

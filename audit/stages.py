@@ -129,13 +129,15 @@ def planned(case):
 def change_of(case, first):
     """The Released change of the `first` layer, and what makes exact what was unmixed from it."""
     rows = first_layer.difference(first.network, case.initial[:1])
-    return first_layer.released_as(rows, first), lambda mixed: first_layer.exact(rows, mixed, case.shape)
+    return first_layer.replace_first_layer(rows, first), lambda mixed: first_layer.refine(rows, mixed, case.shape)
 
 
 def moment_of(case, first):
     """The Released moment of the `first` layer in the optimiser's state, and what makes exact, as `change_of`."""
     rows = first_layer.of_moment(case.state.checkpoint)
-    return first_layer.released_as(rows, first), lambda mixed: first_layer.agreed(rows, mixed, case.shape)
+    return first_layer.replace_first_layer(rows, first), lambda mixed: first_layer.refine_by_vote(
+        rows, mixed, case.shape
+    )
 
 
 def structure(case, name, of):

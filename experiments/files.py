@@ -30,7 +30,7 @@ def attacked(released, rows, shape, count, seed, *, zeros):
     """Unmix Rows, given the count where they do not tell it; with exact images if `zeros`: Entry."""
     unmixed = first_layer.attempt(released, rows, shape, count, seed)
     made = zeros and unmixed.images is not None
-    return Entry(unmixed, first_layer.agreed(rows, unmixed, shape) if made else None)
+    return Entry(unmixed, first_layer.refine_by_vote(rows, unmixed, shape) if made else None)
 
 
 def gradient(network, x, y):

@@ -46,7 +46,7 @@ def test_images_come_back_from_a_moment_and_held_out_ones_do_not(victims, data, 
     found = first_layer.attempt(victim.released, rows, data.shape, M)
     ours, theirs = (measures.match(victim.seen(part.images), found.images) for part in (data.secret, data.held_out))
     assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
-    exact = first_layer.agreed(rows, found, data.shape)
+    exact = first_layer.refine_by_vote(rows, found, data.shape)
     assert exact.images.shape == found.images.shape and exact.details.sure.shape == (M,)
 
 

@@ -182,13 +182,13 @@ def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_besi
 def test_images_behind_ordinary_training_become_exact(data):
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
     attempt, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
-    found = first_layer.exact(rows, attempt, data.shape)
+    found = first_layer.refine(rows, attempt, data.shape)
     own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
     before, after = (measures.match(own, x).above(0.999) for x in (attempt.images, found.images))
     assert after > before and found.details.sure.sum() >= 10
     assert measures.match(others, found.images).above(measures.EXACT) == 0
     unread = attempt._replace(details=attempt.details._replace(count=None))
-    same = first_layer.exact(rows, unread, data.shape)
+    same = first_layer.refine(rows, unread, data.shape)
     assert same.images is attempt.images and not same.details.sure.any()
 
 
