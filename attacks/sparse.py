@@ -148,10 +148,10 @@ def project(matrix, columns, sure, basis, shape):
     if sure.all():
         return initial
     few = len(matrix) <= unmixing.FEW
-    details, white = unmixing.whitened(basis, shape, few)
+    features, white = unmixing.whiten_features(basis, shape, few)
     rows = torch.linalg.solve(white, initial, left=False)
     stage = unmixing.STAGES[-1] if few else AGAIN
-    better = contrast.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
+    better = contrast.minimise(rows, features, *stage, free=(~sure).nonzero()[:, 0])[0]
     return rows.norm(dim=1, keepdim=True) * better @ white
 
 

@@ -214,7 +214,7 @@ def private(secret, mean, network, epochs, sigma, seed, batches=ordinary.BATCHES
 def alone(released, checkpoint, shape, count, seed):
     """What a Checkpoint's first moment gives back, unmixed: Entry; nothing if it was rounded to zero."""
     if not checkpoint.first[0].weight.any():
-        return Entry(unmixing.refused(first_layer.NO_STEP))
+        return Entry(unmixing.refuse(first_layer.NO_STEP))
     return attacked(released, first_layer.of_moment(checkpoint), shape, count, seed, zeros=False)
 
 

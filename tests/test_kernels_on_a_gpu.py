@@ -47,8 +47,8 @@ def residuals(victim, *to):
 
 def contrasts(_, device, dtype):
     rows, basis = normalize(starts.normal(12, 12, 1.0, 0)), starts.normal(12, 3072, 1.0, 1)
-    rows, details = rows.to(device), contrast.details(basis.to(device, dtype), (32, 32, 3))
-    return contrast.relative(rows, contrast.mixed(rows, details), 0.1, 3)
+    rows, features = rows.to(device), contrast.features(basis.to(device, dtype), (32, 32, 3))
+    return contrast.relative_derivatives(rows, contrast.mix(rows, features), 0.1, 3)
 
 
 def similarities(_, *to):
