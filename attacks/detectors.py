@@ -89,10 +89,10 @@ def scores(released, start, attack, again, shape):
     share in the span of an attack that never left it, which is 1 for all.
     """
     x, basis = attack.images, span(released.network)
-    seen, before = within(x, basis), within(start, basis)
+    inside, before = within(x, basis), within(start, basis)
     named = {
-        "drift from the start": (seen - before).norm(dim=1) / before.norm(dim=1).clamp_min(1e-12),
-        "share in the span": seen.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
+        "drift from the start": (inside - before).norm(dim=1) / before.norm(dim=1).clamp_min(1e-12),
+        "share in the span": inside.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
     }
     if again is not None:
         named["recurrence"] = match(x, again.images, shape).signed  # in an independent Attack on the same network

@@ -36,7 +36,7 @@ class Problem(NamedTuple):
     theta: one_hidden.Weights  # with W̄₁U (K, r+1), the bias last
     labels: torch.Tensor  # (m,)
     weight_decay: float  # μ
-    seen: torch.Tensor  # TU (m, r), what the network sees of the start
+    coordinates: torch.Tensor  # TU (m, r), what the network sees of the start
     others: torch.Tensor  # T(1 − UUᵀ) (m, d), what it does not see
     axes: torch.Tensor  # U (d, r), a basis of the rows of W₁; r = K unless these are dependent
     sizes: torch.Tensor  # ‖x̄‖² (m,)
@@ -68,9 +68,9 @@ def problem_of(released, start):
     axes, upper = torch.linalg.qr(first[:, :-1].T)
     axes = axes[:, upper.diagonal().abs() > 1e-9 * upper.abs().max()]  # fewer than K if the rows are dependent
     theta = one_hidden.Weights(torch.cat([first[:, :-1] @ axes, first[:, -1:]], 1), *rest)
-    seen, copied = start @ axes, torch.tensor(small.copies).to(first) > 1
-    others, sizes = start - seen @ axes.T, 1 + start.square().sum(1)
-    return Problem(theta, released.labels, released.recipe.weight_decay, seen, others, axes, sizes, copied)
+    coordinates, copied = start @ axes, torch.tensor(small.copies).to(first) > 1
+    others, sizes = start - coordinates @ axes.T, 1 + start.square().sum(1)
+    return Problem(theta, released.labels, released.recipe.weight_decay, coordinates, others, axes, sizes, copied)
 
 
 def nearest(z, problem):
@@ -218,9 +218,10 @@ def prepare(released, start, seed=0) -> torch.Tensor:
     """
     problem, halves, small = problem_of(released, start), halved(released), bilevel.condensed(released)
     best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)
+    initial = problem.coordinates
     for k in range(TRIES):
-        change = torch.randn(problem.seen.shape, dtype=torch.float64, generator=generator).to(problem.seen)
-        for z in settle(problem.seen + (0.5 * (1 + k % 3) if k + seed else 0) * change, problem):
+        change = torch.randn(initial.shape, dtype=torch.float64, generator=generator).to(initial)
+        for z in settle(initial + (0.5 * (1 + k % 3) if k + seed else 0) * change, problem):
             images = nearest(z, problem)
             far = distance(small, images)
             key = far > 3e-4 or lowest(halves, images) < LOWEST, far
@@ -266,9 +267,9 @@ def leverages(released, images):
 
 def lowest(released, images):
     """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
-    (theta, *_), seen, _ = trained(released, images)
+    (theta, *_), coordinates, _ = trained(released, images)
     v, decay = one_hidden.pack(theta), released.recipe.weight_decay
-    product = one_hidden.hessian(v, seen, released.labels, decay, theta.sharpness)[0]
+    product = one_hidden.hessian(v, coordinates, released.labels, decay, theta.sharpness)[0]
     return torch.linalg.eigvalsh(product(torch.eye(len(v)).to(v)))[0].item() / decay
 
 

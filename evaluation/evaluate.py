@@ -33,7 +33,7 @@ class Matches(NamedTuple):
 
 def secret(trial):
     """The training images as the victim saw them (m, d)."""
-    return trial.victim.seen(trial.data.secret.images)
+    return trial.victim.subtract_mean(trial.data.secret.images)
 
 
 def matched_distance(network, target):
@@ -105,7 +105,7 @@ def compare(trial, candidates, picture):
 
 def published(trial, candidates=None):
     """Compare as Haim et al. do, with the truth at hand: add the training mean, stretch every picture to [0, 1]."""
-    return compare(trial, candidates, lambda x: stretch(trial.victim.shown(x)))
+    return compare(trial, candidates, lambda x: stretch(trial.victim.add_mean(x)))
 
 
 def adversary(trial, candidates=None):
@@ -120,7 +120,7 @@ def known_mean(trial):
 
 def pictures(trial, rows):
     """Reconstructions as the sources show them: with the training mean, stretched to [0, 1]."""
-    return stretch(trial.victim.shown(trial.attack.images[rows]))
+    return stretch(trial.victim.add_mean(trial.attack.images[rows]))
 
 
 # What can be handed in without any attack: as many known photographs as there are candidates, without a mean if the

@@ -69,7 +69,7 @@ class Tuned(NamedTuple):
     loss: float  # of the texts at the end
 
 
-def shown(rows):
+def inputs_and_targets(rows):
     """What a model is shown of texts (n, T + 1), token 0 and all but the last, and what it is to say."""
     return torch.nn.functional.pad(rows[:, :-1], (1, 0)), rows
 
@@ -77,7 +77,7 @@ def shown(rows):
 def initial(words, public, width, steps, seed):
     """A model of so many words, trained for some steps on 16 public texts each."""
     model = deep.drawn(lambda: deep.GPT(words, width, LENGTH + 1), seed)
-    x, y = shown(public[: 16 * steps])
+    x, y = inputs_and_targets(public[: 16 * steps])
     deep.train(model, x, y, "adam", 1e-3, steps, 16, seed)
     return model
 
@@ -94,7 +94,7 @@ def tune(base, rows, trainer, kind, steps, seed):
         frozen = deep.frozen(model)
     before = copy.deepcopy(model.state_dict())
     rate = RATES[trainer] * (10 if frozen and kind != "frozen" else 1)
-    x, y = shown(rows)
+    x, y = inputs_and_targets(rows)
     loss, optimiser = deep.train(model, x, y, trainer, rate, steps, BATCH, seed, frozen)
     moments = {name: deep.moment(optimiser, p) for name, p in model.named_parameters()}
     return Tuned(model, before, copy.deepcopy(model.state_dict()), moments, loss)

@@ -167,11 +167,11 @@ def train_in_coordinates(x, y, outputs, o, seed):
     momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
     optimiser = getattr(torch.optim, o.optimiser)(moving, lr=o.rate, weight_decay=o.decay, **momentum)
     gradients = private_gradients if o.clip else plain_gradients
-    noise, seen, y = torch.Generator().manual_seed(seed), (x @ basis).float(), y.float()
+    noise, coordinates, y = torch.Generator().manual_seed(seed), (x @ basis).float(), y.float()
     for _ in range(o.steps):
         rows = torch.randperm(len(y), generator=noise)[: o.batch or len(y)]
-        which = torch.randint(len(seen), rows.shape, generator=noise)
-        slopes = gradients(net, seen[which, rows], y[rows], o, noise)
+        which = torch.randint(len(coordinates), rows.shape, generator=noise)
+        slopes = gradients(net, coordinates[which, rows], y[rows], o, noise)
         for p, slope in zip([*net.parameters(), factor], [*slopes, torch.zeros_like(factor)]):
             p.grad = slope
         optimiser.step()
@@ -202,15 +202,15 @@ def changed(weight, o, noise):
 
 def release(secret, shape, o, seed):
     """Train on a Part as the Settings o say, and release the changed weights: Victim; InputError if it diverges."""
-    seen, outputs = versions(secret.images, shape, o.augment), 1
-    mean, noise = seen.mean((0, 1)) * o.centred, torch.Generator().manual_seed(seed + 1)
+    pictures, outputs = versions(secret.images, shape, o.augment), 1
+    mean, noise = pictures.mean((0, 1)) * o.centred, torch.Generator().manual_seed(seed + 1)
     if o.loss == "cross_entropy":
         outputs = int(secret.labels.max()) + 1
     if o.polished:
         polished = networks.perceptron("signed", *[o.neurons] * (o.layers - 1))
         network = stationary.train(secret, polished, seed).released.network
     else:
-        network = train_in_coordinates(seen - mean, secret.labels, outputs, o, seed)
+        network = train_in_coordinates(pictures - mean, secret.labels, outputs, o, seed)
     network = tuple(networks.Layer(changed(weight, o, noise), bias) for weight, bias in network)
     if not networks.flatten(network).isfinite().all():
         raise InputError("The training of this VICTIM diverged: make its rate smaller.")
@@ -218,4 +218,4 @@ def release(secret, shape, o, seed):
     released = Released(network, secret.labels, how._replace(centred=o.centred, weight_decay=o.decay))
     z = networks.forward(network, secret.images - mean)[1][-1]
     loss = losses.LOSSES[o.loss].value(z, secret.labels).mean().item()
-    return Victim(released, mean, loss, seen.shape[0] * seen.shape[1])
+    return Victim(released, mean, loss, pictures.shape[0] * pictures.shape[1])

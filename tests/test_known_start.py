@@ -219,14 +219,14 @@ def test_steps_of_the_trainer_of_the_last_layer_are_those_of_gradient_descent(be
 
 def test_the_features_of_the_images_explain_the_change_and_give_them_back(behind):
     data, victim, change = behind
-    first, x = victim.released.network[0], victim.seen(data.secret.images)
+    first, x = victim.released.network[0], victim.subtract_mean(data.secret.images)
     share, absence, _ = fixed_layer.missed(first, change, x)
     assert 0 <= share < 1e-7
     fewer = torch.stack([fixed_layer.missed(first, change, x[torch.arange(4) != i])[0] for i in range(4)])
     torch.testing.assert_close(share + absence, fewer, rtol=1e-4, atol=0)
-    assert fixed_layer.missed(first, change, victim.seen(data.held_out.images))[0] > 0.01
+    assert fixed_layer.missed(first, change, victim.subtract_mean(data.held_out.images))[0] > 0.01
     found = fixed_layer.attack(victim.released.network[0], change, 4, seed=1)
-    likeness = ncc(victim.seen(data.secret.images), found.images).abs()
+    likeness = ncc(victim.subtract_mean(data.secret.images), found.images).abs()
     assert found.loss < 1e-4 and likeness.amax(1).min() > 0.99
 
 

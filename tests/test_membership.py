@@ -115,7 +115,7 @@ def test_only_the_victim_of_these_images_leaks_them(views, side, leaks):
 def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, rule, stages):
     recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
     trained = stationary.train(views.secret, recipe, 0)
-    sides = [part._replace(images=trained.seen(part.images)) for part in (views.secret, views.held_out)]
+    sides = [part._replace(images=trained.subtract_mean(part.images)) for part in (views.secret, views.held_out)]
     victim, (x, y) = trained.released, sides[0]
     target, loss = flatten(victim.network), LOSSES[victim.recipe.loss]
     for k, score in enumerate(closed_world.by_residual(victim, x[:3].clone(), y[:3])):

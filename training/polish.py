@@ -78,8 +78,8 @@ def whitened(network, a, z, slopes, loss, weight_decay):
     factors = ((1 + values / weight_decay).rsqrt() - 1) / values
 
     def product(v):
-        seen = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a))  # Jv (m,)
-        weights = (vectors @ (factors * (seen @ vectors)))[:, None]
+        products = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a))  # Jv (m,)
+        weights = (vectors @ (factors * (products @ vectors)))[:, None]
         return v + combined(network, [weights * dl for dl in d], a)
 
     return product

@@ -60,8 +60,8 @@ def detail_ncc(images, references, shape):
     which unlike photographs share. A flat image has nothing left, and is like no other. Made for pictures of 32×32.
     """
     small, large = (AvgPool2d(size, stride=1, padding=size // 2, count_include_pad=False) for size in (3, 9))
-    seen = (small(planes(rows, shape)) for rows in (images, references))
-    x, y = (normalize((part - large(part)).flatten(1), eps=1e-6) for part in seen)
+    smoothed = (small(planes(rows, shape)) for rows in (images, references))
+    x, y = (normalize((part - large(part)).flatten(1), eps=1e-6) for part in smoothed)
     return x @ y.T
 
 
