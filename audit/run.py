@@ -78,8 +78,8 @@ def audit(
     settings = given._asdict() | dict(loss=case.recipe.loss, seed=seed, steps=steps, limit=limit, classes=[*classes])
     stated = dict(before=before is not None, state=state.entry, key=key, model=model, shadows=shadows)
     settings |= {name: value for name, value in (stated | {"accuracy": accuracy}).items() if value}
-    told = case, target, sides, outcomes, control, [*held, *done, *slow, *frozen, *state.notes], doubts, settings, level
-    return report.reported(*told, time.monotonic() - started)
+    args = case, target, sides, outcomes, control, [*held, *done, *slow, *frozen, *state.notes], doubts, settings, level
+    return report.reported(*args, time.monotonic() - started)
 
 
 def normalisation_for(target, mean, deviation, centred):

@@ -146,9 +146,9 @@ def in_bag(bag, rows):
     """Precision and recall of a Bag, for the words of texts (n, T), and the area of its score."""
     used = torch.zeros_like(bag.tokens)
     used[rows.unique()] = True
-    used, told, score = used[1:], bag.tokens[1:], bag.score[1:]
-    right = (used & told).sum().item()
-    return right / max(1, told.sum().item()), right / used.sum().item(), area(score[used], score[~used])
+    used, found, score = used[1:], bag.tokens[1:], bag.score[1:]
+    right = (used & found).sum().item()
+    return right / max(1, found.sum().item()), right / used.sum().item(), area(score[used], score[~used])
 
 
 def agreement(found, rows):
