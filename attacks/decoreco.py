@@ -137,9 +137,9 @@ class Objective:
     def share(self, x, coefficients):
         """By how much R/‖θ*‖² grows without candidate i: 2λᵢ(b − Hλ)ᵢ + λᵢ²Hᵢᵢ, as R is a quadratic in λ; (…, n)."""
         h, b = self.stationarity.quadratic(x)
-        known = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
-        rest = b - (h @ known[..., None])[..., 0]
-        return (2 * known * rest + known.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
+        lambdas = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
+        rest = b - (h @ lambdas[..., None])[..., 0]
+        return (2 * lambdas * rest + lambdas.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
 
     def best_coefficients(self, x):
         """The λ (…, n) above the bound that minimises R for these x."""

@@ -101,9 +101,9 @@ def in_8_bits(part):
     if part.numel() < LARGE:
         return part
     flat = torch.nn.functional.pad(part.flatten(), (0, -part.numel() % BLOCK)).view(-1, BLOCK)
-    sizes, known = flat.abs().amax(1, keepdim=True).clamp_min(1e-38), levels().to(part)
-    middles = (known[1:] + known[:-1]) / 2
-    rounded = known[torch.bucketize(flat / sizes, middles)] * sizes
+    sizes, grid = flat.abs().amax(1, keepdim=True).clamp_min(1e-38), levels().to(part)
+    middles = (grid[1:] + grid[:-1]) / 2
+    rounded = grid[torch.bucketize(flat / sizes, middles)] * sizes
     return rounded.flatten()[: part.numel()].view_as(part)
 
 
