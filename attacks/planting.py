@@ -51,7 +51,7 @@ class At(NamedTuple):
     w: torch.Tensor  # (K,), the weights of the second layer
     active: torch.Tensor  # σ (m, K)
     slope: torch.Tensor  # σ' (m, K)
-    bend: torch.Tensor  # σ'' (m, K)
+    curvature: torch.Tensor  # σ'' (m, K)
     third: torch.Tensor  # σ''' (m, K)
     s: torch.Tensor  # (m, K), the pre-activations
     r: torch.Tensor  # (m, 1), the residuals ℓ'/m
@@ -94,10 +94,10 @@ def evaluated(z, labels, theta):
 
 def terms(z, labels, theta, decay):
     """Evaluate at Z what the conditions are made of: At."""
-    (rows, first, w, active, slope, bend, logits), r = evaluated(z, labels, theta)
-    third = theta.sharpness * bend * (1 - 2 * slope)
+    (rows, first, w, active, slope, curvature, logits), r = evaluated(z, labels, theta)
+    third = theta.sharpness * curvature * (1 - 2 * slope)
     turns = curvatures(logits)[:, None] / len(z) * ((slope * w) @ first[:, :-1])  # (m, K) @ (K, r)
-    return At(rows, first, w, active, slope, bend, third, rows @ first.T, r[:, None], turns, decay)
+    return At(rows, first, w, active, slope, curvature, third, rows @ first.T, r[:, None], turns, decay)
 
 
 def changes(at, of_r, of_s):
@@ -108,7 +108,7 @@ def changes(at, of_r, of_s):
 def stationary(at):
     """∇_θE of every neuron over μw_j: Σ_i r_i σ'(s_ij) z̄_i/μ + w̄_j/w_j, zero if the first layer is stationary."""
     values = (at.r * at.slope).T @ at.rows / at.decay + at.first / at.w[:, None]  # (K, m) @ (m, r+1)
-    slopes = changes(at, at.slope, at.r * at.bend)[:, None] * at.rows.T[:, :, None]  # (K, r+1, m, r)
+    slopes = changes(at, at.slope, at.r * at.curvature)[:, None] * at.rows.T[:, :, None]  # (K, r+1, m, r)
     slopes[:, :-1] += (at.r * at.slope).T[:, None, :, None] * torch.eye(slopes.shape[-1]).to(slopes)[:, None]
     return values.flatten(), slopes.flatten(0, 1) / at.decay
 
@@ -125,13 +125,13 @@ def kinks(at):
     above = parts.clamp_min(0).sum(0) + (-balance).clamp_min(0) + 1e-30
     below = (-parts).clamp_min(0).sum(0) + balance.clamp_min(0) + 1e-30
     weights = sign / torch.where(parts > 0, above, below)
-    return (above.log() - below.log()) / 10, changes(at, weights * height, -weights * at.r * at.s * at.bend) / 10
+    return (above.log() - below.log()) / 10, changes(at, weights * height, -weights * at.r * at.s * at.curvature) / 10
 
 
 def downward(at):
     """f = max(0, −r_i w_j) σ''(s_ij), of images near the kink of a neuron of their class, ∂f/∂r and ∂f/∂s (m, K)."""
     pull = (-at.r * at.w).clamp_min(0)
-    return pull * at.bend, -at.w * at.bend * (pull > 0), pull * at.third
+    return pull * at.curvature, -at.w * at.curvature * (pull > 0), pull * at.third
 
 
 def parting(at, copied, sizes, margin):
@@ -144,14 +144,14 @@ def parting(at, copied, sizes, margin):
     """
     if not margin > 0 or not copied.any():
         return at.w.new_zeros(2 * len(copied)), at.w.new_zeros(2 * len(copied), *at.turns.shape)
-    curved = torch.einsum("ia,ij,ib->jab", at.rows, at.r * at.w * at.bend, at.rows)  # (K, r+1, r+1)
+    curved = torch.einsum("ia,ij,ib->jab", at.rows, at.r * at.w * at.curvature, at.rows)  # (K, r+1, r+1)
     sums = (at.r * at.slope).T @ at.rows
     q = torch.cat([torch.cat([curved, sums[:, :, None]], 2), pad(sums, (0, 1))[:, None]], 1)
     lowest, vectors = torch.linalg.eigh(q)
     p, last = vectors[:, :-1, 0], vectors[:, -1, 0]
     t = at.rows @ p.T  # the eigenvalue is Σ_i r_i (w_j σ'' t² + 2 last σ' t)_ij
-    one, two = at.w * at.bend * t, last * at.slope
-    falls = changes(at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.bend))
+    one, two = at.w * at.curvature * t, last * at.slope
+    falls = changes(at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.curvature))
     falls = falls + 2 * (at.r * (one + two)).T[:, :, None] * p[:, None, :-1]
     each, *of = downward(at)
     values = torch.cat([1 - (lowest[:, 0] / at.decay + 1) / margin, sizes @ each / (15 * at.decay) - 1]).clamp_min(0)

@@ -72,7 +72,7 @@ def rounded(network, x, slopes, rates):
 
 def whitened(network, a, z, slopes, loss, weight_decay):
     """v ↦ (1 + JᵀJ/μ)^{−1/2}v, JᵀJ the Gauss–Newton matrix of a loss with one output, from its kernel JJᵀ (m, m)."""
-    d, _ = back(network, (loss.bend(z[-1], torch.ones_like(z[-1])) / len(z[-1])).sqrt(), slopes)
+    d, _ = back(network, (loss.curvature(z[-1], torch.ones_like(z[-1])) / len(z[-1])).sqrt(), slopes)
     values, vectors = torch.linalg.eigh(sum((dl @ dl.mT) * (al @ al.mT) for dl, al in zip(d, a)))
     values = values.clamp_min(torch.finfo(values.dtype).eps * values[-1])
     factors = ((1 + values / weight_decay).rsqrt() - 1) / values
