@@ -138,8 +138,8 @@ class Objective:
         """By how much R/‖θ*‖² grows without candidate i: 2λᵢ(b − Hλ)ᵢ + λᵢ²Hᵢᵢ, as R is a quadratic in λ; (…, n)."""
         h, b = self.stationarity.quadratic(x)
         lambdas = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
-        rest = b - (h @ lambdas[..., None])[..., 0]
-        return (2 * lambdas * rest + lambdas.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
+        residual = b - (h @ lambdas[..., None])[..., 0]
+        return (2 * lambdas * residual + lambdas.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
 
     def best_coefficients(self, x):
         """The λ (…, n) above the bound that minimises R for these x."""

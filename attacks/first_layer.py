@@ -71,8 +71,8 @@ def shrinkage(weight, initial, rank, alpha=None):
     """
     alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
-        rest = weight - alpha * initial
-        vectors = torch.linalg.eigh(rest @ rest.mT)[1][:, :-rank]  # of the trailing left directions, (h, h − rank)
+        residual = weight - alpha * initial
+        vectors = torch.linalg.eigh(residual @ residual.mT)[1][:, :-rank]  # trailing left directions (h, h − rank)
         ours, theirs = vectors.mT @ weight, vectors.mT @ initial
         before, alpha = alpha, ((ours * theirs).sum() / theirs.square().sum()).item()
         if abs(alpha - before) <= SETTLED:

@@ -47,8 +47,8 @@ def planted(released, data, noise):
     share, by_chance = ((b > measures.ALIKE).double().mean().item() for b in best)
     likeness = detail_ncc(attack.images, noise, data.shape).diagonal().mean().item()
     basis = networks.span(released.network)
-    rest, target = (part - networks.within(part, basis) for part in (attack.images, noise - noise.mean()))
-    stays = (rest * target).sum().item() / target.square().sum().item()
+    orthogonal, target = (part - networks.within(part, basis) for part in (attack.images, noise - noise.mean()))
+    stays = (orthogonal * target).sum().item() / target.square().sum().item()
     return {
         "planted_distance": (attack.loss.item(), before), "planted_kept": (likeness, None),
         "planted_stays": (stays, None), "planted_returned": (share, by_chance),

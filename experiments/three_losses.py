@@ -100,8 +100,8 @@ def free_loss(x, released):
     rows = output_gradients(x, released)
     target = theta.expand(*rows.shape[:-2], -1)[..., None]
     c = torch.linalg.lstsq(rows.detach().mT, target).solution
-    rest = (target - rows.mT @ c)[..., 0]
-    return rest.square().sum(-1) / theta.square().sum()
+    residual = (target - rows.mT @ c)[..., 0]
+    return residual.square().sum(-1) / theta.square().sum()
 
 
 def free_gradient(x, released):

@@ -26,8 +26,8 @@ class Training(NamedTuple):
 def trained(x, y, weight_decay, initial, steps, method="descent", rate=1e-2):
     """θ(x), the Weights after steps of `descent` or `quasi-Newton` from Weights θ⁰, differentiable in x (…, m, d)."""
     q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
-    first, rest = layers.split(initial.first[..., :-1], q)
-    size, bias = rest.norm(dim=(-2, -1))[..., None], initial.first[..., -1:].expand(*q.shape[:-2], -1, 1)
+    first, orthogonal = layers.split(initial.first[..., :-1], q)
+    size, bias = orthogonal.norm(dim=(-2, -1))[..., None], initial.first[..., -1:].expand(*q.shape[:-2], -1, 1)
     inside = initial._replace(first=torch.cat([first, bias], -1))
     v = torch.cat([one_hidden.pack(inside), size], -1)
 
@@ -41,7 +41,7 @@ def trained(x, y, weight_decay, initial, steps, method="descent", rate=1e-2):
     for _ in range(steps if method == "descent" else 0):
         v = v - rate * energy(v)[1]
     theta = one_hidden.unpack(v[..., :-1], x.shape[-2], initial.sharpness)
-    rows = layers.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
+    rows = layers.join(theta.first[..., :-1], q, orthogonal, (v[..., -1:] / size)[..., None])
     return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
 
 

@@ -155,13 +155,13 @@ def initialised(x, outputs, o, seed):
     drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, initial=o.initial)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
     basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
-    inside, rest = layers.split(first, basis)
-    return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, rest
+    inside, orthogonal = layers.split(first, basis)
+    return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, orthogonal
 
 
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
-    net, basis, rest = initialised(x, outputs, o, seed)
+    net, basis, orthogonal = initialised(x, outputs, o, seed)
     factor, (first, bias, *upper) = torch.ones((), device=x.device), net.parameters()  # c, of what no image touches
     moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
     momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
@@ -176,11 +176,11 @@ def train_in_coordinates(x, y, outputs, o, seed):
             p.grad = slope
         optimiser.step()
     (first, bias), *upper = layers_of(net)
-    first = layers.joined(first, basis, rest, factor.double())
+    first = layers.join(first, basis, orthogonal, factor.double())
     # What a private trainer's noise adds to W₁ outside of the images, in all steps.
     sizes = sum((1 - o.rate * o.decay) ** (2 * k) for k in range(o.steps))
     size = o.rate * o.private * o.clip / len(y) * sizes**0.5
-    drawn = torch.randn(rest.shape, dtype=torch.float64, generator=noise).to(basis)
+    drawn = torch.randn(orthogonal.shape, dtype=torch.float64, generator=noise).to(basis)
     return networks.Layer(first + size * (drawn - networks.within(drawn, basis)), bias), *upper
 
 

@@ -118,8 +118,8 @@ def descended(network, x, y, recipe):
     """
     loss, decay = LOSSES[recipe.loss], recipe.weight_decay
     basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
-    first, rest = layers.split(joint(network[0]), basis)
-    inner, norm = (Layer(first, None), *network[1:]), rest.norm().clamp_min(1e-300)
+    first, orthogonal = layers.split(joint(network[0]), basis)
+    inner, norm = (Layer(first, None), *network[1:]), orthogonal.norm().clamp_min(1e-300)
     coordinates, labels = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
 
     def objective(theta):
@@ -134,7 +134,7 @@ def descended(network, x, y, recipe):
             theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
-    first = layers.joined(inner[0].weight, basis, rest, theta[-1] / norm)
+    first = layers.join(inner[0].weight, basis, orthogonal, theta[-1] / norm)
     return change((parted(first), *inner[1:]), torch.clone)
 
 
@@ -172,12 +172,12 @@ def train_to(secret, recipe, initial, target, most=60_000):
     """
     (x, y), loss = secret, LOSSES["logistic"]
     basis = networks.span_of(x)  # (d, m)
-    first, rest = layers.split(initial[0].weight, basis)
+    first, orthogonal = layers.split(initial[0].weight, basis)
     inner, coordinates = (Layer(first, initial[0].bias), *initial[1:]), x @ basis
     terms = coordinates, y, loss
     theta, pace = lowered(lambda v: mean_loss(unflatten(v, inner), *terms)[:2], flatten(inner), target, most)
     (first, bias), *upper = unflatten(theta, inner)
-    network = Layer(layers.joined(first, basis, rest), bias), *upper
+    network = Layer(layers.join(first, basis, orthogonal), bias), *upper
     return Victim(Released(network, y, recipe), torch.zeros_like(x[0]), pace.losses[-1], len(y)), pace
 
 
