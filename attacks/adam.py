@@ -19,10 +19,11 @@ import time
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import normalize
 
 from attacks import first_layer, unmixing
 from utils.errors import InputError
-from utils.kernels.similarity import halved
+from utils.kernels.similarity import ncc
 from utils.networks import Layer
 
 SIZE, FLOOR = 8.0, 1e-3  # root mean square that U is brought to, about that of a training at rate one; v_0
@@ -107,6 +108,18 @@ def initial_slices(u, x, generator, scores=None):
 def mirror_of(shape):
     """Where each pixel of an image (H, W, C), flattened, goes as left and right are exchanged: (d,)."""
     return torch.arange(math.prod(shape)).view(shape).flip(1).flatten()
+
+
+def merge_mirrored(images, mirror):
+    """Half as many images (m/2, d): greedily, of two that mirror each other best, one plus the other one mirrored."""
+    images = normalize(images, dim=1)
+    others, kept = images[:, mirror], []
+    table = ncc(images, others).fill_diagonal_(0)
+    for _ in range(len(images) // 2):
+        i, j = divmod(table.abs().argmax().item(), len(images))
+        kept.append(images[i] + table[i, j].sign() * others[j])
+        table[[i, j]], table[:, [i, j]] = 0.0, 0.0
+    return torch.stack(kept)
 
 
 def blocks_of(pixels, mirror, generator):
@@ -238,7 +251,7 @@ def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, 
     found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
     batches = batches and mirror is None and count <= MOST
     for k in range(rounds):
-        x = normalise_pixels((found.images if mirror is None else halved(found.images, mirror)).float())
+        x = normalise_pixels((found.images if mirror is None else merge_mirrored(found.images, mirror)).float())
         scores = learn_batches(u, x, generator) if k and batches else None
         slices = initial_slices(u[:, :-1], all_images(x, mirror), generator, scores)
         for steps, rates in zip(STEPS, RATES):

@@ -13,7 +13,7 @@ from attacks.detectors import scores
 from evaluation import measures, null
 from evaluation.notation import rows as rows_named
 from utils import networks
-from utils.kernels.similarity import detail_ncc, half_ncc, l2, mean_pair_gain, pairwise_ssim, ssim, stretch
+from utils.kernels.similarity import detail_ncc, half_ncc, l2, pairwise_ssim, ssim, stretch
 
 # Table 1 of the first paper: ‖θ* − θ‖².
 TABLE_1 = {
@@ -52,7 +52,8 @@ def leak(trial, candidates=None):
 
 def mean_pair_gains(candidates, data):
     """By how much means of two images explain candidates (n, d) better than one: of training and held-out images."""
-    return [mean_pair_gain(candidates, part.images - part.images.mean(0)) for part in (data.secret, data.held_out)]
+    centred = (part.images - part.images.mean(0) for part in (data.secret, data.held_out))
+    return [measures.mean_pair_gain(candidates, x) for x in centred]
 
 
 def best_pictures(candidates, data, some):

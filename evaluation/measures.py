@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import normalize
 
 from evaluation import null
 from utils.errors import InputError
@@ -16,6 +17,17 @@ EXACT = 0.99  # above which no difference is seen
 def twins(x):
     """The share of images x (n, d) that another one repeats, with an NCC above 0.9."""
     return (ncc(x, x).fill_diagonal_(0).amax(1) > STRONG).double().mean().item()
+
+
+def mean_pair_gain(candidates, x):
+    """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d)."""
+    candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
+    first, second = torch.triu_indices(len(x), len(x), 1)
+    first, second = (part[:: max(1, len(part) // 20_000)] for part in (first, second))  # some, if 40,000 or more
+    table = normalize(candidates, dim=1) @ x.T  # (n, m), ⟨candidate, image⟩
+    lengths = (x[first] + x[second]).norm(dim=1)
+    pairs = (table[:, first] + table[:, second]) / lengths
+    return (pairs.amax(1) - (table / x.norm(dim=1)).amax(1)).mean().item()
 
 
 class Leak(NamedTuple):

@@ -58,7 +58,7 @@ def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_
     for block in adam.blocks_of(36, mirror, torch.Generator().manual_seed(0)):
         torch.testing.assert_close(adam.model_pixels(x[:, block], True)[:, :-1], adam.all_images(x, mirror)[:, block])
     turned = torch.cat([x, -2 * x[:, mirror]])[torch.randperm(8)]  # any size, sign and order
-    best = ncc(torch.cat([x, x[:, mirror]]), adam.halved(turned, mirror)).abs().max(0)
+    best = ncc(torch.cat([x, x[:, mirror]]), adam.merge_mirrored(turned, mirror)).abs().max(0)
     assert best.values.min() > 0.999 and set((best.indices % 4).tolist()) == set(range(4))
 
 

@@ -101,7 +101,8 @@ def relative_derivatives(matrix, mixed, floor, window, free=slice(None)):
     weights = window_mean(1 / level, window)  # 2 ∂J/∂e, but for the number of places
     places, own = energy[0].numel(), (weights * energy).mean((1, 2, 3), dtype=matrix.dtype)
     pull = sum((weights * part).flatten(1) @ part[free].flatten(1).mT for part in mixed.unbind(2))
-    pull, gram = pull / (places * mixed.shape[2]), matrix.mT @ matrix
+    pull = pull / (places * mixed.shape[2])
+    gram = matrix.mT @ matrix
     dual = torch.linalg.solve(gram, matrix.mT).mT  # (m, r)
     own = (matrix * dual).sum(1) - own  # of the slope along a row itself, which lengths of one take away
     slope = pull.to(matrix) + own[:, None] * (matrix @ matrix[free].mT) - matrix @ dual[free].mT
@@ -144,7 +145,8 @@ def minimise(matrix, features, floor, window, steps, free=slice(None), each=lamb
                 break
             pairs = []  # and once more, from the preconditioner alone
             continue
-        before, (matrix, mixed, taken, now) = now, lower
+        before = now
+        matrix, mixed, taken, now = lower
         s, y = taken.flatten(), (now.slope - before.slope).flatten()
         safe = dot(s, y) > 1e-14 * dot(y, y)
         pairs = [*pairs, (s, y, torch.where(safe, 1 / dot(s, y), 0))][-MEMORY:]

@@ -105,7 +105,8 @@ def bordered(x):
 
 def forward(v, x, sharpness):
     """Run the network on all images: pre-activations s = x̄W̄₁ᵀ, logits z = σ(s)w₂ + b₂, eq. (9)."""
-    (first, second, _), x = unpack(v, x.shape[-1]), bordered(x)
+    first, second, _ = unpack(v, x.shape[-1])
+    x = bordered(x)
     active, slope, curvature = activation(x @ first.mT, sharpness)  # (m, d+1) @ (d+1, h) -> (m, h)
     z = times(active, second[..., :-1]) + second[..., -1:]
     return State(x, first, second[..., :-1], active, slope, curvature, z)

@@ -118,7 +118,8 @@ def lbfgs(
         s, y = moved[0] - x, moved[2] - gradient
         safe = dot(s, y) > 1e-14 * dot(y, y)
         pairs = [*pairs, (s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0))][-memory:]
-        stuck, (x, value, gradient) = stuck | ~free, moved
+        stuck = stuck | ~free
+        x, value, gradient = moved
     stopped = words("iterations", left=left, converged=converged, stalled=stuck)
     return Minimum(x, value, gradient.norm(dim=-1), iteration, converged, stopped, pairs)
 
