@@ -228,7 +228,7 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
     with bar(end - 1, "DecoReco attack", progress) as shown:
         shown.update(taken)
         for digits, stop in {precision: min(rough, end), "exact": end}.items():
-            with products.rounded(digits):
+            with products.use_precision(digits):
                 run(step, state, stop - int(state.step), ended, shown.update, graph)
     return state
 
@@ -236,7 +236,8 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
 def result(objective, state, plan, tolerance, until, start, clock):
     """The Attack that ends in a State; InputError if all has diverged."""
     history = state.history[: int(state.step)]
-    stopped = solvers.words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
+    diverged = ~history[-1:].isfinite().all(0)
+    stopped = solvers.name_stops("iterations", converged=state.least <= tolerance, diverged=diverged)
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Give `attack` a smaller learning_rate.")
     counted = until is None or state.least.isfinite().all()

@@ -113,7 +113,7 @@ def stationary(at):
     return values.flatten(), slopes.flatten(0, 1) / at.decay
 
 
-def kinks(at):
+def kink_balance(at):
     """∂E/∂w_j less w̄_j·∂E/∂w̄_j/w_j, zero if Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j: (K,), and its slopes.
 
     Only images near a kink add to the sum, those of one class with one sign. The two sides are compared by a tenth of
@@ -172,7 +172,7 @@ def conditions(z, problem, theta, weight, margin=0.0):
     roots = (each.sum(0) + 1e-14).sqrt()
     curving = weight * roots, weight / 2 * changes(here, *of) / roots[:, None, None]
     parts = parting(here, problem.copied, problem.sizes, margin)
-    values, slopes = zip(stationary(here), kinks(here), bias, curving, parts)
+    values, slopes = zip(stationary(here), kink_balance(here), bias, curving, parts)
     return torch.cat(values), torch.cat(slopes)
 
 
@@ -216,7 +216,7 @@ def prepare(released, start, seed=0) -> torch.Tensor:
     Chance says on which side of a kink images end: all tries but the first of seed 0 begin at a random change of Z. The
     last is the first that trains to a minimum of the whole network, at a relative squared distance up to 3·10⁻⁴.
     """
-    problem, halves, small = problem_of(released, start), halved(released), bilevel.condensed(released)
+    problem, halves, small = problem_of(released, start), split_copies(released), bilevel.condensed(released)
     best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)
     initial = problem.coordinates
     for k in range(TRIES):
@@ -231,7 +231,7 @@ def prepare(released, start, seed=0) -> torch.Tensor:
     return best[1]
 
 
-def halved(released):
+def split_copies(released):
     """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
     small = bilevel.condensed(released)
     theta = bilevel.lower_level(small).target
@@ -284,7 +284,7 @@ def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
     for seed in range(3):
         images = start if before <= tolerance else prepare(released, start, seed=seed)
         result = bilevel.attack(released, images, **settings)
-        tried.append((lowest(halved(released), result.images) < LOWEST, result.loss.item(), result))
+        tried.append((lowest(split_copies(released), result.images) < LOWEST, result.loss.item(), result))
         if tried[-1][:2] <= (False, ENOUGH) or before <= tolerance:
             break
     best = min(tried, key=lambda one: one[:2])[2]
@@ -295,7 +295,7 @@ def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
 def check_stationary(released):
     """Raise InputError unless every neuron is balanced as at a stationary point of E for some images and labels.
 
-    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `kinks`), so that | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
+    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `kink_balance`): | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
     The distance to the nearest weights with that is a bound for every training set.
     """
     _, theta, _, decay = bilevel.lower_level(released)

@@ -12,7 +12,7 @@ import torch
 from attacks.contract import Attack, check_layers
 from utils.errors import InputError
 from utils.kernels import contrast
-from utils.kernels.products import possible, rounded
+from utils.kernels.products import possible, use_precision
 from utils.networks import change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
@@ -83,7 +83,7 @@ def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, pr
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
     *stages, last = STAGES if few else later
     for digits, (floor, window, steps) in [*((precision, stage) for stage in stages), ("exact", last)]:
-        with rounded(possible(digits, basis.device)):
+        with use_precision(possible(digits, basis.device)):
             rows, values = contrast.minimise(rows, features, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)

@@ -47,7 +47,7 @@ def matched_distance(network, target):
 
 def leak(trial, candidates=None):
     """What a trial's reconstructions, or other candidates, give away of the training images: a measures.Leak."""
-    return measures.leaked(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
+    return measures.leak_of(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
 
 
 def mean_pair_gains(candidates, data):

@@ -58,7 +58,7 @@ def leak(candidates, training, held_out, shape):
     return Leak(*best, null.area(*best), null.p_value(*best), *counts)  # type: ignore[call-arg]
 
 
-def leaked(candidates, data, mean=0.0):
+def leak_of(candidates, data, mean=0.0):
     """What candidates (n, d) give away of a Split's secret images less a guess of their mean: Leak."""
     parts = (part.images - mean for part in (data.secret, data.held_out))  # never the mean of one
     return leak(candidates, *parts, data.shape)  # type: ignore[call-arg]

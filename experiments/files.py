@@ -115,7 +115,7 @@ ROUNDED = {  # how a file keeps a moment
 }
 
 
-def rounded(checkpoint, how):
+def round_checkpoint(checkpoint, how):
     """A Checkpoint whose first moment is kept in one of ROUNDED."""
     return checkpoint._replace(first=change(checkpoint.first, ROUNDED[how]))
 

@@ -30,7 +30,7 @@ def measured(victim, data, noise):
     numbers["outside"] = tuple(outside(part, basis) for part in parts)
     drawn, mean = noise - noise.mean(), data.known.images.mean(0) * recipe.centred
     pair = networks.within(drawn, basis), drawn
-    numbers["leak_auc"] = tuple(measures.leaked(x, data, mean).auc.value for x in pair)
+    numbers["leak_auc"] = tuple(measures.leak_of(x, data, mean).auc.value for x in pair)
     if math.isfinite(recipe.sharpness):
         numbers["neurons"] = len(bilevel.condensed(victim.released).network[0].weight), None  # equal ones are one
     if recipe.weight_decay:

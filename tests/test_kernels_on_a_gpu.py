@@ -10,7 +10,7 @@ from training import images, stationary
 from utils import networks
 from utils.kernels import contrast, similarity, solvers
 from utils.kernels.coefficients import Signed
-from utils.kernels.products import rounded
+from utils.kernels.products import use_precision
 from utils.kernels.residual import Stationarity
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -36,7 +36,7 @@ def moved(network, device, dtype):
 @pytest.fixture(params=PRECISIONS)
 def precision(request):
     """A precision's type and tolerance, while products are rounded as it says."""
-    with rounded({"tf32": "TF32"}.get(request.param, "exact")):
+    with use_precision({"tf32": "TF32"}.get(request.param, "exact")):
         yield torch.float64 if request.param == "float64" else torch.float32, PRECISIONS[request.param]
 
 

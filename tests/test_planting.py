@@ -44,7 +44,7 @@ def test_two_neurons_for_all_equal_ones_have_the_least_eigenvalue_of_the_whole_n
     x, theta = secret.images[:, :30], one_hidden.weights(released.network, 10.0)
     theta = theta._replace(first=torch.cat([theta.first[:, :30], theta.first[:, -1:]], 1))
     part = released._replace(network=one_hidden.network(theta))
-    halves = planting.halved(part)
+    halves = planting.split_copies(part)
     assert len(halves.network[0].weight) < 8
 
     def least(network, sharpness):

@@ -87,7 +87,7 @@ def possible(precision, device):
     return choose("PRECISION", precision, PRECISIONS) if gpu or precision != "TF32" else "exact"
 
 
-def rounded(precision):
+def use_precision(precision):
     """A context in which factors have as many digits as a precision says."""
     return Bfloat16() if precision == "bfloat16" else tf32() if precision == "TF32" else nullcontext()
 
