@@ -19,10 +19,11 @@ import time
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import normalize
 
 from attacks import first_layer, unmixing
 from utils.errors import InputError
-from utils.kernels.similarity import halved
+from utils.kernels.similarity import ncc
 from utils.networks import Layer
 
 SIZE, FLOOR = 8.0, 1e-3  # root mean square that U is brought to, about that of a training at rate one; v_0
@@ -44,7 +45,7 @@ class Slices(NamedTuple):
     spreads: torch.Tensor  # log C (K, h, m)
     commons: torch.Tensor  # l (K, h, m)
     slopes: torch.Tensor  # (h, m), in the first epoch, where it is modelled by itself
-    scores: torch.Tensor | None = None  # (T, 1 or h, m), of images for its T batches, see `shared`; else None
+    scores: torch.Tensor | None = None  # (T, 1 or h, m), of images for its T batches, see `balanced_shares`; else None
 
 
 class Undone(NamedTuple):
@@ -57,12 +58,12 @@ class Undone(NamedTuple):
     unmixed: unmixing.Unmixed = unmixing.Unmixed()  # what the unmixing of the last round knows
 
 
-def unit(x):
+def normalise_pixels(x):
     """Images (m, p) with a mean square of one at every pixel."""
     return x / x.square().mean(0).sqrt().clamp_min(1e-12)
 
 
-def shared(scores):
+def balanced_shares(scores):
     """Shares (T, …, m) of images in batches: positive, with sum one over T, and m/T over m."""
     for _ in range(10):
         scores = scores - scores.logsumexp(0, keepdim=True)
@@ -85,18 +86,18 @@ def epoch(slopes, shares, x):
     return total, v
 
 
-def modelled(slices, x):
+def model_change(slices, x):
     """The change U (h, p) that Slices make of pixels x (m, p): the equation above, with scores after the `epoch`."""
     total, v, squares = 0.0, FLOOR, x.square() / len(x)
     if slices.scores is not None:
-        total, v = epoch(slices.slopes, shared(slices.scores), x)
+        total, v = epoch(slices.slopes, balanced_shares(slices.scores), x)
     for b, c, l in zip(*slices[:3]):
         v = torch.addmm((l @ x).square(), c.exp(), squares) + v
         total = total + (b @ x) * v.rsqrt()
     return total
 
 
-def begin(u, x, generator, scores=None):
+def initial_slices(u, x, generator, scores=None):
     """The Slices to begin with: the regression of U (h, d) on images x (m, d), shared among them, and noise."""
     b = torch.linalg.lstsq(x.mT, u.mT).solution.mT
     noise = torch.randn(3, SLICES, *b.shape, generator=generator).to(b)
@@ -109,6 +110,18 @@ def mirror_of(shape):
     return torch.arange(math.prod(shape)).view(shape).flip(1).flatten()
 
 
+def merge_mirrored(images, mirror):
+    """Half as many images (m/2, d): greedily, of two that mirror each other best, one plus the other one mirrored."""
+    images = normalize(images, dim=1)
+    others, kept = images[:, mirror], []
+    table = ncc(images, others).fill_diagonal_(0)
+    for _ in range(len(images) // 2):
+        i, j = divmod(table.abs().argmax().item(), len(images))
+        kept.append(images[i] + table[i, j].sign() * others[j])
+        table[[i, j]], table[:, [i, j]] = 0.0, 0.0
+    return torch.stack(kept)
+
+
 def blocks_of(pixels, mirror, generator):
     """Pixels in random BLOCKS, each (p,); with a `mirror` (d,), half of a block holds the places of the other half."""
     if mirror is None:
@@ -118,10 +131,10 @@ def blocks_of(pixels, mirror, generator):
     return [torch.cat([some, mirror[some]]) for some in left.chunk(BLOCKS)]
 
 
-def seen(part, mirrored):
+def model_pixels(part, mirrored):
     """Pixels (m, p + 1) as the model takes them: a block (m, p), or (m/2, p) if `mirrored`, in units; and the bias."""
     part = torch.cat([part, part.roll(part.shape[1] // 2, 1)]) if mirrored else part
-    return torch.cat([unit(part), torch.ones_like(part[:, :1])], 1)
+    return torch.cat([normalise_pixels(part), torch.ones_like(part[:, :1])], 1)
 
 
 def fit(u, x, slices, steps, rates, generator, mirror=None):
@@ -143,7 +156,7 @@ def fit(u, x, slices, steps, rates, generator, mirror=None):
     squares = []
     for k in range(steps):
         optimiser.zero_grad()
-        misfit = modelled(slices, seen(parts[k % BLOCKS], mirror is not None)) - targets[k % BLOCKS]
+        misfit = model_change(slices, model_pixels(parts[k % BLOCKS], mirror is not None)) - targets[k % BLOCKS]
         size = OUTLIER * misfit.detach().flatten()[::61].abs().median()
         (misfit / size).square().log1p().mean().backward()
         optimiser.step()
@@ -154,52 +167,53 @@ def fit(u, x, slices, steps, rates, generator, mirror=None):
     return slices, x, torch.stack(squares[-BLOCKS:]).mean().item()
 
 
-def tried(u, x, slices, orders, steps, generator):
+def residuals_by_order(u, x, slices, orders, steps, generator):
     """U (h, d + 1) less what Slices explain after a `fit` in each of n orders of their batches: (n, h·(d + 1))."""
-    scores = shared(SHARP * slices.scores[torch.tensor(orders).mT, 0]).clamp_min(1e-9).log()  # (T, n, m)
+    scores = balanced_shares(SHARP * slices.scores[torch.tensor(orders).mT, 0]).clamp_min(1e-9).log()  # (T, n, m)
     tiled = (p[..., : len(u), :].repeat(*[1] * (p.ndim - 2), len(orders), 1) for p in slices[:4])
     slices = Slices(*tiled)._replace(scores=scores.repeat_interleave(len(u), 1))  # orders are further neurons
     u = u.repeat(len(orders), 1)
-    return (u - modelled(fit(u, x, slices, steps, RATES[0][:1], generator)[0], seen(x, False))).view(len(orders), -1)
+    fitted = fit(u, x, slices, steps, RATES[0][:1], generator)[0]
+    return (u - model_change(fitted, model_pixels(x, False))).view(len(orders), -1)
 
 
-def ordered(u, x, slices, generator):
+def order_batches(u, x, slices, generator):
     """The scores of Slices in the order of batches that explains U (h, d + 1) best; all are tried on a few neurons."""
     orders = list(itertools.permutations(range(BATCHES)))
     for neurons, steps, kept in SEARCH:
         pixels = torch.randperm(x.shape[1], generator=generator)[: x.shape[1] // 2].to(x.device)
         part = torch.cat([u[:neurons, pixels], u[:neurons, -1:]], 1), x[:, pixels], slices
         groups = (orders[k : k + TRIED] for k in range(0, len(orders), TRIED))
-        rest = torch.cat([tried(*part, group, steps, generator) for group in groups])
-        losses = (rest / (OUTLIER * rest.abs().median())).square().log1p().mean(1)
+        residuals = torch.cat([residuals_by_order(*part, group, steps, generator) for group in groups])
+        losses = (residuals / (OUTLIER * residuals.abs().median())).square().log1p().mean(1)
         orders = [orders[k] for k in losses.argsort()[:kept].tolist()]
     return slices.scores[list(orders[0])]
 
 
-def learned(u, x, generator):
+def learn_batches(u, x, generator):
     """Scores (T, 1, m) of images x (m, d) for the batches of the first epoch, in their order, from a few neurons."""
     u, equal = u[:NEURONS], torch.zeros(BATCHES, 1, len(x)).to(x)
-    slices, *_ = fit(u, x, begin(u[:, :-1], x, generator, equal), STEPS[0], RATES[0], generator)
+    slices, *_ = fit(u, x, initial_slices(u[:, :-1], x, generator, equal), STEPS[0], RATES[0], generator)
     scores = 0.1 * torch.randn(equal.shape, generator=generator).to(x)
     scores = fit(u, x, slices._replace(scores=scores), *LEARN, generator)[0].scores
-    return ordered(u, x, slices._replace(scores=scores), generator)
+    return order_batches(u, x, slices._replace(scores=scores), generator)
 
 
-def whole(x, mirror):
+def all_images(x, mirror):
     """All images (m, d) in units: x (m, d), or with a `mirror` x (m/2, d) and its mirror images."""
-    return unit(x if mirror is None else torch.cat([x, x[:, mirror]]))
+    return normalise_pixels(x if mirror is None else torch.cat([x, x[:, mirror]]))
 
 
-def missing(u, slices, x, spare):
+def faint_directions(u, slices, x, spare):
     """What images x (m, d) lack: leading directions (spare, d) of what Slices leave of U (h, d), its outliers cut."""
-    rest = u - modelled(slices, x)
-    bound = 3 * OUTLIER * rest.abs().median()
-    rest, basis = rest.clamp(-bound, bound), torch.linalg.qr(x.mT)[0]
-    rest = rest - rest @ basis @ basis.mT
-    return torch.linalg.eigh(rest @ rest.mT)[1][:, -spare:].mT @ rest
+    residual = u - model_change(slices, x)
+    bound = 3 * OUTLIER * residual.abs().median()
+    residual, basis = residual.clamp(-bound, bound), torch.linalg.qr(x.mT)[0]
+    residual = residual - residual @ basis @ basis.mT
+    return torch.linalg.eigh(residual @ residual.mT)[1][:, -spare:].mT @ residual
 
 
-def unmixed(changed, rows, shape, seed):
+def unmix_span(changed, rows, shape, seed):
     """Unmix the span of rows (n, d) in a Released network, into n images: Attack."""
     basis = torch.linalg.qr(rows.double().mT)[0]
     weight, bias = changed.network[0]
@@ -229,7 +243,7 @@ def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, 
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     added = first_layer.difference(released.network, initial, alpha)
-    changed, (alpha,) = first_layer.released_as(added, released), added.removed
+    changed, (alpha,) = first_layer.as_released(added, released), added.removed
     check(changed, shape, count, mirrored)
     u = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1).float()
     u = SIZE * u / u.square().mean().sqrt()
@@ -237,9 +251,9 @@ def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, 
     found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
     batches = batches and mirror is None and count <= MOST
     for k in range(rounds):
-        x = unit((found.images if mirror is None else halved(found.images, mirror)).float())
-        scores = learned(u, x, generator) if k and batches else None
-        slices = begin(u[:, :-1], whole(x, mirror), generator, scores)
+        x = normalise_pixels((found.images if mirror is None else merge_mirrored(found.images, mirror)).float())
+        scores = learn_batches(u, x, generator) if k and batches else None
+        slices = initial_slices(u[:, :-1], all_images(x, mirror), generator, scores)
         for steps, rates in zip(STEPS, RATES):
             slices, x, residual = fit(u, x, slices, steps, rates[: 2 if scores is None else 3], generator, mirror)
         if not math.isfinite(residual):
@@ -247,9 +261,9 @@ def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, 
         if scores is not None and residual > WORTH * residuals[0]:
             return attack(released, initial, shape, count, seed, alpha, mirrored, rounds, batches=False)
         residuals.append(residual)
-        fitted = rows = whole(x, mirror)
+        fitted = rows = all_images(x, mirror)
         if k == 0 and mirror is None:
-            rows = torch.cat([rows, missing(u[:, :-1], slices, rows, math.ceil(count / SPARE))])
-        found = unmixed(changed, rows, shape, seed)
+            rows = torch.cat([rows, faint_directions(u[:, :-1], slices, rows, math.ceil(count / SPARE))])
+        found = unmix_span(changed, rows, shape, seed)
     details = Undone(alpha, tuple(residuals), slices, fitted, found.details)
     return found._replace(details=details, seconds=time.perf_counter() - clock)

@@ -111,8 +111,8 @@ def attack(
         released, initial, inner_start = small, small.network, "cold"
     basis = basis_of(start, small.network[0].weight)
     theta = initial and model.weights(initial, released.sharpness, basis)
-    lower, seen = lower_level(released, basis), start @ basis
-    scale = model.square_norm(lower.target) / 2
+    lower, coordinates = lower_level(released, basis), start @ basis
+    goal = tolerance * (scale := model.square_norm(lower.target) / 2)
     settings = {"pixels": start.shape[-2:].numel(), "warm": inner_start == "warm", "budget": budget}
 
     def look(x, loss):
@@ -120,9 +120,9 @@ def attack(
         if watch:
             watch(x @ basis.mT, loss)
 
-    with tuned(seen, model.network(lower.target)), bar(iterations, "bilevel attack", progress) as shown:
-        end, solved, inner, history = descend(lower, seen, theta, tolerance * scale, iterations, look, **settings)
-    images = start + (end.x.reshape(seen.shape) - seen) @ basis.mT
+    with tuned(coordinates, model.network(lower.target)), bar(iterations, "bilevel attack", progress) as shown:
+        end, solved, inner, history = descend(lower, coordinates, theta, goal, iterations, look, **settings)
+    images = start + (end.x.reshape(coordinates.shape) - coordinates) @ basis.mT
     return Attack(
         images=images,
         loss=end.value / scale,

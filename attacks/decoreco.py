@@ -137,9 +137,9 @@ class Objective:
     def share(self, x, coefficients):
         """By how much R/‖θ*‖² grows without candidate i: 2λᵢ(b − Hλ)ᵢ + λᵢ²Hᵢᵢ, as R is a quadratic in λ; (…, n)."""
         h, b = self.stationarity.quadratic(x)
-        known = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
-        rest = b - (h @ known[..., None])[..., 0]
-        return (2 * known * rest + known.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
+        lambdas = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
+        residual = b - (h @ lambdas[..., None])[..., 0]
+        return (2 * lambdas * residual + lambdas.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
 
     def best_coefficients(self, x):
         """The λ (…, n) above the bound that minimises R for these x."""
@@ -228,7 +228,7 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
     with bar(end - 1, "DecoReco attack", progress) as shown:
         shown.update(taken)
         for digits, stop in {precision: min(rough, end), "exact": end}.items():
-            with products.rounded(digits):
+            with products.use_precision(digits):
                 run(step, state, stop - int(state.step), ended, shown.update, graph)
     return state
 
@@ -236,7 +236,8 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
 def result(objective, state, plan, tolerance, until, start, clock):
     """The Attack that ends in a State; InputError if all has diverged."""
     history = state.history[: int(state.step)]
-    stopped = solvers.words("iterations", converged=state.least <= tolerance, diverged=~history[-1:].isfinite().all(0))
+    diverged = ~history[-1:].isfinite().all(0)
+    stopped = solvers.name_stops("iterations", converged=state.least <= tolerance, diverged=diverged)
     if stopped == "diverged":
         raise InputError("The attack diverged: its loss is not finite. Give `attack` a smaller learning_rate.")
     counted = until is None or state.least.isfinite().all()

@@ -73,7 +73,7 @@ def make_attacks(released, known, shape, seed, place, steps):
     return Adversary(released, own, shape, start, first, again, unmixed, *more)
 
 
-def kinks(x, network, known):
+def kink_share(x, network, known):
     """Eq. (eq-kink-score), the share of first neurons that bend near x (n, d): (n,).
 
     A neuron is near its bend if its pre-activation is small beside its root mean square over `known` images (k, d).
@@ -89,10 +89,10 @@ def scores(released, start, attack, again, shape):
     share in the span of an attack that never left it, which is 1 for all.
     """
     x, basis = attack.images, span(released.network)
-    seen, before = within(x, basis), within(start, basis)
+    inside, before = within(x, basis), within(start, basis)
     named = {
-        "drift from the start": (seen - before).norm(dim=1) / before.norm(dim=1).clamp_min(1e-12),
-        "share in the span": seen.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
+        "drift from the start": (inside - before).norm(dim=1) / before.norm(dim=1).clamp_min(1e-12),
+        "share in the span": inside.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
     }
     if again is not None:
         named["recurrence"] = match(x, again.images, shape).signed  # in an independent Attack on the same network
@@ -119,10 +119,10 @@ def surplus_scores(adversary):
 def looks(x, adversary):
     """The scores of images x (n, d) by themselves."""
     alone = contrast.score(x, adversary.known, adversary.shape)
-    return {"contrast": alone, "kinks": kinks(x, adversary.released.network, adversary.known)}
+    return {"contrast": alone, "kinks": kink_share(x, adversary.released.network, adversary.known)}
 
 
-def features(named):
+def stack_scores(named):
     """The scores that are combined (n, 3)."""
     return torch.stack([named[name].double().cpu() for name in COMBINED], 1)
 
@@ -133,14 +133,14 @@ def fit(named, truth):
     Returns a function of scores that gives the probability (n,) of being true; None where all are true, or none is:
     then there is nothing to tell apart.
     """
-    x, y = features(named), truth.cpu()
+    x, y = stack_scores(named), truth.cpu()
     if y.all() or not y.any():
         return None
     mean, spread = x.mean(0), x.std(0).clamp_min(1e-9)
     fitted = LogisticRegression().fit(((x - mean) / spread).numpy(), y.numpy())
 
     def probability(named):
-        z = ((features(named) - mean) / spread).numpy()
+        z = ((stack_scores(named) - mean) / spread).numpy()
         return torch.from_numpy(fitted.predict_proba(z)[:, 1])
 
     return probability

@@ -54,11 +54,11 @@ def check(network, initial):
     first, before = network[0].weight, initial[0].weight
     if not (first.isfinite().all() and before.isfinite().all()):
         raise InputError("The network or its start holds values that are NaN or infinite: give weights as they were.")
-    if unchanged(network, initial):
+    if is_unchanged(network, initial):
         raise InputError(UNCHANGED)
 
 
-def unchanged(network, initial):
+def is_unchanged(network, initial):
     """Whether the first layer of a network is that of its start."""
     return torch.equal(network[0].weight, initial[0].weight.to(network[0].weight))
 
@@ -71,8 +71,8 @@ def shrinkage(weight, initial, rank, alpha=None):
     """
     alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
-        rest = weight - alpha * initial
-        vectors = torch.linalg.eigh(rest @ rest.mT)[1][:, :-rank]  # of the trailing left directions, (h, h − rank)
+        residual = weight - alpha * initial
+        vectors = torch.linalg.eigh(residual @ residual.mT)[1][:, :-rank]  # trailing left directions (h, h − rank)
         ours, theirs = vectors.mT @ weight, vectors.mT @ initial
         before, alpha = alpha, ((ours * theirs).sum() / theirs.square().sum()).item()
         if abs(alpha - before) <= SETTLED:
@@ -107,16 +107,16 @@ def of_moment(checkpoint: Checkpoint, factor=None) -> Rows:
     return Rows(layer=found.layer, first=weights, last=weights, removed=(c * size.item(),))
 
 
-def stacked(*several) -> Rows:
+def stack(*several) -> Rows:
     """Rows of several entries, one below the other, all of the same size."""
     sizes = [one.layer.weight.norm() / len(one.layer.weight) ** 0.5 for one in several]
     scaled = [change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)]
     parts = (scaled, [one.first for one in several], [one.last for one in several])
-    layer, first, last = (Layer(*map(below, zip(*part))) for part in parts)
+    layer, first, last = (Layer(*map(concatenate, zip(*part))) for part in parts)
     return Rows(layer=layer, first=first, last=last, removed=tuple(c for one in several for c in one.removed))
 
 
-def below(parts):
+def concatenate(parts):
     """Tensors one below the other, or None if one of them is missing."""
     return None if None in parts else torch.cat(parts)
 
@@ -128,31 +128,31 @@ def of_files(files, moments=True) -> Rows:
         found = [difference(late.network, early.network) for early, late in zip(files, files[1:])]
     if not found:
         raise InputError("No file holds a moment, and there are no two to compare: give a file with the state, or two.")
-    return stacked(*found)
+    return stack(*found)
 
 
-def released_as(rows: Rows, released: Released) -> Released:
+def as_released(rows: Rows, released: Released) -> Released:
     """What was released, with these rows as its only layer: any attack on a first layer may be made on them."""
     return released._replace(network=(rows.layer,))
 
 
 def attempt(released: Released, rows: Rows, shape, count, seed=0) -> Attack:
     """Unmix the rows, with the count that they tell or else the given one, or refuse."""
-    return unmixing.attempt(released_as(rows, released), shape, count, seed, unmixing.SOON)
+    return unmixing.attempt(as_released(rows, released), shape, count, seed, unmixing.SOON)
 
 
-def exact(rows: Rows, unmixed: Attack, shape) -> Attack:
+def refine(rows: Rows, unmixed: Attack, shape) -> Attack:
     """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse."""
-    return refined(rows, unmixed, shape, sparse.refine)
+    return apply_refinement(rows, unmixed, shape, sparse.refine)
 
 
-def agreed(rows: Rows, unmixed: Attack, shape) -> Attack:
+def refine_by_vote(rows: Rows, unmixed: Attack, shape) -> Attack:
     """The same for moments, which fade, and with them a column's zeros: so two of three readings must agree.
 
     If a column is wrong none the less, many images come out far from the unmixed ones, or less like photographs. Then
     the far ones are not believed: the unmixed images stay in their places, and are not sure.
     """
-    found = refined(rows, unmixed, shape, sparse.agreed)
+    found = apply_refinement(rows, unmixed, shape, sparse.refine_by_vote)
     before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))
     near = cosine_similarity(found.images, unmixed.images).abs() > NEAR
     near |= near.double().mean() > MOST and before - after < WORSE
@@ -161,8 +161,8 @@ def agreed(rows: Rows, unmixed: Attack, shape) -> Attack:
     return found._replace(images=images, details=details)
 
 
-def refined(rows, unmixed, shape, refine):
-    """An `unmixed` Attack with exact images by `refine`, which is `sparse.refine` or `sparse.agreed`.
+def apply_refinement(rows, unmixed, shape, method):
+    """An `unmixed` Attack with exact images by a `method`, which is `sparse.refine` or `sparse.refine_by_vote`.
 
     If the layer does not tell the count, its span holds more than images: then the images are returned as they were,
     none of them sure.
@@ -173,6 +173,6 @@ def refined(rows, unmixed, shape, refine):
     layers = change((rows.first, rows.last), torch.Tensor.cpu)
     mixing = rows.layer.weight @ details.basis
     on_cpu = (part.cpu() for part in (unmixed.images, mixing, rows.layer.bias, details.basis))
-    images, sure, columns = (part.to(device) for part in refine(*on_cpu, layers, shape))
+    images, sure, columns = (part.to(device) for part in method(*on_cpu, layers, shape))
     details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
     return unmixed._replace(images=images, details=details)

@@ -13,8 +13,8 @@ from utils.networks import Layer, Released, leading_span
 
 def attempt(released: Released, initial, shape, count, seed=0, alpha=None) -> tuple[Attack, Rows | None]:
     """Unmix what training added to the `initial` network, and these Rows; a refusal, and None, if it added nothing."""
-    if first_layer.unchanged(released.network, initial):
-        return unmixing.refused(first_layer.UNCHANGED), None
+    if first_layer.is_unchanged(released.network, initial):
+        return unmixing.refuse(first_layer.UNCHANGED), None
     rows = first_layer.difference(released.network, initial, alpha)
     return first_layer.attempt(released, rows, shape, count, seed), rows
 

@@ -36,7 +36,7 @@ class Problem(NamedTuple):
     theta: one_hidden.Weights  # with W̄₁U (K, r+1), the bias last
     labels: torch.Tensor  # (m,)
     weight_decay: float  # μ
-    seen: torch.Tensor  # TU (m, r), what the network sees of the start
+    coordinates: torch.Tensor  # TU (m, r), what the network sees of the start
     others: torch.Tensor  # T(1 − UUᵀ) (m, d), what it does not see
     axes: torch.Tensor  # U (d, r), a basis of the rows of W₁; r = K unless these are dependent
     sizes: torch.Tensor  # ‖x̄‖² (m,)
@@ -51,7 +51,7 @@ class At(NamedTuple):
     w: torch.Tensor  # (K,), the weights of the second layer
     active: torch.Tensor  # σ (m, K)
     slope: torch.Tensor  # σ' (m, K)
-    bend: torch.Tensor  # σ'' (m, K)
+    curvature: torch.Tensor  # σ'' (m, K)
     third: torch.Tensor  # σ''' (m, K)
     s: torch.Tensor  # (m, K), the pre-activations
     r: torch.Tensor  # (m, 1), the residuals ℓ'/m
@@ -68,9 +68,9 @@ def problem_of(released, start):
     axes, upper = torch.linalg.qr(first[:, :-1].T)
     axes = axes[:, upper.diagonal().abs() > 1e-9 * upper.abs().max()]  # fewer than K if the rows are dependent
     theta = one_hidden.Weights(torch.cat([first[:, :-1] @ axes, first[:, -1:]], 1), *rest)
-    seen, copied = start @ axes, torch.tensor(small.copies).to(first) > 1
-    others, sizes = start - seen @ axes.T, 1 + start.square().sum(1)
-    return Problem(theta, released.labels, released.recipe.weight_decay, seen, others, axes, sizes, copied)
+    coordinates, copied = start @ axes, torch.tensor(small.copies).to(first) > 1
+    others, sizes = start - coordinates @ axes.T, 1 + start.square().sum(1)
+    return Problem(theta, released.labels, released.recipe.weight_decay, coordinates, others, axes, sizes, copied)
 
 
 def nearest(z, problem):
@@ -94,10 +94,10 @@ def evaluated(z, labels, theta):
 
 def terms(z, labels, theta, decay):
     """Evaluate at Z what the conditions are made of: At."""
-    (rows, first, w, active, slope, bend, logits), r = evaluated(z, labels, theta)
-    third = theta.sharpness * bend * (1 - 2 * slope)
+    (rows, first, w, active, slope, curvature, logits), r = evaluated(z, labels, theta)
+    third = theta.sharpness * curvature * (1 - 2 * slope)
     turns = curvatures(logits)[:, None] / len(z) * ((slope * w) @ first[:, :-1])  # (m, K) @ (K, r)
-    return At(rows, first, w, active, slope, bend, third, rows @ first.T, r[:, None], turns, decay)
+    return At(rows, first, w, active, slope, curvature, third, rows @ first.T, r[:, None], turns, decay)
 
 
 def changes(at, of_r, of_s):
@@ -108,12 +108,12 @@ def changes(at, of_r, of_s):
 def stationary(at):
     """∇_θE of every neuron over μw_j: Σ_i r_i σ'(s_ij) z̄_i/μ + w̄_j/w_j, zero if the first layer is stationary."""
     values = (at.r * at.slope).T @ at.rows / at.decay + at.first / at.w[:, None]  # (K, m) @ (m, r+1)
-    slopes = changes(at, at.slope, at.r * at.bend)[:, None] * at.rows.T[:, :, None]  # (K, r+1, m, r)
+    slopes = changes(at, at.slope, at.r * at.curvature)[:, None] * at.rows.T[:, :, None]  # (K, r+1, m, r)
     slopes[:, :-1] += (at.r * at.slope).T[:, None, :, None] * torch.eye(slopes.shape[-1]).to(slopes)[:, None]
     return values.flatten(), slopes.flatten(0, 1) / at.decay
 
 
-def kinks(at):
+def kink_balance(at):
     """∂E/∂w_j less w̄_j·∂E/∂w̄_j/w_j, zero if Σ_i r_i (σ − sσ')_ij = μ(‖w̄_j‖² − w_j²)/w_j: (K,), and its slopes.
 
     Only images near a kink add to the sum, those of one class with one sign. The two sides are compared by a tenth of
@@ -125,13 +125,13 @@ def kinks(at):
     above = parts.clamp_min(0).sum(0) + (-balance).clamp_min(0) + 1e-30
     below = (-parts).clamp_min(0).sum(0) + balance.clamp_min(0) + 1e-30
     weights = sign / torch.where(parts > 0, above, below)
-    return (above.log() - below.log()) / 10, changes(at, weights * height, -weights * at.r * at.s * at.bend) / 10
+    return (above.log() - below.log()) / 10, changes(at, weights * height, -weights * at.r * at.s * at.curvature) / 10
 
 
 def downward(at):
     """f = max(0, −r_i w_j) σ''(s_ij), of images near the kink of a neuron of their class, ∂f/∂r and ∂f/∂s (m, K)."""
     pull = (-at.r * at.w).clamp_min(0)
-    return pull * at.bend, -at.w * at.bend * (pull > 0), pull * at.third
+    return pull * at.curvature, -at.w * at.curvature * (pull > 0), pull * at.third
 
 
 def parting(at, copied, sizes, margin):
@@ -144,14 +144,14 @@ def parting(at, copied, sizes, margin):
     """
     if not margin > 0 or not copied.any():
         return at.w.new_zeros(2 * len(copied)), at.w.new_zeros(2 * len(copied), *at.turns.shape)
-    curved = torch.einsum("ia,ij,ib->jab", at.rows, at.r * at.w * at.bend, at.rows)  # (K, r+1, r+1)
+    curved = torch.einsum("ia,ij,ib->jab", at.rows, at.r * at.w * at.curvature, at.rows)  # (K, r+1, r+1)
     sums = (at.r * at.slope).T @ at.rows
     q = torch.cat([torch.cat([curved, sums[:, :, None]], 2), pad(sums, (0, 1))[:, None]], 1)
     lowest, vectors = torch.linalg.eigh(q)
     p, last = vectors[:, :-1, 0], vectors[:, -1, 0]
     t = at.rows @ p.T  # the eigenvalue is Σ_i r_i (w_j σ'' t² + 2 last σ' t)_ij
-    one, two = at.w * at.bend * t, last * at.slope
-    falls = changes(at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.bend))
+    one, two = at.w * at.curvature * t, last * at.slope
+    falls = changes(at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.curvature))
     falls = falls + 2 * (at.r * (one + two)).T[:, :, None] * p[:, None, :-1]
     each, *of = downward(at)
     values = torch.cat([1 - (lowest[:, 0] / at.decay + 1) / margin, sizes @ each / (15 * at.decay) - 1]).clamp_min(0)
@@ -172,7 +172,7 @@ def conditions(z, problem, theta, weight, margin=0.0):
     roots = (each.sum(0) + 1e-14).sqrt()
     curving = weight * roots, weight / 2 * changes(here, *of) / roots[:, None, None]
     parts = parting(here, problem.copied, problem.sizes, margin)
-    values, slopes = zip(stationary(here), kinks(here), bias, curving, parts)
+    values, slopes = zip(stationary(here), kink_balance(here), bias, curving, parts)
     return torch.cat(values), torch.cat(slopes)
 
 
@@ -216,11 +216,12 @@ def prepare(released, start, seed=0) -> torch.Tensor:
     Chance says on which side of a kink images end: all tries but the first of seed 0 begin at a random change of Z. The
     last is the first that trains to a minimum of the whole network, at a relative squared distance up to 3·10⁻⁴.
     """
-    problem, halves, small = problem_of(released, start), halved(released), bilevel.condensed(released)
+    problem, halves, small = problem_of(released, start), split_copies(released), bilevel.condensed(released)
     best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)
+    initial = problem.coordinates
     for k in range(TRIES):
-        change = torch.randn(problem.seen.shape, dtype=torch.float64, generator=generator).to(problem.seen)
-        for z in settle(problem.seen + (0.5 * (1 + k % 3) if k + seed else 0) * change, problem):
+        change = torch.randn(initial.shape, dtype=torch.float64, generator=generator).to(initial)
+        for z in settle(initial + (0.5 * (1 + k % 3) if k + seed else 0) * change, problem):
             images = nearest(z, problem)
             far = distance(small, images)
             key = far > 3e-4 or lowest(halves, images) < LOWEST, far
@@ -230,7 +231,7 @@ def prepare(released, start, seed=0) -> torch.Tensor:
     return best[1]
 
 
-def halved(released):
+def split_copies(released):
     """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
     small = bilevel.condensed(released)
     theta = bilevel.lower_level(small).target
@@ -266,9 +267,9 @@ def leverages(released, images):
 
 def lowest(released, images):
     """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
-    (theta, *_), seen, _ = trained(released, images)
+    (theta, *_), coordinates, _ = trained(released, images)
     v, decay = one_hidden.pack(theta), released.recipe.weight_decay
-    product = one_hidden.hessian(v, seen, released.labels, decay, theta.sharpness)[0]
+    product = one_hidden.hessian(v, coordinates, released.labels, decay, theta.sharpness)[0]
     return torch.linalg.eigvalsh(product(torch.eye(len(v)).to(v)))[0].item() / decay
 
 
@@ -283,7 +284,7 @@ def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
     for seed in range(3):
         images = start if before <= tolerance else prepare(released, start, seed=seed)
         result = bilevel.attack(released, images, **settings)
-        tried.append((lowest(halved(released), result.images) < LOWEST, result.loss.item(), result))
+        tried.append((lowest(split_copies(released), result.images) < LOWEST, result.loss.item(), result))
         if tried[-1][:2] <= (False, ENOUGH) or before <= tolerance:
             break
     best = min(tried, key=lambda one: one[:2])[2]
@@ -294,7 +295,7 @@ def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
 def check_stationary(released):
     """Raise InputError unless every neuron is balanced as at a stationary point of E for some images and labels.
 
-    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `kinks`), so that | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
+    There 0 ≤ σ − sσ' ≤ log 2/β and Σ |r_i| ≤ 1 (see `kink_balance`): | ‖w̄_j‖² − w_j² | ≤ c|w_j|, c = log 2/(βμ).
     The distance to the nearest weights with that is a bound for every training set.
     """
     _, theta, _, decay = bilevel.lower_level(released)

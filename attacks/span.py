@@ -22,14 +22,14 @@ def inputs(module, layer, x):
         raise InputError(f"The layer is a {type(layer).__name__}: give a Linear or a Conv2d.")
     if getattr(layer, "groups", 1) > 1 or getattr(layer, "padding_mode", "zeros") != "zeros":
         raise InputError("The convolution has groups or does not pad by zeros: its inputs are not read.")
-    seen: list = []
-    hook = layer.register_forward_hook(lambda layer, given, output: seen.append(given[0].detach()))
+    captured: list = []
+    hook = layer.register_forward_hook(lambda layer, given, output: captured.append(given[0].detach()))
     try:
         with torch.no_grad():
             module(x)
     finally:
         hook.remove()
-    (given,) = seen
+    (given,) = captured
     if isinstance(layer, torch.nn.Conv2d):
         given = unfold(given, layer.kernel_size, layer.dilation, layer.padding, layer.stride).mT
     return given.double().reshape(len(x), -1, given.shape[-1])

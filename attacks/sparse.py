@@ -52,22 +52,22 @@ class Columns(NamedTuple):
     basis: torch.Tensor  # (d, m), of the images
 
 
-def sized(matrix, known):
+def rescale(matrix, columns):
     """Images in coordinates, rows M (m, m), given the sizes and signs of those that were trained on.
 
     Each row is known but for a factor, and so is its column of B = AM⁻¹. The biases tell the factors, since what was
     added to them is B1. A factor that would give an image a spread out of RANGE is believed in its sign alone, and the
     image gets the spread SPREAD.
     """
-    mixing = known.rows @ known.upper @ torch.linalg.inv(matrix)  # B, up to the sizes of columns
-    factors = 1 / torch.linalg.lstsq(mixing, known.bias[:, None]).solution[:, 0]
-    spread = (matrix @ known.basis.mT).std(1)
+    mixing = columns.rows @ columns.upper @ torch.linalg.inv(matrix)  # B, up to the sizes of columns
+    factors = 1 / torch.linalg.lstsq(mixing, columns.bias[:, None]).solution[:, 0]
+    spread = (matrix @ columns.basis.mT).std(1)
     low, high = RANGE
     believed = (factors.abs() * spread > low) & (factors.abs() * spread < high)
     return matrix * torch.where(believed, factors, factors.sign() * SPREAD / spread)[:, None]
 
 
-def sparsest(rows, near, likely, size):
+def search_sparse(rows, near, likely, size):
     """Unit vectors w (n, m) beside `near` for which rows·w (h,) has most zeros, where they are `likely` (n, h).
 
     Iteratively reweighted least squares: an entry of rows·w weighs more, the smaller it is and the likelier a zero is
@@ -94,7 +94,7 @@ def zeros(rows, vectors):
     return (rows @ vectors.mT).abs() * len(rows) ** 0.5 < SURE[0]
 
 
-def kept(vectors, near, enough, rows):
+def select(vectors, near, enough, rows):
     """Which vectors (m, m) are taken: those with `enough` zeros (m,), unless another one has all of them, too.
 
     A vector without a zero of its own is most likely a difference of columns, zero where both are. Of those equal, or
@@ -109,34 +109,34 @@ def kept(vectors, near, enough, rows):
     return taken
 
 
-def judged(vectors, near, sure, rows, share):
+def classify(vectors, near, sure, rows, share):
     """Which vectors (m, m) are sure to be columns of B, by their zeros in rows·w: a mask (m,).
 
     Those that were `sure` (m,) before; and those with clearly more zeros than a span without structure allows, and more
-    than a `share` of the median number, since differences of columns have fewer. What differences are left, `kept`
+    than a `share` of the median number, since differences of columns have fewer. What differences are left, `select`
     takes out.
     """
     count = zeros(rows, vectors).sum(0)
     enough = count > len(vectors) + SURE[1] * len(rows)
     enough &= count > share * count[enough | sure].double().median()
-    return kept(vectors, near, sure | enough, rows)
+    return select(vectors, near, sure | enough, rows)
 
 
-def again(vectors, near, likely, rows):
+def retry(vectors, near, likely, rows):
     """The vectors (m, m), where those with few zeros are sought once more from `near`, and replaced if that finds more.
 
     The usual search may be stuck. So one begins at a large size, which follows what is likely, and one at a small size,
     which follows what is near.
     """
-    few = ~judged(vectors, near, torch.zeros(len(vectors), dtype=torch.bool), rows, USUAL[0])
+    few = ~classify(vectors, near, torch.zeros(len(vectors), dtype=torch.bool), rows, USUAL[0])
     for size in FIRST[1:] if few.any() else ():
-        other = sparsest(rows, near[few], likely[few], size)
+        other = search_sparse(rows, near[few], likely[few], size)
         more = zeros(rows, other).sum(0) > zeros(rows, vectors[few]).sum(0)
         vectors[few] = torch.where(more[:, None], other, vectors[few])
     return vectors
 
 
-def completed(matrix, columns, sure, basis, shape):
+def project(matrix, columns, sure, basis, shape):
     """The rows M (m, m) that columns (m, m) allow where these are `sure` (m,), near to a matrix; the rest by unmixing.
 
     The columns are those of M⁻¹: so every row is made orthogonal to the sure columns of all other images. What may
@@ -148,10 +148,10 @@ def completed(matrix, columns, sure, basis, shape):
     if sure.all():
         return initial
     few = len(matrix) <= unmixing.FEW
-    details, white = unmixing.whitened(basis, shape, few)
+    features, white = unmixing.whiten_features(basis, shape, few)
     rows = torch.linalg.solve(white, initial, left=False)
     stage = unmixing.STAGES[-1] if few else AGAIN
-    better = contrast.minimise(rows, details, *stage, free=(~sure).nonzero()[:, 0])[0]
+    better = contrast.minimise(rows, features, *stage, free=(~sure).nonzero()[:, 0])[0]
     return rows.norm(dim=1, keepdim=True) * better @ white
 
 
@@ -170,48 +170,48 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
     start and at the end, `shape` that of an image. All on the CPU. Pre-activations below `centre`, in an image's
     standard deviations over neurons, speak for a zero.
     """
-    known, lengths = in_coordinates(mixing, bias, basis)
-    matrix, sure = sized(images @ basis, known), torch.zeros(len(images), dtype=torch.bool)
+    columns, lengths = in_coordinates(mixing, bias, basis)
+    matrix, sure = rescale(images @ basis, columns), torch.zeros(len(images), dtype=torch.bool)
     vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
         reached = [forward((layer,), matrix @ basis.mT)[1][0] for layer in layers]
         most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
         likely = torch.sigmoid((centre - most) / WIDTH) + 0.01  # that images never activated each neuron (m, h)
-        near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
+        near = normalize((columns.upper @ torch.linalg.inv(matrix)).mT, dim=1)
         initial = torch.where(sure[:, None], vectors, near)
         vectors, before = initial.clone(), sure
-        vectors[~sure] = sparsest(known.rows, near[~sure], likely[~sure], FIRST[0])
-        sure = judged(vectors, near, before, known.rows, USUAL[0])
+        vectors[~sure] = search_sparse(columns.rows, near[~sure], likely[~sure], FIRST[0])
+        sure = classify(vectors, near, before, columns.rows, USUAL[0])
         if (sure & ~before).sum() <= len(sure) // 100:
-            vectors = again(vectors, near, likely, known.rows)
-            sure = judged(vectors, near, before, known.rows, USUAL[1])
+            vectors = retry(vectors, near, likely, columns.rows)
+            sure = classify(vectors, near, before, columns.rows, USUAL[1])
         vectors = torch.where(sure[:, None], vectors, near)
         if (vectors - initial).abs().max() < 1e-9:
             break
-        exact = sized(completed(matrix, torch.linalg.solve(known.upper, vectors.mT).mT, sure, basis, shape), known)
+        exact = rescale(project(matrix, torch.linalg.solve(columns.upper, vectors.mT).mT, sure, basis, shape), columns)
         if cosine_similarity(matrix, exact).abs().median() < LIKE:
             sure, vectors = before, near
             break  # one wrong column spoils all images
         matrix = exact
-    return matrix @ basis.mT, sure, lengths * (known.rows @ vectors.mT)
+    return matrix @ basis.mT, sure, lengths * (columns.rows @ vectors.mT)
 
 
-def agreed(images, mixing, bias, basis, layers, shape):
+def refine_by_vote(images, mixing, bias, basis, layers, shape):
     """As `refine`, with the columns alone that two of three readings share, each with another of CENTRES.
 
     One wrong column spoils all images, and hardly two readings have the same wrong one.
     """
     readings = [refine(images, mixing, bias, basis, layers, shape, centre) for centre in CENTRES]
-    known, lengths = in_coordinates(mixing, bias, basis)
-    vectors = torch.stack([normalize((known.rows.mT @ (columns / lengths)).mT, dim=1) for _, _, columns in readings])
+    columns, lengths = in_coordinates(mixing, bias, basis)
+    vectors = torch.stack([normalize((columns.rows.mT @ (found / lengths)).mT, dim=1) for _, _, found in readings])
     sure = torch.stack([sure for _, sure, _ in readings])
     same = (torch.einsum("kmi,lmi->klm", vectors, vectors).abs() > SAME) & sure & sure[:, None]  # (3, 3, m)
     shared = same.sum(1) > 1  # (3, m), with another reading
     sure, first = shared.any(0), shared.long().argmax(0)
-    matrix = sized(images @ basis, known)
-    near = normalize((known.upper @ torch.linalg.inv(matrix)).mT, dim=1)
+    matrix = rescale(images @ basis, columns)
+    near = normalize((columns.upper @ torch.linalg.inv(matrix)).mT, dim=1)
     vectors = torch.where(sure[:, None], vectors[first, torch.arange(len(first))], near)
     if sure.any():
-        inverse = torch.linalg.solve(known.upper, vectors.mT).mT
-        matrix = sized(completed(matrix, inverse, sure, basis, shape), known)
-    return matrix @ basis.mT, sure, lengths * (known.rows @ vectors.mT)
+        inverse = torch.linalg.solve(columns.upper, vectors.mT).mT
+        matrix = rescale(project(matrix, inverse, sure, basis, shape), columns)
+    return matrix @ basis.mT, sure, lengths * (columns.rows @ vectors.mT)

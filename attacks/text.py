@@ -81,7 +81,7 @@ def bag_of_moment(moment):
     return Bag(size > 0, size)
 
 
-def tied(before, after):
+def bag_of_tied(before, after):
     """The Bag of embeddings (V, d) that are the head as well: rows that did not move as most did.
 
     The head moves the rows of all other tokens against the mean of the vectors behind the last block, and those of the
@@ -106,7 +106,7 @@ class Evidence(NamedTuple):
     unseen: dict  # {layer: (inputs, k)}, directions that no input of the layer had
 
 
-def unseen(change, inputs):
+def unseen_directions(change, inputs):
     """Directions (d, k) of least size in the row space of a change (h, d): a part of those that many inputs leave."""
     width = change.shape[1]
     left = max(1, max(width - inputs, width // 16) // PART)
@@ -121,7 +121,7 @@ def at(model, weights):
     return model
 
 
-def evidence(model, weights, change, inputs):
+def find_evidence(model, weights, change, inputs):
     """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
 
     `weights` are the state dict at which the model is to show what its layers are given: of a change, one from the
@@ -131,7 +131,7 @@ def evidence(model, weights, change, inputs):
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}.{end}" for layer in layers for end in ("weight", "A")]
         if parts := [change[name] for name in names if name in change and change[name].any()]:
-            found[group] = unseen(torch.cat(parts), inputs).float()
+            found[group] = unseen_directions(torch.cat(parts), inputs).float()
     return Evidence(at(model, weights), found)
 
 
@@ -140,47 +140,49 @@ def evidence_of_adapters(model, weights, inputs):
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}" for layer in layers if f"blocks.0.{layer}.B" in weights]
-        if parts := [weights[f"{name}.A"].double().mT @ unseen(weights[f"{name}.B"], inputs) for name in names]:
+        if parts := [
+            weights[f"{name}.A"].double().mT @ unseen_directions(weights[f"{name}.B"], inputs) for name in names
+        ]:
             found[group] = torch.linalg.qr(torch.cat(parts, 1))[0].float()
     return Evidence(at(model, weights), found)
 
 
-def share(shown, directions):
+def share(inputs, directions):
     """The log-share (…) of inputs (…, d) in directions (d, k)."""
-    return ((shown @ directions).norm(dim=-1) / shown.norm(dim=-1)).clamp_min(1e-7).log()
+    return ((inputs @ directions).norm(dim=-1) / inputs.norm(dim=-1)).clamp_min(1e-7).log()
 
 
 @torch.no_grad()
-def places(known):
+def places(evidence):
     """The log-share (T, V) in the unseen directions of the first layers' inputs, of every token at every place."""
-    block, tokens, rows = known.model.blocks[0], known.model.tokens.weight, known.model.places.weight
-    return torch.stack([share(block.norm(tokens + row), known.unseen["q"]) for row in rows])
+    block, tokens, rows = evidence.model.blocks[0], evidence.model.tokens.weight, evidence.model.places.weight
+    return torch.stack([share(block.norm(tokens + row), evidence.unseen["q"]) for row in rows])
 
 
-def bag_of_span(known):
+def bag_of_span(evidence):
     """The Bag of Evidence, where the embedding did not train: tokens that some place leaves without a share."""
-    score = -places(known)[1:].amin(0)
+    score = -places(evidence)[1:].amin(0)
     return Bag(above_the_gap(score), score)
 
 
 @torch.no_grad()
-def summed(known, tokens, at, mask, first):
+def sum_shares(evidence, tokens, at, mask, first):
     """The summed log-shares (m, T − first) of tokens (m, T) at places (T,), which see others by a mask (T, T)."""
-    shown = known.model.blocks[0].attend(known.model.tokens(tokens) + known.model.places(at), mask)[1]
-    return sum(share(shown[name][:, first:], directions) for name, directions in known.unseen.items())
+    inputs = evidence.model.blocks[0].attend(evidence.model.tokens(tokens) + evidence.model.places(at), mask)[1]
+    return sum(share(inputs[name][:, first:], directions) for name, directions in evidence.unseen.items())
 
 
-def extended(known, prefixes, tokens):
+def extend(evidence, prefixes, tokens):
     """The summed log-shares (m, n) of the last inputs where each of tokens (n,) follows each of prefixes (m, place)."""
     (m, place), n = prefixes.shape, len(tokens)
     mask = torch.eye(place + n, dtype=torch.bool)  # a token sees the prefix and itself
     mask[:, :place] = True
     mask[:place] &= torch.ones_like(mask[:place]).tril()
     at = torch.cat([torch.arange(place), torch.full((n,), place)])
-    return summed(known, torch.cat([prefixes, tokens.expand(m, n)], 1), at, mask, place)
+    return sum_shares(evidence, torch.cat([prefixes, tokens.expand(m, n)], 1), at, mask, place)
 
 
-def texts(known, tokens, count, length):
+def search_texts(evidence, tokens, count, length):
     """At most `count` sequences (…, length) of `tokens` (n,) that no layer leaves unseen, and scores, low if sure.
 
     Prefixes grow by one token, from token 0 on; the best are kept of each of so many first tokens, since some texts
@@ -188,20 +190,20 @@ def texts(known, tokens, count, length):
     """
     if len(tokens) > MANY:
         raise InputError(f"{len(tokens)} words are too many to try at every place: give fewer.")
-    first = extended(known, torch.zeros(1, 1, dtype=torch.long), tokens)[0]
+    first = extend(evidence, torch.zeros(1, 1, dtype=torch.long), tokens)[0]
     kept = torch.nn.functional.pad(tokens[first.argsort()[:count]][:, None, None], (1, 0))  # (families, wide, place)
     scores = torch.zeros(kept.shape[:2])
     for place in range(2, length + 1):
-        added = extended(known, kept.flatten(0, 1), tokens).unflatten(0, kept.shape[:2])
+        added = extend(evidence, kept.flatten(0, 1), tokens).unflatten(0, kept.shape[:2])
         total = (scores[:, :, None] + added).flatten(1)
         scores, best = total.topk(min(WIDE, total.shape[1]), largest=False)
         parents = kept.gather(1, (best // len(tokens))[:, :, None].expand(-1, -1, place))
         kept = torch.cat([parents, tokens[best % len(tokens)][:, :, None]], 2)
     order = scores.flatten().argsort()
-    return different(kept.flatten(0, 1)[order, 1:], scores.flatten()[order], count)
+    return drop_similar(kept.flatten(0, 1)[order, 1:], scores.flatten()[order], count)
 
 
-def different(rows, scores, count):
+def drop_similar(rows, scores, count):
     """The first of rows (n, T) that agree with none before them at more than half of the places, and their scores."""
     chosen: list = []
     for row in range(len(rows)):
@@ -210,7 +212,7 @@ def different(rows, scores, count):
     return rows[chosen], scores[chosen]
 
 
-def membership(known, rows):
+def membership(evidence, rows):
     """The mean log-share (n,) of whole texts (n, T): the lower, the likelier they were trained on."""
     at = torch.arange(rows.shape[1] + 1)
-    return summed(known, torch.nn.functional.pad(rows, (1, 0)), at, at[:, None] >= at, 1).mean(1)
+    return sum_shares(evidence, torch.nn.functional.pad(rows, (1, 0)), at, at[:, None] >= at, 1).mean(1)

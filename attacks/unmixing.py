@@ -12,7 +12,7 @@ import torch
 from attacks.contract import Attack, check_layers
 from utils.errors import InputError
 from utils.kernels import contrast
-from utils.kernels.products import possible, rounded
+from utils.kernels.products import possible, use_precision
 from utils.networks import change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
@@ -67,10 +67,10 @@ def orthogonal(count, r, seed):
     return torch.linalg.qr(noise)[0][:, :r]
 
 
-def whitened(basis, shape, few):
-    """The details of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
-    details, white = contrast.whiten(contrast.details(basis.mT, shape, 1.7 if few else 1.0, few))
-    return details.float(), white
+def whiten_features(basis, shape, few):
+    """The features of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
+    features, white = contrast.whiten(contrast.features(basis.mT, shape, 1.7 if few else 1.0, few))
+    return features.float(), white
 
 
 def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, precision="exact"):
@@ -79,12 +79,12 @@ def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, pr
     `each` sees whitened rows; `later` are the stages for many images, all but the last with products of a `precision`.
     """
     few, history = count <= FEW, []
-    details, white = whitened(basis, shape, few)
+    features, white = whiten_features(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
     *stages, last = STAGES if few else later
     for digits, (floor, window, steps) in [*((precision, stage) for stage in stages), ("exact", last)]:
-        with rounded(possible(digits, basis.device)):
-            rows, values = contrast.minimise(rows, details, floor, window, steps, each=each)
+        with use_precision(possible(digits, basis.device)):
+            rows, values = contrast.minimise(rows, features, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)
 
@@ -98,32 +98,33 @@ def relation(matrix, mixing, bias):
     return 1 / (matrix @ torch.linalg.lstsq(mixing, bias[:, None]).solution)[:, 0]
 
 
-def signals(matrix, mixing, bias, centred):
+def read_signals(matrix, mixing, bias, centred):
     """What W₁ says of images X with the coordinates M (m, r) in the basis: W₁X⁺ and W₁Xᵀ (n_1, m); and b₁ (n_1,)."""
     bias = mixing.new_zeros(len(mixing)) if bias is None else bias
     return mixing @ torch.linalg.pinv(matrix, rtol=1e-6), mixing @ matrix.mT, bias, centred
 
 
-def agreement(known, signs):
+def agreement(signals, signs):
     """The share of ‖B‖² at neurons that the image activates, for every image s_i x_i and in all. Signs are (m,).
 
-    `known` is what `signals` returns. B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0 otherwise.
+    The signals are what `read_signals` returns. B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0
+    otherwise.
     """
-    backward, forward, bias, centred = known
-    rest = (bias - backward @ signs) / len(signs) * centred  # t (n_1,)
-    squares = (signs * backward + rest[:, None]).square()
-    seen = squares * (signs * forward + bias[:, None] > 0)
-    return seen.sum(0) / squares.sum(0), seen.sum() / squares.sum()
+    backward, forward, bias, centred = signals
+    offset = (bias - backward @ signs) / len(signs) * centred  # t (n_1,)
+    squares = (signs * backward + offset[:, None]).square()
+    active = squares * (signs * forward + bias[:, None] > 0)
+    return active.sum(0) / squares.sum(0), active.sum() / squares.sum()
 
 
-def turned(known, signs, unsure, clear=0.2):
+def flip_signs(signals, signs, unsure, clear=0.2):
     """Signs (m,) that agree better: an `unsure` image is turned if its own share rises by `clear`, and that of all."""
     for _ in range(5):
         before = signs
         for i in unsure:
             other = signs.clone()
             other[i] *= -1
-            (own, total), (its, theirs) = agreement(known, signs), agreement(known, other)
+            (own, total), (its, theirs) = agreement(signals, signs), agreement(signals, other)
             signs = other if its[i] > own[i] + clear and theirs > total else signs
         if signs is before:
             break
@@ -151,12 +152,12 @@ def attack(released, shape, *, count=None, seed=0, later=LATER, precision="exact
             break
     uneven, history, matrix, factors = min(tried, key=lambda one: one[0])
     matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
-    known, signs = signals(matrix, mixing, first.bias, centred), factors.sign()
+    signals, signs = read_signals(matrix, mixing, first.bias, centred), factors.sign()
     if first.bias is None or centred:  # b₁ = B1 leaves signs open
-        signs = max((signs, -signs), key=lambda signs: agreement(known, signs)[1])
+        signs = max((signs, -signs), key=lambda signs: agreement(signals, signs)[1])
         sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
-        signs = turned(known, signs, [i for i in factors.abs().argsort() if not sure[i]])
-    matrix, agreed = signs[:, None] * matrix, agreement(known, signs)[1].item()
+        signs = flip_signs(signals, signs, [i for i in factors.abs().argsort() if not sure[i]])
+    matrix, agreed = signs[:, None] * matrix, agreement(signals, signs)[1].item()
     details = Unmixed(count if asked is None else None, basis, matrix, uneven, agreed)
     return Attack(
         images=matrix @ basis.mT,
@@ -176,10 +177,10 @@ def attempt(released, shape, count, seed=0, later=LATER):
             return attack(released, shape, count=given, seed=seed, later=later)._replace(refusals=refusals)
         except InputError as error:
             refusals = tuple(dict.fromkeys((*refusals, str(error))))
-    return refused(*refusals)
+    return refuse(*refusals)
 
 
-def refused(*sentences):
+def refuse(*sentences):
     """The Attack without images that says why."""
     nothing = torch.full((), math.nan)
     return Attack(

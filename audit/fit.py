@@ -262,13 +262,13 @@ def telling(case, given, others, level):
     Those are asked that classify as many training pictures correctly, and none where the given way tells them for
     certain: then the audit finds it, however many comparisons it corrects for.
     """
-    if told(case, given) < level / COMPARISONS:
+    if p_value_of(case, given) < level / COMPARISONS:
         return []
     asked = [one for one in others if gain(one.right, given.right) >= ALIKE]
-    return [(one, p) for one in asked if (p := len(asked) * told(case, one)) < level]
+    return [(one, p) for one in asked if (p := len(asked) * p_value_of(case, one)) < level]
 
 
-def told(case, way):
+def p_value_of(case, way):
     """The p-value of the loss of the training pictures in a Way being this much smaller than of held-out ones."""
     shown = classified(case, way, [way.rows(k) for k in (0, 1)])
     ours, theirs = (stages.margins(case, *side) for side in zip(shown.outputs, shown.labels))

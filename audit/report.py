@@ -188,7 +188,7 @@ def reported(case, target, sides, outcomes, control, warnings, doubts, settings,
     if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
         notes.append(f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}.")
     notes += [doubt for doubt in doubts if doubt and doubt not in sentence]
-    told = [one.name for one in comparisons if one.adjusted < level]
+    significant = [one.name for one in comparisons if one.adjusted < level]
     widths = [*(layer.weight.shape[1] for layer in case.layers[:1]), *(len(layer.weight) for layer in case.layers)]
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
@@ -204,7 +204,7 @@ def reported(case, target, sides, outcomes, control, warnings, doubts, settings,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "seconds": round(seconds, 2),
     }
-    alike = any(name.startswith("alike ") for name in told) or (near and near[0].any())
+    alike = any(name.startswith("alike ") for name in significant) or (near and near[0].any())
     shown = galleries(case, sides, ranked if alike else [])
     small = ranked if len(ranked) <= SMALL else []
     thumbnails = [bytes_of(sides[one.side].images[one.index], case.shape)[0] for one in small]

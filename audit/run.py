@@ -78,8 +78,8 @@ def audit(
     settings = given._asdict() | dict(loss=case.recipe.loss, seed=seed, steps=steps, limit=limit, classes=[*classes])
     stated = dict(before=before is not None, state=state.entry, key=key, model=model, shadows=shadows)
     settings |= {name: value for name, value in (stated | {"accuracy": accuracy}).items() if value}
-    told = case, target, sides, outcomes, control, [*held, *done, *slow, *frozen, *state.notes], doubts, settings, level
-    return report.reported(*told, time.monotonic() - started)
+    args = case, target, sides, outcomes, control, [*held, *done, *slow, *frozen, *state.notes], doubts, settings, level
+    return report.reported(*args, time.monotonic() - started)
 
 
 def normalisation_for(target, mean, deviation, centred):
@@ -109,7 +109,7 @@ def initial_for(target, before, shape, layout, key):
     if twin and all(map(torch.equal, module.state_dict().values(), twin.state_dict().values())):
         raise InputError(first_layer.UNCHANGED.replace("first layer", "network"))
     same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, initial))
-    if initial and first_layer.unchanged(target.layers, initial) and (twin or not (same and target.logits)):
+    if initial and first_layer.is_unchanged(target.layers, initial) and (twin or not (same and target.logits)):
         return target, (), [FROZEN]
     if not initial:
         return target, (), []

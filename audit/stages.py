@@ -49,11 +49,11 @@ class Case(NamedTuple):
     @property
     def released(self):
         """What an attacker is given."""
-        return Released(self.layers, torch.zeros(self.told), self.recipe)
+        return Released(self.layers, torch.zeros(self.stated), self.recipe)
 
     @property
-    def told(self):
-        """How many training pictures there were, as an attacker is told."""
+    def stated(self):
+        """How many training pictures there were, as is stated to an attacker."""
         return self.count or len(self.sides[0])
 
 
@@ -96,7 +96,7 @@ def forecast(case):
 
     The unmixing of more pictures than the layer can tell takes none, as it refuses.
     """
-    m, weights = case.told, [layer.weight for layer in case.layers]
+    m, weights = case.stated, [layer.weight for layer in case.layers]
     rank, details = min(weights[0].shape), 8 * weights[0].shape[1]  # numbers of a picture that unmixing looks at
     unmix = 6 * m * m * details * EVALUATIONS[m > unmixing.FEW] * (m <= unmixing.MOST * rank)
     widths = [rank, *map(len, weights)]
@@ -129,19 +129,19 @@ def planned(case):
 def change_of(case, first):
     """The Released change of the `first` layer, and what makes exact what was unmixed from it."""
     rows = first_layer.difference(first.network, case.initial[:1])
-    return first_layer.released_as(rows, first), lambda mixed: first_layer.exact(rows, mixed, case.shape)
+    return first_layer.as_released(rows, first), lambda mixed: first_layer.refine(rows, mixed, case.shape)
 
 
 def moment_of(case, first):
     """The Released moment of the `first` layer in the optimiser's state, and what makes exact, as `change_of`."""
     rows = first_layer.of_moment(case.state.checkpoint)
-    return first_layer.released_as(rows, first), lambda mixed: first_layer.agreed(rows, mixed, case.shape)
+    return first_layer.as_released(rows, first), lambda mixed: first_layer.refine_by_vote(rows, mixed, case.shape)
 
 
 def structure(case, name, of):
     """Whether the singular values of the first layer fall off a cliff, and which pictures lie in the span before it."""
     released, _ = of()
-    m, weight = case.told, released.network[0].weight
+    m, weight = case.stated, released.network[0].weight
     gram = weight @ weight.mT if weight.shape[0] <= weight.shape[1] else weight.mT @ weight
     values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
     values = (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1]
@@ -181,7 +181,7 @@ def returned(case, name, images, sentence, sure=None):
 
 def unmixed(case, name, of):
     """The unmixing attack on a first layer; it is given the number of pictures where the layer does not show it."""
-    m, (released, refine) = case.told, of()
+    m, (released, refine) = case.stated, of()
     mixed = unmixing.attempt(released, case.shape, m, case.seed)
     if mixed.images is None:
         raise InputError(mixed.refusals[-1])

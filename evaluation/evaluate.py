@@ -13,7 +13,7 @@ from attacks.detectors import scores
 from evaluation import measures, null
 from evaluation.notation import rows as rows_named
 from utils import networks
-from utils.kernels.similarity import detail_ncc, half_ncc, l2, mean_pair_gain, pairwise_ssim, ssim, stretch
+from utils.kernels.similarity import detail_ncc, half_ncc, l2, pairwise_ssim, ssim, stretch
 
 # Table 1 of the first paper: ‖θ* − θ‖².
 TABLE_1 = {
@@ -33,7 +33,7 @@ class Matches(NamedTuple):
 
 def secret(trial):
     """The training images as the victim saw them (m, d)."""
-    return trial.victim.seen(trial.data.secret.images)
+    return trial.victim.subtract_mean(trial.data.secret.images)
 
 
 def matched_distance(network, target):
@@ -47,12 +47,13 @@ def matched_distance(network, target):
 
 def leak(trial, candidates=None):
     """What a trial's reconstructions, or other candidates, give away of the training images: a measures.Leak."""
-    return measures.leaked(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
+    return measures.leak_of(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
 
 
 def mean_pair_gains(candidates, data):
     """By how much means of two images explain candidates (n, d) better than one: of training and held-out images."""
-    return [mean_pair_gain(candidates, part.images - part.images.mean(0)) for part in (data.secret, data.held_out)]
+    centred = (part.images - part.images.mean(0) for part in (data.secret, data.held_out))
+    return [measures.mean_pair_gain(candidates, x) for x in centred]
 
 
 def best_pictures(candidates, data, some):
@@ -105,7 +106,7 @@ def compare(trial, candidates, picture):
 
 def published(trial, candidates=None):
     """Compare as Haim et al. do, with the truth at hand: add the training mean, stretch every picture to [0, 1]."""
-    return compare(trial, candidates, lambda x: stretch(trial.victim.shown(x)))
+    return compare(trial, candidates, lambda x: stretch(trial.victim.add_mean(x)))
 
 
 def adversary(trial, candidates=None):
@@ -120,7 +121,7 @@ def known_mean(trial):
 
 def pictures(trial, rows):
     """Reconstructions as the sources show them: with the training mean, stretched to [0, 1]."""
-    return stretch(trial.victim.shown(trial.attack.images[rows]))
+    return stretch(trial.victim.add_mean(trial.attack.images[rows]))
 
 
 # What can be handed in without any attack: as many known photographs as there are candidates, without a mean if the

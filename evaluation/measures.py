@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import normalize
 
 from evaluation import null
 from training.images import Split
@@ -19,6 +20,17 @@ BARS = SOME, STRONG, EXACT  # of |NCC|
 def twins(x):
     """The share of images x (n, d) that another one repeats, with an NCC above 0.9."""
     return (ncc(x, x).fill_diagonal_(0).amax(1) > STRONG).double().mean().item()
+
+
+def mean_pair_gain(candidates, x):
+    """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d)."""
+    candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
+    first, second = torch.triu_indices(len(x), len(x), 1)
+    first, second = (part[:: max(1, len(part) // 20_000)] for part in (first, second))  # some, if 40,000 or more
+    table = normalize(candidates, dim=1) @ x.T  # (n, m), ⟨candidate, image⟩
+    lengths = (x[first] + x[second]).norm(dim=1)
+    pairs = (table[:, first] + table[:, second]) / lengths
+    return (pairs.amax(1) - (table / x.norm(dim=1)).amax(1)).mean().item()
 
 
 class Leak(NamedTuple):
@@ -64,7 +76,7 @@ def leak(candidates, training, held_out, shape):
     return Leak(*best, null.area(*best), null.p_value(*best), *counts)  # type: ignore[call-arg]
 
 
-def leaked(candidates, data, mean=0.0):
+def leak_of(candidates, data, mean=0.0):
     """What candidates (n, d) give away of a Split's secret images less a guess of their mean: Leak."""
     training, held_out = sides(data, mean)  # never the mean of one side
     return leak(candidates, training, held_out, data.shape)

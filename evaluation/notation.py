@@ -45,7 +45,7 @@ def extent(values):
     return sum(values) / len(values), min(values), max(values)
 
 
-def words(values, places=None):
+def mean_with_range(values, places=None):
     """The mean with the extent, as precise as that is wide, or to so many `places`: 0.82 [0.80, 0.84]; none is –."""
     if len(values) == 0:
         return "–"

@@ -50,7 +50,7 @@ def begin(place, data, victim, seed, n):
     """
     centred, (d, device) = victim.released.recipe.centred, (data.secret.images.shape[1], data.secret.images.device)
     if place == "ground_truth":
-        return victim.seen(data.secret.images)
+        return victim.subtract_mean(data.secret.images)
     if place == "partition":
         return starts.partition(data.known, n) - centred * data.known.images.mean(0)
     if place == "random" and not centred:

@@ -51,7 +51,7 @@ def judge(adversary, training, held_out):
     return {name: Judged(*(of[name] for of in masks)) for name in ATTACKS}
 
 
-def halved(part):
+def halve(part):
     """Every second image of each class, and the others: two Parts of equal size."""
     return [Part(part.images[k::2], part.labels[k::2]) for k in (0, 1)]
 
@@ -61,7 +61,7 @@ def practise(known, recipe, shape, seed, place, steps):
 
     The adversary trains it by the public recipe on half of its photographs, and attacks it with the other half.
     """
-    mine, rest = halved(known)
+    mine, rest = halve(known)
     shadow = stationary.train(mine, recipe, seed)
     adversary = detectors.make_attacks(shadow.released, rest, shape, seed, place, steps)
     truth = shows(adversary, mine.images - shadow.mean)

@@ -29,7 +29,7 @@ def attacked(released, rows, shape, count, seed, *, zeros):
     """Unmix Rows, given the count where they do not tell it; with exact images if `zeros`: Entry."""
     unmixed = first_layer.attempt(released, rows, shape, count, seed)
     made = zeros and unmixed.images is not None
-    return Entry(unmixed, first_layer.agreed(rows, unmixed, shape) if made else None)
+    return Entry(unmixed, first_layer.refine_by_vote(rows, unmixed, shape) if made else None)
 
 
 def gradient(network, x, y):
@@ -100,9 +100,9 @@ def in_8_bits(part):
     if part.numel() < LARGE:
         return part
     flat = torch.nn.functional.pad(part.flatten(), (0, -part.numel() % BLOCK)).view(-1, BLOCK)
-    sizes, known = flat.abs().amax(1, keepdim=True).clamp_min(1e-38), levels().to(part)
-    middles = (known[1:] + known[:-1]) / 2
-    rounded = known[torch.bucketize(flat / sizes, middles)] * sizes
+    sizes, grid = flat.abs().amax(1, keepdim=True).clamp_min(1e-38), levels().to(part)
+    middles = (grid[1:] + grid[:-1]) / 2
+    rounded = grid[torch.bucketize(flat / sizes, middles)] * sizes
     return rounded.flatten()[: part.numel()].view_as(part)
 
 
@@ -114,7 +114,7 @@ ROUNDED = {  # how a file keeps a moment
 }
 
 
-def rounded(checkpoint, how):
+def round_checkpoint(checkpoint, how):
     """A Checkpoint whose first moment is kept in one of ROUNDED."""
     return checkpoint._replace(first=change(checkpoint.first, ROUNDED[how]))
 
@@ -213,7 +213,7 @@ def private(secret, mean, network, epochs, sigma, seed, batches=ordinary.BATCHES
 def alone(released, checkpoint, shape, count, seed):
     """What a Checkpoint's first moment gives back, unmixed: Entry; nothing if it was rounded to zero."""
     if not checkpoint.first[0].weight.any():
-        return Entry(unmixing.refused(first_layer.NO_STEP))
+        return Entry(unmixing.refuse(first_layer.NO_STEP))
     return attacked(released, first_layer.of_moment(checkpoint), shape, count, seed, zeros=False)
 
 

@@ -135,8 +135,8 @@ def unseen(kkt, photographs):
     rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
     _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
     basis = vectors[values > 1e-10 * values[0]].mT  # (d, r)
-    rest = photographs - photographs @ basis @ basis.mT
-    return rest - rest @ basis @ basis.mT  # against the rounding of the first time
+    orthogonal = photographs - photographs @ basis @ basis.mT
+    return orthogonal - orthogonal @ basis @ basis.mT  # against the rounding of the first time
 
 
 def faraway(kkt, distance, seed):

@@ -69,7 +69,7 @@ class Tuned(NamedTuple):
     loss: float  # of the texts at the end
 
 
-def shown(rows):
+def inputs_and_targets(rows):
     """What a model is shown of texts (n, T + 1), token 0 and all but the last, and what it is to say."""
     return torch.nn.functional.pad(rows[:, :-1], (1, 0)), rows
 
@@ -77,7 +77,7 @@ def shown(rows):
 def initial(words, public, width, steps, seed):
     """A model of so many words, trained for some steps on 16 public texts each."""
     model = deep.drawn(lambda: deep.GPT(words, width, LENGTH + 1), seed)
-    x, y = shown(public[: 16 * steps])
+    x, y = inputs_and_targets(public[: 16 * steps])
     deep.train(model, x, y, "adam", 1e-3, steps, 16, seed)
     return model
 
@@ -94,7 +94,7 @@ def tune(base, rows, trainer, kind, steps, seed):
         frozen = deep.frozen(model)
     before = copy.deepcopy(model.state_dict())
     rate = RATES[trainer] * (10 if frozen and kind != "frozen" else 1)
-    x, y = shown(rows)
+    x, y = inputs_and_targets(rows)
     loss, optimiser = deep.train(model, x, y, trainer, rate, steps, BATCH, seed, frozen)
     moments = {name: deep.moment(optimiser, p) for name, p in model.named_parameters()}
     return Tuned(model, before, copy.deepcopy(model.state_dict()), moments, loss)
@@ -106,33 +106,33 @@ def entries(tuned, kind, count):
     found = {"change": changed(tuned, kind, inputs)}
     moments = {name: one for name, one in tuned.moments.items() if one is not None}
     if moments:
-        known = text.evidence(tuned.model, after, moments, inputs)
+        evidence = text.find_evidence(tuned.model, after, moments, inputs)
         rows = moments.get("tokens.weight")
-        bags = {"trained": text.bag_of_moment, "tied": lambda rows: text.tied(torch.zeros_like(rows), rows)}
-        found["moment"] = known, bags[kind](rows) if kind in bags else text.bag_of_span(known)
+        bags = {"trained": text.bag_of_moment, "tied": lambda rows: text.bag_of_tied(torch.zeros_like(rows), rows)}
+        found["moment"] = evidence, bags[kind](rows) if kind in bags else text.bag_of_span(evidence)
     if any(name.endswith(".A") for name in before):
-        known = text.evidence_of_adapters(tuned.model, after, inputs)
-        found["adapter"] = known, text.bag_of_span(known)
+        evidence = text.evidence_of_adapters(tuned.model, after, inputs)
+        found["adapter"] = evidence, text.bag_of_span(evidence)
     return found
 
 
 def changed(tuned, kind, inputs):
     """The Evidence of what training changed, with the start known, and the Bag."""
     before, after = tuned.before, tuned.after
-    bags = {"trained": text.bag, "tied": lambda *both: text.tied(*(one["tokens.weight"] for one in both))}
+    bags = {"trained": text.bag, "tied": lambda *both: text.bag_of_tied(*(one["tokens.weight"] for one in both))}
     bag = bags[kind](before, after) if kind in bags else None
     alpha = bag.alpha if bag else 1.0
     change = {name: after[name] - alpha * before[name] for name in after}
     middle = {name: (before[name] + after[name]) / 2 for name in after}
-    known = text.evidence(tuned.model, middle, change, inputs)
-    return known, bag or text.bag_of_span(known)
+    evidence = text.find_evidence(tuned.model, middle, change, inputs)
+    return evidence, bag or text.bag_of_span(evidence)
 
 
-def searched(known, bag, count):
+def search(evidence, bag, count):
     """The texts (…, T) that a search finds in a Bag; none where it refuses."""
     words = bag.tokens.nonzero()[:, 0]
     try:
-        return text.texts(known, words[words > 0], count, LENGTH)[0]
+        return text.search_texts(evidence, words[words > 0], count, LENGTH)[0]
     except InputError:
         return torch.zeros(0, LENGTH, dtype=torch.long)
 
@@ -146,9 +146,9 @@ def in_bag(bag, rows):
     """Precision and recall of a Bag, for the words of texts (n, T), and the area of its score."""
     used = torch.zeros_like(bag.tokens)
     used[rows.unique()] = True
-    used, told, score = used[1:], bag.tokens[1:], bag.score[1:]
-    right = (used & told).sum().item()
-    return right / max(1, told.sum().item()), right / used.sum().item(), area(score[used], score[~used])
+    used, found, score = used[1:], bag.tokens[1:], bag.score[1:]
+    right = (used & found).sum().item()
+    return right / max(1, found.sum().item()), right / used.sum().item(), area(score[used], score[~used])
 
 
 def agreement(found, rows):
@@ -158,26 +158,26 @@ def agreement(found, rows):
     return (found[None] == rows[:, None]).double().mean(2).amax(1)
 
 
-def shuffled(rows, times=20):
+def shuffle(rows, times=20):
     """The words of texts (n, T) in other orders: (times · n, T)."""
     draw = torch.Generator().manual_seed(0)
     return torch.cat([row[torch.rand(times, len(row), generator=draw).argsort(1)] for row in rows])
 
 
-def numbers(known, bag, secret, others, known_twin, tied=False):
+def numbers(evidence, bag, secret, others, twin, tied=False):
     """{quantity: (number, baseline)}: texts (n, T + 1) trained on, against others (k, T + 1) of the same book.
 
     The baseline counts as many others as texts; that of areas is of a twin, which was trained on others still, and the
     twin's evidence is searched with the same words. A tied embedding moves for the last token, too, which is only said.
     """
     m, rest = len(secret), others[:, :-1]
-    found = searched(known, bag, m)
+    found = search(evidence, bag, m)
     bags = (in_bag(bag, rows if tied else rows[:, :-1]) for rows in (secret, others[:m]))
     placed = [agreement(found, rows[:, :-1]) for rows in (secret, others[:m])]
-    by_twin = agreement(searched(known_twin, bag, m), secret[:, :-1])
+    by_twin = agreement(search(twin, bag, m), secret[:, :-1])
 
     def areas(unlike):
-        pairs = [[-text.membership(one, rows) for rows in (secret[:, :-1], unlike)] for one in (known, known_twin)]
+        pairs = [[-text.membership(one, rows) for rows in (secret[:, :-1], unlike)] for one in (evidence, twin)]
         return tuple(area(*pair) for pair in pairs)
 
     return dict(zip(("bag_precision", "bag_recall", "bag_area"), zip(*bags))) | {
@@ -185,5 +185,5 @@ def numbers(known, bag, secret, others, known_twin, tied=False):
         "in_place": tuple(one.mean().item() for one in placed),
         "in_place_by_twin": (by_twin.mean().item(), None),
         "area": areas(rest),
-        "area_of_order": areas(shuffled(secret[:, :-1])),
+        "area_of_order": areas(shuffle(secret[:, :-1])),
     }

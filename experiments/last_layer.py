@@ -23,6 +23,6 @@ def train(secret, neurons, shrink=0.0, steps=2000, seed=0):
     for _ in range(steps):
         a = (1 - shrink) * a - rate * (torch.sigmoid(kept * z + gram @ a) - y) / len(y)
         kept *= 1 - shrink
-    network = first, networks.Layer(layers.joined(a, rows.mT, last, kept), None)
+    network = first, networks.Layer(layers.join(a, rows.mT, last, kept), None)
     loss = binary_cross_entropy_with_logits(kept * z + gram @ a, y).item()
     return Victim(Released(network, y, recipe(neurons)), mean, loss, len(y), (first, networks.Layer(last, None)))

@@ -11,7 +11,7 @@ import torch
 from training import stationary
 from utils import networks
 from utils.kernels import losses
-from utils.kernels.layers import Layer, joined, joint, parted, split
+from utils.kernels.layers import Layer, join, joint, parted, split
 from utils.kernels.one_hidden import bordered
 from utils.kernels.step import run
 
@@ -39,12 +39,12 @@ def train(secret, rule, width, lengths, seed=0):
     mean, loss = x.mean(0), losses.LOSSES[recipe.loss]
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis, upper = torch.linalg.qr(bordered(x - mean).mT)  # (d + 1, m), a column of ones for the bias
-    inside, rest = split(joint(theta0[0]), basis)
+    inside, orthogonal = split(joint(theta0[0]), basis)
     second, last, factor = theta0[1].weight.clone(), theta0[2].weight[0].clone(), x.new_ones(())
     state = inside, second, last, factor
     step = partial(descend, *state, upper.mT.contiguous(), y, loss, recipe.weight_decay)
     for before, after in zip((0, *lengths), lengths):
         run(step, state, after - before)
-        first = parted(joined(inside, basis, rest, factor))
+        first = parted(join(inside, basis, orthogonal, factor))
         network = first, Layer(second.clone(), None), Layer(last[None].clone(), None)
         yield stationary.measured(network, secret, recipe)

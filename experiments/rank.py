@@ -22,7 +22,7 @@ def measured(victim, data, noise):
     """The rank of W₁, and what of a Split's images and `noise` (m, d) lies in its row space."""
     network, recipe = victim.released.network, victim.released.recipe
     basis, values = networks.span(network), torch.linalg.svdvals(network[0].weight)
-    z = victim.released.outputs(victim.seen(data.secret.images))
+    z = victim.released.outputs(victim.subtract_mean(data.secret.images))
     numbers = {"rank": (basis.shape[1], None), "accuracy": (networks.accuracy(z, data.secret.labels), None)}
     for level in ("1e-2", "1e-4", "1e-6"):  # shares of the largest singular value
         numbers[f"above_{level}"] = (values > float(level) * values[0]).sum().item(), None
@@ -30,7 +30,7 @@ def measured(victim, data, noise):
     numbers["outside"] = tuple(outside(part, basis) for part in parts)
     drawn, mean = noise - noise.mean(), data.known.images.mean(0) * recipe.centred
     pair = networks.within(drawn, basis), drawn
-    numbers["leak_auc"] = tuple(measures.leaked(x, data, mean).auc.value for x in pair)
+    numbers["leak_auc"] = tuple(measures.leak_of(x, data, mean).auc.value for x in pair)
     if math.isfinite(recipe.sharpness):
         numbers["neurons"] = len(bilevel.condensed(victim.released).network[0].weight), None  # equal ones are one
     if recipe.weight_decay:
@@ -46,9 +46,9 @@ def planted(released, data, noise):
     best = [measures.match(part.images, attack.images, data.shape).signed for part in (data.secret, data.held_out)]
     share, by_chance = ((b > measures.ALIKE).double().mean().item() for b in best)
     likeness = detail_ncc(attack.images, noise, data.shape).diagonal().mean().item()
-    seen = networks.span(released.network)
-    rest, target = (part - networks.within(part, seen) for part in (attack.images, noise - noise.mean()))
-    stays = (rest * target).sum().item() / target.square().sum().item()
+    basis = networks.span(released.network)
+    orthogonal, target = (part - networks.within(part, basis) for part in (attack.images, noise - noise.mean()))
+    stays = (orthogonal * target).sum().item() / target.square().sum().item()
     return {
         "planted_distance": (attack.loss.item(), before), "planted_kept": (likeness, None),
         "planted_stays": (stays, None), "planted_returned": (share, by_chance),

@@ -26,10 +26,10 @@ def estimate(rows):
     Q projects onto what the rows do not see; p = Q(1, 0), q = Q(0, 1), and sp + q = 0 for centred images plus s.
     """
     _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
-    seen = vectors[values > 1e-13 * values[0]]  # (r, d+1)
+    directions = vectors[values > 1e-13 * values[0]]  # (r, d+1)
     units = torch.zeros(2, rows.shape[1]).to(rows)
     units[0, :-1], units[1, -1] = 1, 1
-    shift, one = units - units @ seen.T @ seen  # Q(1, 0) and Q(0, 1), (d+1,)
+    shift, one = units - units @ directions.T @ directions  # Q(1, 0) and Q(0, 1), (d+1,)
     visible, offset, cross = (v.item() for v in (shift @ shift, one @ one, shift @ one))
     if visible <= 1e-20 * len(shift):  # the row space is everything
         return Shift(0.0, 0.0)

@@ -1,7 +1,7 @@
 """Three losses of candidates x (…, m, d) on one model, without a unit: the bilevel, the stationarity and DecoReco's.
 
 l_bi = ‖θ(x) − θ*‖²/‖θ*‖² of eq. (2), l_st = ‖∇_θE(x, y; θ*)‖²/(μ²‖θ*‖²) of eq. (3), and with free coefficients
-l_free = min_c ‖θ* − Σ_i c_i ∇_θΦ(x_i; θ*)‖²/‖θ*‖². The model is affine or has one hidden layer, `known` was released.
+l_free = min_c ‖θ* − Σ_i c_i ∇_θΦ(x_i; θ*)‖²/‖θ*‖². The model, which was `released`, is affine or has one hidden layer.
 """
 
 import math
@@ -23,7 +23,7 @@ class Model(NamedTuple):
     """A victim and three sets of m images, in r coordinates of all that the losses see."""
 
     sets: tuple  # (m, r) each: training, partition and noise
-    known: networks.Released  # what was released, equal neurons merged
+    released: networks.Released  # what was released, equal neurons merged
     basis: torch.Tensor  # (d, r), of these coordinates
     begins: tuple = ()  # for a hidden layer two θ⁰, Weights: the victim's own and another
     target: tuple = ()  # for a hidden layer θ* with all of its neurons, of Layers
@@ -37,54 +37,54 @@ def setting(labelled, m, recipe, seed, device):
     return data, (data.secret.images, data.known.images, noise), released
 
 
-def in_coordinates(known, basis):
+def in_coordinates(released, basis):
     """What was released, for images given by their coordinates in a basis (d, r)."""
-    return known._replace(network=networks.in_span(known.network, basis))
+    return released._replace(network=networks.in_span(released.network, basis))
 
 
 def model_of(sets, released, seed):
     """The Model of three sets (m, d) and of what a victim released, whose θ⁰ was drawn from `seed`."""
     basis, recipe = networks.span_of(*sets, released.network[0].weight), released.recipe
-    known, inside = in_coordinates(bilevel.condensed(released), basis), tuple(part @ basis for part in sets)
+    merged, inside = in_coordinates(bilevel.condensed(released), basis), tuple(part @ basis for part in sets)
     if not recipe.hidden:
-        return Model(inside, known, basis)
+        return Model(inside, merged, basis)
     drawn = (networks.initial(recipe, len(basis), s, device=basis.device) for s in (seed, 1000 + seed))
     begins = (one_hidden.weights(first, recipe.sharpness, basis) for first in drawn)
-    return Model(inside, known, basis, tuple(begins), networks.in_span(released.network, basis))
+    return Model(inside, merged, basis, tuple(begins), networks.in_span(released.network, basis))
 
 
 # ---- The losses and their gradients ----
 
 
-def energy_gradient(x, known):
+def energy_gradient(x, released):
     """∇_θ E at θ* as a vector (…, n)."""
-    model, theta, y, decay = bilevel.lower_level(known)
+    model, theta, y, decay = bilevel.lower_level(released)
     if model is affine:
         return affine.energy_gradient(x, y, theta, decay)
     vector = one_hidden.pack(theta).expand(*x.shape[:-2], -1)
     return one_hidden.energy(vector, x, y, decay, theta.sharpness)[1]
 
 
-def bilevel_loss(x, known):
+def bilevel_loss(x, released):
     """l_bi (…); a network's training begins at θ*."""
-    model, theta, y, decay = bilevel.lower_level(known)
+    model, theta, y, decay = bilevel.lower_level(released)
     solved = model.inner(x, y, decay, theta)[0]
     return model.square_norm(model.difference(solved, theta)) / model.square_norm(theta)
 
 
-def stationarity_loss(x, known):
+def stationarity_loss(x, released):
     """l_st (…) and its gradient (…, m, d)."""
-    model, theta, y, decay = bilevel.lower_level(known)
-    p, unit = energy_gradient(x, known), decay**2 * model.square_norm(theta)
+    model, theta, y, decay = bilevel.lower_level(released)
+    p, unit = energy_gradient(x, released), decay**2 * model.square_norm(theta)
     z = affine.logits(x, theta) if model is affine else None
     at = affine.Solved(theta, z, None, None, 0, None)
     slope = 2 * model.cross_gradient(x, y, at, p) / unit[..., None, None]
     return affine.square_norm(p) / unit, slope
 
 
-def features(x, known):
+def output_gradients(x, released):
     """The gradients ∇_θ Φ(xᵢ; θ*) as rows (…, m, n)."""
-    model, theta, *_ = bilevel.lower_level(known)
+    model, theta, *_ = bilevel.lower_level(released)
     if model is affine:
         return one_hidden.bordered(x)
     at = one_hidden.forward(one_hidden.pack(theta), x, theta.sharpness)
@@ -93,27 +93,27 @@ def features(x, known):
     return torch.cat([first, at.active, torch.ones_like(first[..., :1])], -1)
 
 
-def free_loss(x, known):
+def free_loss(x, released):
     """l_free (…); its gradient is that at these coefficients."""
-    model, theta, *_ = bilevel.lower_level(known)
+    model, theta, *_ = bilevel.lower_level(released)
     theta = theta if model is affine else one_hidden.pack(theta)
-    rows = features(x, known)
+    rows = output_gradients(x, released)
     target = theta.expand(*rows.shape[:-2], -1)[..., None]
     c = torch.linalg.lstsq(rows.detach().mT, target).solution
-    rest = (target - rows.mT @ c)[..., 0]
-    return rest.square().sum(-1) / theta.square().sum()
+    residual = (target - rows.mT @ c)[..., 0]
+    return residual.square().sum(-1) / theta.square().sum()
 
 
-def free_gradient(x, known):
+def free_gradient(x, released):
     """l_free (…) and its gradient (…, m, d)."""
     x = x.detach().requires_grad_()
-    value = free_loss(x, known)
+    value = free_loss(x, released)
     return value.detach(), torch.autograd.grad(value.sum(), x)[0]
 
 
-def trained_from(begin, x, known, target):
+def trained_from(begin, x, released, target):
     """‖θ(x) − θ*‖²/‖θ*‖² (S,) of training from θ⁰, then with neurons matched; NaN where it does not converge."""
-    solved = one_hidden.solve(x, known.labels, known.recipe.weight_decay, begin, 1e-6)
+    solved = one_hidden.solve(x, released.labels, released.recipe.weight_decay, begin, 1e-6)
     pairs = zip(solved.weights.first, solved.weights.second)
     nets = [one_hidden.network(one_hidden.Weights(*pair, begin.sharpness)) for pair in pairs]
     for measure in (networks.distance, matched_distance):
@@ -123,13 +123,13 @@ def trained_from(begin, x, known, target):
 
 def losses_on(x, model):
     """{loss: (S,)} of images (S, m, r); with a hidden layer the bilevel loss in four readings."""
-    known = model.known
-    losses = {"stationarity": stationarity_loss(x, known)[0], "DecoReco": free_loss(x, known)}
-    own = bilevel_loss(x, known)
+    released = model.released
+    losses = {"stationarity": stationarity_loss(x, released)[0], "DecoReco": free_loss(x, released)}
+    own = bilevel_loss(x, released)
     if not model.begins:
         return losses | {"bilevel": own}
-    plain, matched = trained_from(model.begins[0], x, known, model.target)
-    other, _ = trained_from(model.begins[1], x, known, model.target)
+    plain, matched = trained_from(model.begins[0], x, released, model.target)
+    other, _ = trained_from(model.begins[1], x, released, model.target)
     return losses | {"bilevel": plain, "another θ⁰": other, "matched": matched, "from θ*": own}
 
 
@@ -147,19 +147,19 @@ def common_minima(released, sets, model, iterations):
     start = model.sets[2]
 
     def objective(v):
-        return [part.flatten() for part in stationarity_loss(v.view_as(start), model.known)]
+        return [part.flatten() for part in stationarity_loss(v.view_as(start), model.released)]
 
     end = solvers.lbfgs(objective, start.flatten(), value_tolerance=1e-13, iterations=iterations).x
     return ends | {"noise_stationarity": end.view_as(start) @ model.basis.mT}
 
 
-def spectra(x, known):
+def spectra(x, released):
     """Eigenvalues of the Hessians of l_bi and of l_st at a common minimum x (m, d), up to 2/‖θ*‖², rising."""
-    basis = networks.span_of(x, known.network[0].weight)
-    seen = in_coordinates(known, basis)
-    (model, theta, y, decay), x = bilevel.lower_level(seen), x @ basis
+    basis = networks.span_of(x, released.network[0].weight)
+    inside = in_coordinates(released, basis)
+    (model, theta, y, decay), x = bilevel.lower_level(inside), x @ basis
     solved, inverse = model.inner(x, y, decay, theta)
-    unit = torch.eye(energy_gradient(x, seen).shape[-1]).to(x)
+    unit = torch.eye(energy_gradient(x, inside).shape[-1]).to(x)
     b = model.cross_gradient(x, y, solved, unit).flatten(1)  # (n, m·r)
     j = torch.stack([inverse(u)[0] for u in unit]) @ b
     if model is affine:

@@ -26,8 +26,8 @@ class Training(NamedTuple):
 def trained(x, y, weight_decay, initial, steps, method="descent", rate=1e-2):
     """θ(x), the Weights after steps of `descent` or `quasi-Newton` from Weights θ⁰, differentiable in x (…, m, d)."""
     q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
-    first, rest = layers.split(initial.first[..., :-1], q)
-    size, bias = rest.norm(dim=(-2, -1))[..., None], initial.first[..., -1:].expand(*q.shape[:-2], -1, 1)
+    first, orthogonal = layers.split(initial.first[..., :-1], q)
+    size, bias = orthogonal.norm(dim=(-2, -1))[..., None], initial.first[..., -1:].expand(*q.shape[:-2], -1, 1)
     inside = initial._replace(first=torch.cat([first, bias], -1))
     v = torch.cat([one_hidden.pack(inside), size], -1)
 
@@ -41,7 +41,7 @@ def trained(x, y, weight_decay, initial, steps, method="descent", rate=1e-2):
     for _ in range(steps if method == "descent" else 0):
         v = v - rate * energy(v)[1]
     theta = one_hidden.unpack(v[..., :-1], x.shape[-2], initial.sharpness)
-    rows = layers.joined(theta.first[..., :-1], q, rest, (v[..., -1:] / size)[..., None])
+    rows = layers.join(theta.first[..., :-1], q, orthogonal, (v[..., -1:] / size)[..., None])
     return theta._replace(first=torch.cat([rows, theta.first[..., -1:]], -1))
 
 
@@ -108,9 +108,9 @@ def attack(released, start, initial, inner, *, iterations=10, fixed=False, prepa
     (k, m, d), initial, basis = start.shape, initial or released.network, None
     if k * m + 2 * len(initial[0].weight) < d:  # the span of all rows is smaller than the space of images
         basis = networks.span_of(start.flatten(0, 1), released.network[0].weight, initial[0].weight)
-    seen = start if basis is None else start @ basis
+    coordinates = start if basis is None else start @ basis
     lower, initial = lower_level(released, basis), one_hidden.weights(initial, released.sharpness, basis)
-    objective, flat, pixels = objective_of(lower, seen.shape, initial, inner), seen.flatten(-2), m * d
+    objective, flat, pixels = objective_of(lower, coordinates.shape, initial, inner), coordinates.flatten(-2), m * d
     before = objective(flat)[0]
     if not before.isfinite().all():
         raise InputError(f"The inner training diverges at a rate of {inner.rate:g}.")
@@ -119,6 +119,6 @@ def attack(released, start, initial, inner, *, iterations=10, fixed=False, prepa
     else:  # where all images have left the pixel range, it ends, too
         settings = {"value_tolerance": norm * 1e-13 / 2, "each": lambda x, loss: moved(x, flat, pixels) > 1}
         end = solvers.lbfgs(objective, flat, iterations=iterations, **settings).x
-    x = end.reshape(seen.shape)
-    images = x if basis is None else start + (x - seen) @ basis.mT
+    x = end.reshape(coordinates.shape)
+    images = x if basis is None else start + (x - coordinates) @ basis.mT
     return images, 2 * before, 2 * objective(end)[0]

@@ -155,32 +155,32 @@ def initialised(x, outputs, o, seed):
     drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, initial=o.initial)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
     basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
-    inside, rest = layers.split(first, basis)
-    return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, rest
+    inside, orthogonal = layers.split(first, basis)
+    return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, orthogonal
 
 
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
-    net, basis, rest = initialised(x, outputs, o, seed)
+    net, basis, orthogonal = initialised(x, outputs, o, seed)
     factor, (first, bias, *upper) = torch.ones((), device=x.device), net.parameters()  # c, of what no image touches
     moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
     momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
     optimiser = getattr(torch.optim, o.optimiser)(moving, lr=o.rate, weight_decay=o.decay, **momentum)
     gradients = private_gradients if o.clip else plain_gradients
-    noise, seen, y = torch.Generator().manual_seed(seed), (x @ basis).float(), y.float()
+    noise, coordinates, y = torch.Generator().manual_seed(seed), (x @ basis).float(), y.float()
     for _ in range(o.steps):
         rows = torch.randperm(len(y), generator=noise)[: o.batch or len(y)]
-        which = torch.randint(len(seen), rows.shape, generator=noise)
-        slopes = gradients(net, seen[which, rows], y[rows], o, noise)
+        which = torch.randint(len(coordinates), rows.shape, generator=noise)
+        slopes = gradients(net, coordinates[which, rows], y[rows], o, noise)
         for p, slope in zip([*net.parameters(), factor], [*slopes, torch.zeros_like(factor)]):
             p.grad = slope
         optimiser.step()
     (first, bias), *upper = layers_of(net)
-    first = layers.joined(first, basis, rest, factor.double())
+    first = layers.join(first, basis, orthogonal, factor.double())
     # What a private trainer's noise adds to W₁ outside of the images, in all steps.
     sizes = sum((1 - o.rate * o.decay) ** (2 * k) for k in range(o.steps))
     size = o.rate * o.private * o.clip / len(y) * sizes**0.5
-    drawn = torch.randn(rest.shape, dtype=torch.float64, generator=noise).to(basis)
+    drawn = torch.randn(orthogonal.shape, dtype=torch.float64, generator=noise).to(basis)
     return networks.Layer(first + size * (drawn - networks.within(drawn, basis)), bias), *upper
 
 
@@ -202,15 +202,15 @@ def changed(weight, o, noise):
 
 def release(secret, shape, o, seed):
     """Train on a Part as the Settings o say, and release the changed weights: Victim; InputError if it diverges."""
-    seen, outputs = versions(secret.images, shape, o.augment), 1
-    mean, noise = seen.mean((0, 1)) * o.centred, torch.Generator().manual_seed(seed + 1)
+    pictures, outputs = versions(secret.images, shape, o.augment), 1
+    mean, noise = pictures.mean((0, 1)) * o.centred, torch.Generator().manual_seed(seed + 1)
     if o.loss == "cross_entropy":
         outputs = int(secret.labels.max()) + 1
     if o.polished:
         polished = networks.perceptron("signed", *[o.neurons] * (o.layers - 1))
         network = stationary.train(secret, polished, seed).released.network
     else:
-        network = train_in_coordinates(seen - mean, secret.labels, outputs, o, seed)
+        network = train_in_coordinates(pictures - mean, secret.labels, outputs, o, seed)
     network = tuple(networks.Layer(changed(weight, o, noise), bias) for weight, bias in network)
     if not networks.flatten(network).isfinite().all():
         raise InputError("The training of this VICTIM diverged: make its rate smaller.")
@@ -218,4 +218,4 @@ def release(secret, shape, o, seed):
     released = Released(network, secret.labels, how._replace(centred=o.centred, weight_decay=o.decay))
     z = networks.forward(network, secret.images - mean)[1][-1]
     loss = losses.LOSSES[o.loss].value(z, secret.labels).mean().item()
-    return Victim(released, mean, loss, seen.shape[0] * seen.shape[1])
+    return Victim(released, mean, loss, pictures.shape[0] * pictures.shape[1])

@@ -173,7 +173,7 @@ def number(line):
     if judged.values:
         n, sign = len(judged.values), {"above": ">", "below": "<"}[line.rule]
         bound = f"{n} seed{'s' * (n > 1)}, true if {sign} {report.typeset(f'{line.threshold:g}')}"
-        parts.append(f"{line.measure}: {notation.words(judged.values.values())}, {bound}")
+        parts.append(f"{line.measure}: {notation.mean_with_range(judged.values.values())}, {bound}")
     if judged.word == OPEN:
         parts.append(f"to close it: {line.experiment} ({line.cost})")
     return "; ".join(parts) or line.place

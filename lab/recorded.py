@@ -20,9 +20,9 @@ SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the sec
 NAME = r"[^ ;/].*?(?=; | / |$)"  # of several, with ; or / between them
 BASELINE = " (baseline)"  # behind the name of a quantity
 HOW = {  # behind a name and a comma: what is printed of its seeds, in place of their mean with its extent
-    "largest": lambda values: notation.words([max(values)]),
-    "smallest": lambda values: notation.words([min(values)]),
-    "in all": lambda values: notation.words([sum(values)]),
+    "largest": lambda values: notation.mean_with_range([max(values)]),
+    "smallest": lambda values: notation.mean_with_range([min(values)]),
+    "in all": lambda values: notation.mean_with_range([sum(values)]),
     "each": report.joined,
 }
 PAIR = ("reconstructions", "nearest_training")
@@ -123,7 +123,7 @@ def result(recorded, names, **where):
         numbers = (beyond if how == "beyond" else by_seed)(recorded, quantity, **where)
         seeds = len(recorded.about["grid"]["cross"].get("SEED", ()))
         few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds else ""
-        return (HOW.get(how, notation.words)(numbers) if numbers else "–") + few
+        return (HOW.get(how, notation.mean_with_range)(numbers) if numbers else "–") + few
 
     return re.sub(NAME, words, names)
 

@@ -17,7 +17,7 @@ def counted(function, *given):
     return counter.get_total_flops()
 
 
-def words(seconds):
+def duration(seconds):
     """A time in the largest unit that it reaches."""
     for unit, size in (("h", 3600), ("min", 60), ("s", 1)):
         if seconds >= size:
@@ -51,7 +51,7 @@ class Record(NamedTuple):
                 other = self.row(kernel, slow, row["dtype"], **row["size"])
                 about, times = "≈ " * ("extrapolated" in other["note"]), (other["seconds"], row["seconds"])
                 size = ", ".join(f"{unit} {number}" for unit, number in row["size"].items())
-                yield [size, about + words(times[0]), words(times[1]), f"{times[0] / times[1]:.1f}"]
+                yield [size, about + duration(times[0]), duration(times[1]), f"{times[0] / times[1]:.1f}"]
 
 
 def load(name):

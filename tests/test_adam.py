@@ -28,16 +28,21 @@ def test_the_model_is_its_equation_and_its_slopes_are_those_of_differences():
     for b, c, l in zip(*slices[:3]):
         v = v + (c[1].exp() * x[:, 4].square()).mean() + (l[1] @ x[:, 4]) ** 2
         total = total + b[1] @ x[:, 4] / v.sqrt()
-    assert torch.isclose(adam.modelled(adam.Slices(*slices[:4]), x)[1, 4], total)
-    torch.autograd.gradcheck(lambda x, *p: adam.modelled(adam.Slices(*p), adam.seen(x, False)), parts, fast_mode=True)
+    assert torch.isclose(adam.model_change(adam.Slices(*slices[:4]), x)[1, 4], total)
+
+    def made(x, *p):
+        return adam.model_change(adam.Slices(*p), adam.model_pixels(x, False))
+
+    torch.autograd.gradcheck(made, parts, fast_mode=True)
 
 
 def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_from_it(monkeypatch):
-    x, slopes, batches = adam.unit(drawn(10, 90)), drawn(60, 10, seed=2), torch.eye(5).repeat(1, 2).double()[:, None]
+    x, slopes = adam.normalise_pixels(drawn(10, 90)), drawn(60, 10, seed=2)
+    batches = torch.eye(5).repeat(1, 2).double()[:, None]
     generator, wrong = torch.Generator().manual_seed(0), torch.tensor([2, 0, 4, 1, 3])
-    u = adam.epoch(slopes, batches, adam.seen(x, False))[0].float()
-    initial = adam.begin(u[:, :-1], x.float(), generator, 9 * batches[wrong].float())
-    assert torch.equal(adam.ordered(u, x.float(), initial, generator), 9 * batches.float())
+    u = adam.epoch(slopes, batches, adam.model_pixels(x, False))[0].float()
+    initial = adam.initial_slices(u[:, :-1], x.float(), generator, 9 * batches[wrong].float())
+    assert torch.equal(adam.order_batches(u, x.float(), initial, generator), 9 * batches.float())
     monkeypatch.setattr(adam, "FLOOR", 0.0)
     optimiser = torch.optim.Adam([weight := torch.nn.Parameter(torch.zeros(60, 90).double())], lr=1.0, eps=0)
     for batch in batches:  # (1, 10), two images each
@@ -48,25 +53,26 @@ def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_fro
 
 def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_the_other():
     x, mirror = drawn(4, 2 * 6 * 3), adam.mirror_of((2, 6, 3))
-    torch.testing.assert_close(adam.seen(x * (1 + torch.arange(36)), False), adam.seen(x, False))
+    torch.testing.assert_close(adam.model_pixels(x * (1 + torch.arange(36)), False), adam.model_pixels(x, False))
     assert torch.equal(x[:, mirror], ordinary.mirrored(x, (2, 6, 3)))
     for block in adam.blocks_of(36, mirror, torch.Generator().manual_seed(0)):
-        torch.testing.assert_close(adam.seen(x[:, block], True)[:, :-1], adam.whole(x, mirror)[:, block])
+        torch.testing.assert_close(adam.model_pixels(x[:, block], True)[:, :-1], adam.all_images(x, mirror)[:, block])
     turned = torch.cat([x, -2 * x[:, mirror]])[torch.randperm(8)]  # any size, sign and order
-    best = ncc(torch.cat([x, x[:, mirror]]), adam.halved(turned, mirror)).abs().max(0)
+    best = ncc(torch.cat([x, x[:, mirror]]), adam.merge_mirrored(turned, mirror)).abs().max(0)
     assert best.values.min() > 0.999 and set((best.indices % 4).tolist()) == set(range(4))
 
 
 def test_slices_explain_what_mixtures_of_true_images_do_not_and_show_one_that_is_missing(trained):
     x, _, victim = trained
     added = first_layer.difference(victim.released.network, victim.initial, 1.0).layer
-    u, x = torch.cat([added.weight, added.bias[:, None]], 1), adam.unit(x - victim.mean)
+    u, x = torch.cat([added.weight, added.bias[:, None]], 1), adam.normalise_pixels(x - victim.mean)
     u, generator = adam.SIZE * u / u.square().mean().sqrt(), torch.Generator().manual_seed(0)
-    slices, same, residual = adam.fit(u, x, adam.begin(u[:, :-1], x, generator), 90, adam.RATES[0], generator)
-    linear = (u - u @ torch.linalg.pinv(adam.seen(x, False)) @ adam.seen(x, False)).square().sum() / u.square().sum()
+    slices, same, residual = adam.fit(u, x, adam.initial_slices(u[:, :-1], x, generator), 90, adam.RATES[0], generator)
+    pixels = adam.model_pixels(x, False)
+    linear = (u - u @ torch.linalg.pinv(pixels) @ pixels).square().sum() / u.square().sum()
     assert torch.equal(same, x) and residual < 0.4 * linear
     without = adam.Slices(*(part[..., 1:] for part in slices[:4]))
-    shown, basis = adam.missing(u[:, :-1], without, x[1:], 1)[0], torch.linalg.qr(x[1:].mT)[0]
+    shown, basis = adam.faint_directions(u[:, :-1], without, x[1:], 1)[0], torch.linalg.qr(x[1:].mT)[0]
     assert torch.cosine_similarity(shown, x[0] - basis @ (basis.mT @ x[0]), dim=0).abs() > 0.7
 
 
@@ -88,5 +94,5 @@ def test_an_attack_tells_what_it_did_and_repeats_itself_or_refuses(trained, monk
         (initial, 5, "even COUNT"),
     ):
         assert says in refused(adam.attack, released, wrong, shape, count, mirrored=count == 5)
-    monkeypatch.setattr(adam, "modelled", lambda slices, x: slices.means[0] @ x * math.inf)
+    monkeypatch.setattr(adam, "model_change", lambda slices, x: slices.means[0] @ x * math.inf)
     assert "diverged" in refused(adam.attack, released, initial, shape, M)

@@ -30,13 +30,13 @@ def test_a_moment_is_a_mixture_of_images_without_decay(victims, data, trainer, f
     victim = victims[trainer]
     assert [len(file.second) for file in victim.released.checkpoints] == [3 * (trainer == "adamw")] * 2
     rows = first_layer.of_moment(victim.released.checkpoints[-1])
-    seen = victim.seen(data.secret.images)
-    assert max(outside(rows.layer, seen)) < 1e-3 < min(outside(rows.layer, victim.seen(data.held_out.images)))
+    inputs, others = (victim.subtract_mean(part.images) for part in (data.secret, data.held_out))
+    assert max(outside(rows.layer, inputs)) < 1e-3 < min(outside(rows.layer, others))
     assert rows.removed[0] == pytest.approx(factor, rel=0.2, abs=1e-7)
     if trainer == "adamw":  # it hides in the weights what its moment shows
         half, end = victim.released.checkpoints
         rows = first_layer.difference(end.network, half.network)
-        assert min(outside(rows.layer, seen)) > 0.05
+        assert min(outside(rows.layer, inputs)) > 0.05
 
 
 @pytest.mark.parametrize("trainer", ["sgd_decay", "adamw"])
@@ -44,9 +44,10 @@ def test_images_come_back_from_a_moment_and_held_out_ones_do_not(victims, data, 
     victim = victims[trainer]
     rows = first_layer.of_files(victim.released.checkpoints[-1:])
     found = first_layer.attempt(victim.released, rows, data.shape, M)
-    ours, theirs = (measures.match(victim.seen(part.images), found.images) for part in (data.secret, data.held_out))
+    inputs = (victim.subtract_mean(part.images) for part in (data.secret, data.held_out))
+    ours, theirs = (measures.match(x, found.images) for x in inputs)
     assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
-    exact = first_layer.agreed(rows, found, data.shape)
+    exact = first_layer.refine_by_vote(rows, found, data.shape)
     assert exact.images.shape == found.images.shape and exact.details.sure.shape == (M,)
 
 
@@ -79,7 +80,7 @@ def test_a_column_is_sure_where_two_readings_share_it(monkeypatch):
     several = iter([(None, one, found) for one, found in zip(sure, (columns, columns, last))])
     monkeypatch.setattr(sparse, "refine", lambda *_: next(several))
     x = torch.eye(3, 147, dtype=torch.float64)
-    _, agreed, found = sparse.agreed(x, columns, columns.sum(1), basis, None, (7, 7, 3))
+    _, agreed, found = sparse.refine_by_vote(x, columns, columns.sum(1), basis, None, (7, 7, 3))
     assert agreed.tolist() == [True, True, True]
     likeness = torch.nn.functional.cosine_similarity(found, columns, dim=0).abs()
     assert likeness.min() > 0.999

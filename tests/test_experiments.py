@@ -94,7 +94,7 @@ def test_training_in_coordinates_is_training_on_all_pixels_by_torch_alone(x, y, 
     o = SETTINGS._replace(**changes)
     net, basis, rest = variants.initialised(x[None], 1, o, 0)
     (first, bias), *upper = ordinary.layers_of(net)
-    net = naive.module_of((Layer(layers.joined(first, basis, rest), bias), *upper)).float()
+    net = naive.module_of((Layer(layers.join(first, basis, rest), bias), *upper)).float()
     optimiser = torch.optim.SGD(net.parameters(), o.rate, o.momentum, weight_decay=o.decay)
     for _ in range(o.steps):
         optimiser.zero_grad()
@@ -109,7 +109,7 @@ def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
     net, basis, rest = variants.initialised(x[None], 1, SETTINGS, 0)
     first, second, _ = ordinary.layers_of(net)
     kept = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(frozen=True), 0)
-    torch.testing.assert_close(kept[0].weight, layers.joined(first.weight, basis, rest), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(kept[0].weight, layers.join(first.weight, basis, rest), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(kept[1].weight, second.weight, atol=1e-3)
     without = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(biases=False), 0)
     assert without[0].bias.abs().max() == 0

@@ -10,7 +10,7 @@ from training import images, stationary
 from utils import networks
 from utils.kernels import contrast, similarity, solvers
 from utils.kernels.coefficients import Signed
-from utils.kernels.products import rounded
+from utils.kernels.products import use_precision
 from utils.kernels.residual import Stationarity
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -36,7 +36,7 @@ def moved(network, device, dtype):
 @pytest.fixture(params=PRECISIONS)
 def precision(request):
     """A precision's type and tolerance, while products are rounded as it says."""
-    with rounded({"tf32": "TF32"}.get(request.param, "exact")):
+    with use_precision({"tf32": "TF32"}.get(request.param, "exact")):
         yield torch.float64 if request.param == "float64" else torch.float32, PRECISIONS[request.param]
 
 
@@ -47,8 +47,8 @@ def residuals(victim, *to):
 
 def contrasts(_, device, dtype):
     rows, basis = normalize(starts.normal(12, 12, 1.0, 0)), starts.normal(12, 3072, 1.0, 1)
-    rows, details = rows.to(device), contrast.details(basis.to(device, dtype), (32, 32, 3))
-    return contrast.relative(rows, contrast.mixed(rows, details), 0.1, 3)
+    rows, features = rows.to(device), contrast.features(basis.to(device, dtype), (32, 32, 3))
+    return contrast.relative_derivatives(rows, contrast.mix(rows, features), 0.1, 3)
 
 
 def similarities(_, *to):

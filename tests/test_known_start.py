@@ -170,7 +170,7 @@ def taken(*vectors):
     rows[:30, 0] = rows[5:35, 1] = rows[20:50, 2] = 0
     found = normalize(torch.tensor(vectors).double(), dim=1)
     nothing = torch.zeros(3, dtype=torch.bool)
-    return sparse.judged(found, torch.eye(3).double(), nothing, rows, 0.5).tolist()
+    return sparse.classify(found, torch.eye(3).double(), nothing, rows, 0.5).tolist()
 
 
 def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_beside_one_of_them():
@@ -182,13 +182,13 @@ def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_besi
 def test_images_behind_ordinary_training_become_exact(data):
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
     attempt, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
-    found = first_layer.exact(rows, attempt, data.shape)
+    found = first_layer.refine(rows, attempt, data.shape)
     own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
     before, after = (measures.match(own, x).above(0.999) for x in (attempt.images, found.images))
     assert after > before and found.details.sure.sum() >= 10
     assert measures.match(others, found.images).above(measures.EXACT) == 0
     unread = attempt._replace(details=attempt.details._replace(count=None))
-    same = first_layer.exact(rows, unread, data.shape)
+    same = first_layer.refine(rows, unread, data.shape)
     assert same.images is attempt.images and not same.details.sure.any()
 
 
@@ -219,14 +219,14 @@ def test_steps_of_the_trainer_of_the_last_layer_are_those_of_gradient_descent(be
 
 def test_the_features_of_the_images_explain_the_change_and_give_them_back(behind):
     data, victim, change = behind
-    first, x = victim.released.network[0], victim.seen(data.secret.images)
+    first, x = victim.released.network[0], victim.subtract_mean(data.secret.images)
     share, absence, _ = fixed_layer.missed(first, change, x)
     assert 0 <= share < 1e-7
     fewer = torch.stack([fixed_layer.missed(first, change, x[torch.arange(4) != i])[0] for i in range(4)])
     torch.testing.assert_close(share + absence, fewer, rtol=1e-4, atol=0)
-    assert fixed_layer.missed(first, change, victim.seen(data.held_out.images))[0] > 0.01
+    assert fixed_layer.missed(first, change, victim.subtract_mean(data.held_out.images))[0] > 0.01
     found = fixed_layer.attack(victim.released.network[0], change, 4, seed=1)
-    likeness = ncc(victim.seen(data.secret.images), found.images).abs()
+    likeness = ncc(victim.subtract_mean(data.secret.images), found.images).abs()
     assert found.loss < 1e-4 and likeness.amax(1).min() > 0.99
 
 

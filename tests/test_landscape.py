@@ -92,11 +92,11 @@ def hessian(gradient, x):
     return torch.stack([slope(gradient, x, way).flatten() for way in torch.eye(x.numel()).to(x).view(-1, *x.shape)])
 
 
-def gradients(known):
+def gradients(released):
     """The gradients of l_bi and l_st as functions of x."""
-    scale = networks.flatten(known.network).square().sum() / 2
-    upper = lambda x: bilevel.hypergradient(known, x).gradient / scale  # noqa: E731
-    return upper, lambda x: three_losses.stationarity_loss(x, known)[1]
+    scale = networks.flatten(released.network).square().sum() / 2
+    upper = lambda x: bilevel.hypergradient(released, x).gradient / scale  # noqa: E731
+    return upper, lambda x: three_losses.stationarity_loss(x, released)[1]
 
 
 @pytest.fixture(scope="module")
@@ -113,18 +113,18 @@ def small(m, d, recipe):
 
 @pytest.mark.parametrize("m, d, recipe, ends", [(6, 12, AFFINE, [0, -1]), (4, 9, networks.one_hidden(3, 1e-2), [])])
 def test_exact_spectra_are_those_of_the_hessians(m, d, recipe, ends):
-    x, known = small(m, d, recipe)
-    hidden, known = bool(recipe.hidden), bilevel.condensed(known)
-    scale = 2 / networks.flatten(known.network).square().sum()
-    for exact, gradient in list(zip(three_losses.spectra(x, known), gradients(known)))[hidden:]:
+    x, released = small(m, d, recipe)
+    hidden, released = bool(recipe.hidden), bilevel.condensed(released)
+    scale = 2 / networks.flatten(released.network).square().sum()
+    for exact, gradient in list(zip(three_losses.spectra(x, released), gradients(released)))[hidden:]:
         values, exact = torch.linalg.eigvalsh(hessian(gradient, x))[-d - 1 :], scale * exact[-3 * hidden :]  # rising
         assert torch.allclose(values[ends], exact[ends], rtol=1e-3)
         assert all((values / one - 1).abs().min() < 1e-3 for one in exact)
 
 
 def test_free_coefficients_curve_all_directions_alike(six):
-    x, known = six
-    values = torch.linalg.eigvalsh(hessian(lambda x: three_losses.free_gradient(x, known)[1], x))
+    x, released = six
+    values = torch.linalg.eigvalsh(hessian(lambda x: three_losses.free_gradient(x, released)[1], x))
     values = values[values > 1e-4 * values[-1]]
     assert len(values) == 12 + 1 - 6  # d + 1 directions less the row space of six images
     assert torch.allclose(values[1:], values[-1], rtol=1e-4)
@@ -132,20 +132,20 @@ def test_free_coefficients_curve_all_directions_alike(six):
 
 
 def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients():
-    x, known = small(4, 6, networks.one_hidden(3, 1e-2))
-    assert three_losses.free_loss(x, known) <= 1e-12  # its own training images explain it
+    x, released = small(4, 6, networks.one_hidden(3, 1e-2))
+    assert three_losses.free_loss(x, released) <= 1e-12  # its own training images explain it
     y = x.flip(1)
-    theta = networks.flatten(known.network)
+    theta = networks.flatten(released.network)
 
     def outputs(theta):
-        return naive.logits(y, unflatten(theta, known.network), 10.0)
+        return naive.logits(y, unflatten(theta, released.network), 10.0)
 
     basis = torch.linalg.qr(torch.func.jacrev(outputs)(theta).mT)[0]
     missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()
-    assert torch.allclose(three_losses.free_loss(y, known), missed)
+    assert torch.allclose(three_losses.free_loss(y, released), missed)
     way = drawn(4, 6)
-    change = slope(lambda y: three_losses.free_loss(y, known), y, way, 1e-6)
-    assert torch.allclose(change, (three_losses.free_gradient(y, known)[1] * way).sum(), rtol=1e-4)
+    change = slope(lambda y: three_losses.free_loss(y, released), y, way, 1e-6)
+    assert torch.allclose(change, (three_losses.free_gradient(y, released)[1] * way).sum(), rtol=1e-4)
 
 
 def test_descents_are_charged_by_products(toy, sets):

@@ -115,7 +115,7 @@ def test_only_the_victim_of_these_images_leaks_them(views, side, leaks):
 def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, rule, stages):
     recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
     trained = stationary.train(views.secret, recipe, 0)
-    victim, x, y = trained.released, trained.seen(views.secret.images), views.secret.labels
+    victim, x, y = trained.released, trained.subtract_mean(views.secret.images), views.secret.labels
     target, loss = flatten(victim.network), LOSSES[victim.recipe.loss]
     for k, score in enumerate(closed_world.by_residual(victim, x[:3].clone(), y[:3])):
         slope = pullback(victim.network, x[[k]], lambda z, k=k: loss.slope(z, y[[k]]))[1]
@@ -157,7 +157,7 @@ def test_kinks_are_counted_in_units_of_what_is_known():
     network = (Layer(weight, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)),)
     known = torch.tensor([[1.0, 100, 0, 0], [-1, -100, 0, 0]], dtype=torch.float64)  # σ = 1, 100, 1, 1
     x = torch.tensor([[0.03, 1.0, -1, 0], [0.01, 3, -1.01, -1]], dtype=torch.float64)
-    assert detectors.kinks(x, network, known).tolist() == [0.5, 0.75]
+    assert detectors.kink_share(x, network, known).tolist() == [0.5, 0.75]
 
 
 @pytest.mark.parametrize("n", [40, 80])
@@ -174,7 +174,7 @@ def test_photographs_are_known_ones_without_their_mean(views, n):
 
 
 def test_halves_share_nothing_and_keep_the_classes(views):
-    mine, rest = detection.halved(views.known)
+    mine, rest = detection.halve(views.known)
     assert mine.labels.tolist() == rest.labels.tolist() == [0.0] * 10 + [1.0] * 10
     assert torch.cdist(mine.images, rest.images).min() > 0.1
 

@@ -24,7 +24,7 @@ HOW = {
     "percents": lambda found: f"{100 * min(found):.0f} to {100 * max(found):.0f} %",
     "thousandths": lambda found: ends([round(1000 * share) for share in found]),
     "areas": lambda found: f"{min(found):.2f} to {max(found):.2f}",
-    "words": notation.words,
+    "words": notation.mean_with_range,
     "mean": mean,
     "count": len,
     "sum": sum,

@@ -26,7 +26,7 @@ def trained():
 @pytest.mark.parametrize("change, margin", [(0, 0.0), (0.1, 3e-3), (0.5, 50.0)])
 def test_the_slopes_of_the_conditions_are_their_derivatives(trained, change, margin):
     wish = planting.problem_of(trained[1], trained[0].images)
-    z, terms = wish.seen + change * drawn(*wish.seen.shape, seed=1), (wish, wish.theta, 0.1, margin)
+    z, terms = wish.coordinates + change * drawn(*wish.coordinates.shape, seed=1), (wish, wish.theta, 0.1, margin)
     _, slopes = planting.conditions(z, *terms)
     again = torch.func.jacrev(lambda z: planting.conditions(z, *terms)[0])(z)
     assert wish.copied.any() and (slopes - again).norm() <= 1e-9 * again.norm()
@@ -35,8 +35,8 @@ def test_the_slopes_of_the_conditions_are_their_derivatives(trained, change, mar
 def test_the_secret_images_satisfy_the_equations_and_are_their_own_nearest(trained):
     secret, released = trained
     wish = planting.problem_of(released, secret.images)
-    assert planting.conditions(wish.seen, wish, wish.theta, 0.0)[0].abs().max() < 1e-5
-    assert torch.allclose(planting.nearest(wish.seen, wish), secret.images, atol=1e-6)
+    assert planting.conditions(wish.coordinates, wish, wish.theta, 0.0)[0].abs().max() < 1e-5
+    assert torch.allclose(planting.nearest(wish.coordinates, wish), secret.images, atol=1e-6)
 
 
 def test_two_neurons_for_all_equal_ones_have_the_least_eigenvalue_of_the_whole_network(trained):
@@ -44,7 +44,7 @@ def test_two_neurons_for_all_equal_ones_have_the_least_eigenvalue_of_the_whole_n
     x, theta = secret.images[:, :30], one_hidden.weights(released.network, 10.0)
     theta = theta._replace(first=torch.cat([theta.first[:, :30], theta.first[:, -1:]], 1))
     part = released._replace(network=one_hidden.network(theta))
-    halves = planting.halved(part)
+    halves = planting.split_copies(part)
     assert len(halves.network[0].weight) < 8
 
     def least(network, sharpness):

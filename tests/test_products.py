@@ -79,7 +79,7 @@ PRODUCTS = {
 def test_rounded_factors_give_the_product_to_three_digits_and_doubles_stay(function):
     given = [starts.normal(n, m, 1.0, n) for n, m in ((30, 40), (40, 50), (30, 50))]
     exact = function(*given)
-    with products.rounded("bfloat16"):
+    with products.use_precision("bfloat16"):
         single, double = function(*(part.float() for part in given)), function(*given)
     off = (single - exact).norm() / exact.norm()
     assert single.dtype == torch.float32 and 1e-4 < off < 1e-2 and torch.equal(double, exact)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from conftest import refused
-from evaluation.notation import extent, words
+from evaluation.notation import extent, mean_with_range
 from lab import parameters, report
 from training import images
 from utils.errors import check_writable
@@ -33,10 +33,10 @@ def test_numbers_are_printed_to_what_is_known_of_them():
     assert plain(report.mean_sd([1e-7], 1e-6)) == "< 10⁻⁶" and report.joined([3, 12.0]) == "3, 12"
     assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"  # no bar ends a cell
     assert extent([0.0, 0.0, 0.0, 0.0, 1.0]) == (0.2, 0.0, 1.0)
-    assert words([0.0, 0.0, 0.0, 0.0, 1.0]) == "0.2 [0, 1]"
-    assert words([3.0, 3.0]) == "3" and words([0.3]) == "0.3" and words([3.0, 5.0]) == "4 [3, 5]"
-    assert words([]) == "–" and words([0.8, 0.81, 0.83, 0.86], 1) == "0.8 [0.8, 0.9]"
-    assert words([0.8, 0.801], 2) == "0.80"
+    assert mean_with_range([0.0, 0.0, 0.0, 0.0, 1.0]) == "0.2 [0, 1]"
+    assert [mean_with_range(values) for values in ([3.0, 3.0], [0.3], [3.0, 5.0])] == ["3", "0.3", "4 [3, 5]"]
+    assert mean_with_range([]) == "–" and mean_with_range([0.8, 0.81, 0.83, 0.86], 1) == "0.8 [0.8, 0.9]"
+    assert mean_with_range([0.8, 0.801], 2) == "0.80"
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_all_versions_of_a_step_agree_and_torch_counts_what_the_formula_counts(c
 
 @pytest.mark.parametrize("bits", [7, 10])
 def test_factors_are_rounded_to_the_nearest_and_ties_to_the_even_one(chapter, bits):
-    unit, rounded = 2.0**-bits, chapter["rounded"]
+    unit, rounded = 2.0**-bits, chapter["round_bits"]
     given = [1 + unit, 1 + unit / 2, 1 + 3 * unit / 2, 1 + unit / 2 + 2.0**-22, 1 + unit / 2 - 2.0**-22, 2 - unit / 4]
     wanted = torch.tensor([1 + unit, 1.0, 1 + 2 * unit, 1 + unit, 1.0, 2.0])
     for scale in (1.0, -1.0, 2.0**20, -(2.0**-40), math.inf):
@@ -52,7 +52,7 @@ def test_factors_are_rounded_to_the_nearest_and_ties_to_the_even_one(chapter, bi
 def test_every_product_of_matrices_is_rounded_and_nothing_else(chapter):
     a, b, c = torch.randn(3, 2, 3, 3, generator=torch.Generator().manual_seed(0))
     mode = chapter["Rounded"](7)
-    a7, b7 = (chapter["rounded"](part, 7) for part in (a, b))
+    a7, b7 = (chapter["round_bits"](part, 7) for part in (a, b))
     with mode:
         found = [a[0] @ b[0], a @ b.mT, torch.baddbmm(c, a, b), torch.addmm(c[0], a[0], b[0]), a * b + c]
         assert torch.equal(a.double() @ b.double(), a.double().bmm(b.double()))  # double precision is left alone

@@ -39,8 +39,8 @@ def test_a_text_comes_back_whole_and_a_held_out_one_does_not(base, kind, entry):
     tuned, twin = (
         language.tune(base, rows, "adam" if kind == "64" else "sgd", kind, 3, 0) for rows in (secret, others[:M])
     )
-    (known, bag), (other, _) = (language.entries(one, kind, M)[entry] for one in (tuned, twin))
-    found = language.numbers(known, bag, secret, others, other)
+    (evidence, bag), (other, _) = (language.entries(one, kind, M)[entry] for one in (tuned, twin))
+    found = language.numbers(evidence, bag, secret, others, other)
     assert found["bag_precision"][0] == found["bag_recall"][0] == 1
     assert found["exact"] == (M, 0) and found["area"][0] == 1 and found["in_place"][1] < 0.2
 
@@ -56,7 +56,7 @@ def test_the_change_is_asked_in_the_middle_of_training_and_the_moment_at_its_end
 def test_a_tied_embedding_tells_the_words_by_the_way_they_went(base):
     rows = drawn(1, 8)
     tuned = language.tune(base, rows, "plain", "tied", 3, 0)
-    bag = text.tied(tuned.before["tokens.weight"], tuned.after["tokens.weight"])
+    bag = text.bag_of_tied(tuned.before["tokens.weight"], tuned.after["tokens.weight"])
     assert language.in_bag(bag, rows)[2] > 0.99
 
 
@@ -92,7 +92,7 @@ def test_what_tells_no_words_is_said(before, after, sentence):
 def test_other_refusals_are_said(base):
     assert "moment are not zero" in refused(text.bag_of_moment, SMALL)
     many = torch.arange(1, text.MANY + 2)
-    assert "too many to try" in refused(text.texts, text.Evidence(base, {}), many, 1, 4)
+    assert "too many to try" in refused(text.search_texts, text.Evidence(base, {}), many, 1, 4)
     assert isinstance(deep.adapt(deep.GPT(9, 8, 4), 2).blocks[0].q, deep.Adapted)
     after = SMALL.half().clone()  # half precision tells words where nothing decayed
     after[3] += 1

@@ -94,17 +94,17 @@ def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(pi
     assert "3072 values" in refused(unmixing.attack, released, (16, 16, 3))
 
 
-def test_the_fast_details_and_objective_are_the_plain_ones_and_details_are_whitened(pictures):
+def test_the_fast_features_and_objective_are_the_plain_ones_and_features_are_whitened(pictures):
     grey = planes(pictures, SHAPE).mean(1)
-    plain = torch.stack([CHAPTER["details"](picture) for picture in grey])
+    plain = torch.stack([CHAPTER["features"](picture) for picture in grey])
     plain = plain / plain.square().mean((0, 2, 3), keepdim=True).sqrt()
-    torch.testing.assert_close(contrast.details(grey.flatten(1), (32, 32, 1))[:, 0], plain)
-    found = contrast.whiten(contrast.details(pictures, SHAPE, 1.7, together=True))[0]
+    torch.testing.assert_close(contrast.features(grey.flatten(1), (32, 32, 1))[:, 0], plain)
+    found = contrast.whiten(contrast.features(pictures, SHAPE, 1.7, together=True))[0]
     rows = normalize(drawn(13, 12))
     for floor, window in ((1.0, 3), (0.01, 5), (0.1, 1)):
         ours = contrast.objective(rows, found, floor, window)
         torch.testing.assert_close(ours, CHAPTER["objective"](rows, found[:, 0], floor, window))
-    found, white = contrast.whiten(contrast.details(pictures, SHAPE))
+    found, white = contrast.whiten(contrast.features(pictures, SHAPE))
     flat = found.flatten(1)
     torch.testing.assert_close(flat @ flat.T / flat.shape[1], torch.eye(12, dtype=torch.float64))
     assert white.shape == (12, 12) and found.shape == (12, 3, 8, 30, 30)
@@ -112,14 +112,14 @@ def test_the_fast_details_and_objective_are_the_plain_ones_and_details_are_white
 
 @pytest.mark.parametrize("rows, free", [(12, slice(None)), (13, slice(None)), (12, [2, 5, 6])])
 def test_the_slopes_of_a_step_are_those_of_the_objective(pictures, rows, free):
-    found = contrast.whiten(contrast.details(pictures, SHAPE))[0]
+    found = contrast.whiten(contrast.features(pictures, SHAPE))[0]
     matrix = normalize(drawn(rows, 12))
     index = torch.arange(rows)[free]
     step = torch.zeros(rows, len(index), dtype=torch.float64, requires_grad=True)
     value = contrast.objective(normalize(matrix + step @ matrix[index]), found, 0.03, 5)
     slope = torch.autograd.grad(value, step)[0]
     slope[index, range(len(index))] = 0
-    ours = contrast.relative(matrix, contrast.mixed(matrix, found), 0.03, 5, free)
+    ours = contrast.relative_derivatives(matrix, contrast.mix(matrix, found), 0.03, 5, free)
     torch.testing.assert_close(ours.value, value.detach())
     torch.testing.assert_close(ours.slope, slope)
 
@@ -135,7 +135,7 @@ def test_the_preconditioner_solves_its_blocks():
 
 
 def test_rows_that_are_not_free_are_added_to_none(pictures):
-    found = contrast.whiten(contrast.details(pictures, SHAPE))[0]
+    found = contrast.whiten(contrast.features(pictures, SHAPE))[0]
     begun, free = normalize(drawn(12, 12)), torch.tensor([2, 5, 6])
     matrix, history = contrast.minimise(begun, found, 0.1, 3, 10, free)
     assert history == sorted(history, reverse=True) and history[-1] < history[0] - 0.1
@@ -164,13 +164,13 @@ def test_activity_tells_the_signs(pictures, bias):
     x = (pictures - pictures.mean(0))[:, :200]
     mixed = consistent(x, 40, bias)
     basis = torch.linalg.svd(x, full_matrices=False)[2][:11].T
-    known = unmixing.signals(x @ basis, mixed @ x @ basis, mixed.sum(1) if bias else None, bias)
+    signals = unmixing.read_signals(x @ basis, mixed @ x @ basis, mixed.sum(1) if bias else None, bias)
     signs = torch.ones(12, dtype=torch.float64)
-    shares = [unmixing.agreement(known, sign * signs)[1] for sign in (1, -1)]
+    shares = [unmixing.agreement(signals, sign * signs)[1] for sign in (1, -1)]
     assert shares[0] > (0.99 if bias else 0.6) > shares[1]
     if bias:
         some = torch.where(torch.arange(12) % 5 == 0, -signs, signs)
-        assert unmixing.agreement(known, some)[1] < shares[0] - 0.01
-        torch.testing.assert_close(unmixing.turned(known, some, range(12), clear=0.0), signs)
-        torch.testing.assert_close(unmixing.turned(known, some, range(5), clear=0.0)[5:], some[5:])
-        torch.testing.assert_close(unmixing.turned(known, some, range(12)), some)  # nothing is clear here
+        assert unmixing.agreement(signals, some)[1] < shares[0] - 0.01
+        torch.testing.assert_close(unmixing.flip_signs(signals, some, range(12), clear=0.0), signs)
+        torch.testing.assert_close(unmixing.flip_signs(signals, some, range(5), clear=0.0)[5:], some[5:])
+        torch.testing.assert_close(unmixing.flip_signs(signals, some, range(12)), some)  # nothing is clear here

@@ -32,7 +32,7 @@ def attacked(released, shape, seed):
     It sees what an attacker sees. InputError if it had to begin anew: its steps are then those of several searches.
     """
     count, basis, _ = unmixing.read(released)
-    start, white = unmixing.orthogonal(count, basis.shape[1], seed), unmixing.whitened(basis, shape, True)[1]
+    start, white = unmixing.orthogonal(count, basis.shape[1], seed), unmixing.whiten_features(basis, shape, True)[1]
     trail = [normalize(start, dim=1)]
     unmixing.unmix(basis, shape, count, seed, each=trail.append)
     result = unmixing.attack(released, shape, seed=seed)

@@ -19,10 +19,10 @@ class Victim(NamedTuple):
     initial: tuple | torch.nn.Module = ()  # θ⁰, of Layers or a module, where others may know it as well
     gradient_norm: float = math.nan  # ‖∇_θ E‖ at the end of a training to a stationary point
 
-    def seen(self, images):
+    def subtract_mean(self, images):
         """Images (…, d) as the network saw them: without the mean."""
         return images - self.mean
 
-    def shown(self, images):
-        """What the network saw as images again: the opposite of `seen`."""
+    def add_mean(self, images):
+        """What the network saw as images again."""
         return images + self.mean

@@ -54,12 +54,12 @@ def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES
         group["lr"] *= rate
     for epoch in range(epochs):
         for rows in torch.randperm(len(x), generator=chance).chunk(batches):
-            seen = x[rows]
+            inputs = x[rows]
             if flips:
                 heads = torch.rand(len(rows), generator=chance).to(x.device) < 0.5
-                seen = torch.where(heads[:, None], mirrored(seen, shape), seen)
+                inputs = torch.where(heads[:, None], mirrored(inputs, shape), inputs)
             optimiser.zero_grad()
-            binary_cross_entropy_with_logits(net(seen)[:, 0], y[rows]).backward()
+            binary_cross_entropy_with_logits(net(inputs)[:, 0], y[rows]).backward()
             optimiser.step()
         if each:
             each(epoch + 1, net, optimiser)

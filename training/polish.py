@@ -57,7 +57,7 @@ def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4):
     return Stationary(relative(printed), relative(best), torch.stack([k.double().mean() for k in kinks]), best)
 
 
-def rounded(network, x, slopes, rates):
+def forward_rounded(network, x, slopes, rates):
     """Run the network with σ(z) = max_t tz − (t − s)²/2β over t in [0, 1], whose slope is clip(s + βz), for a ReLU.
 
     Returns inputs and outputs as `forward` does, and the slopes, for s (m, n_l) and β (n_l) of every hidden layer.
@@ -70,16 +70,16 @@ def rounded(network, x, slopes, rates):
     return a, [*z, a[-1] @ network[-1].weight.mT], clipped
 
 
-def whitened(network, a, z, slopes, loss, weight_decay):
+def whitening(network, a, z, slopes, loss, weight_decay):
     """v ↦ (1 + JᵀJ/μ)^{−1/2}v, JᵀJ the Gauss–Newton matrix of a loss with one output, from its kernel JJᵀ (m, m)."""
-    d, _ = back(network, (loss.bend(z[-1], torch.ones_like(z[-1])) / len(z[-1])).sqrt(), slopes)
+    d, _ = back(network, (loss.curvature(z[-1], torch.ones_like(z[-1])) / len(z[-1])).sqrt(), slopes)
     values, vectors = torch.linalg.eigh(sum((dl @ dl.mT) * (al @ al.mT) for dl, al in zip(d, a)))
     values = values.clamp_min(torch.finfo(values.dtype).eps * values[-1])
     factors = ((1 + values / weight_decay).rsqrt() - 1) / values
 
     def product(v):
-        seen = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a))  # Jv (m,)
-        weights = (vectors @ (factors * (seen @ vectors)))[:, None]
+        products = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a))  # Jv (m,)
+        weights = (vectors @ (factors * (products @ vectors)))[:, None]
         return v + combined(network, [weights * dl for dl in d], a)
 
     return product
@@ -98,18 +98,18 @@ def polish(network, x, labels, loss, weight_decay, stages):
         most = [s.abs().amax(0) for s in z[:-1]]
         rates = [10 * 2**stage / each.clamp_min(1e-4 * each.max()) for each in most]
         network = minimise(network, x, labels, loss, weight_decay, slopes, rates)
-        _, z, slopes = rounded(network, x, slopes, rates)
+        _, z, slopes = forward_rounded(network, x, slopes, rates)
     return network
 
 
 def minimise(network, x, labels, loss, weight_decay, slopes, rates):
     """L-BFGS on E with rounded kinks, in coordinates in which the loss is as flat as the weight decay."""
-    theta, root = flatten(network), whitened(network, *rounded(network, x, slopes, rates), loss, weight_decay)  # type: ignore[call-arg]
+    theta, root = flatten(network), whitening(network, *forward_rounded(network, x, slopes, rates), loss, weight_decay)  # type: ignore[call-arg]
 
     def objective(moved):
         at = theta + root(moved)
         trial = unflatten(at, network)
-        a, z, clipped = rounded(trial, x, slopes, rates)
+        a, z, clipped = forward_rounded(trial, x, slopes, rates)
         d, _ = back(trial, loss.slope(z[-1], labels) / len(x), clipped)
         value = loss.value(z[-1], labels).mean() + weight_decay / 2 * at @ at
         return value, root(combined(trial, d, a) + weight_decay * at)

@@ -48,9 +48,9 @@ def train(secret, recipe, seed=0, initial=None) -> Victim:
         return measured(descended(initial, x - mean, y, recipe), secret, recipe)
     model = one_hidden if recipe.hidden else affine
     basis = networks.span_of(x - mean) if recipe.hidden else None  # the affine model finds few coordinates by itself
-    seen = x - mean if basis is None else (x - mean) @ basis
-    solved = model.solve(seen, y, recipe.weight_decay, model.weights(initial, recipe.sharpness, basis))
-    z = model.logits(seen, solved.weights)[:, None]
+    coordinates = x - mean if basis is None else (x - mean) @ basis
+    solved = model.solve(coordinates, y, recipe.weight_decay, model.weights(initial, recipe.sharpness, basis))
+    z = model.logits(coordinates, solved.weights)[:, None]
     return victim_of(model.network(solved.weights, basis), z, y, recipe, mean, solved.gradient_norm)
 
 
@@ -59,10 +59,10 @@ def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
     x, y = secret
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis = networks.span_of(x)  # in which training happens
-    seen, start = x @ basis, one_hidden.pack(one_hidden.weights(theta0, recipe.sharpness, basis))
-    objective = partial(one_hidden.energy, x=seen, y=y, weight_decay=0.0, sharpness=recipe.sharpness)
+    coordinates, start = x @ basis, one_hidden.pack(one_hidden.weights(theta0, recipe.sharpness, basis))
+    objective = partial(one_hidden.energy, x=coordinates, y=y, weight_decay=0.0, sharpness=recipe.sharpness)
     end = solvers.lbfgs(objective, start, gradient_tolerance=gradient_tolerance, iterations=3000).x
-    return one_hidden.network(one_hidden.unpack(end, seen.shape[1]), basis)
+    return one_hidden.network(one_hidden.unpack(end, coordinates.shape[1]), basis)
 
 
 def measured(network, secret, recipe):
@@ -88,7 +88,8 @@ def victim_of(network, z, labels, recipe, mean, gradient_norm):
 def stationarity(victim, secret) -> Stationary:
     """How stationary a ReLU network with one output is for its training images, as `relative_gradients` says."""
     network, labels, recipe, *_ = victim.released
-    return relative_gradients(network, victim.seen(secret.images), labels, LOSSES[recipe.loss], recipe.weight_decay)
+    inputs = victim.subtract_mean(secret.images)
+    return relative_gradients(network, inputs, labels, LOSSES[recipe.loss], recipe.weight_decay)
 
 
 def check(recipe, secret, smooth):
@@ -117,23 +118,23 @@ def descended(network, x, y, recipe):
     """
     loss, decay = LOSSES[recipe.loss], recipe.weight_decay
     basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
-    first, rest = layers.split(joint(network[0]), basis)
-    inner, norm = (Layer(first, None), *network[1:]), rest.norm().clamp_min(1e-300)
-    seen, known = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
+    first, orthogonal = layers.split(joint(network[0]), basis)
+    inner, norm = (Layer(first, None), *network[1:]), orthogonal.norm().clamp_min(1e-300)
+    coordinates, labels = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
 
     def objective(theta):
-        value, slope, _ = mean_loss(unflatten(theta[:-1], inner), seen, known, loss)
+        value, slope, _ = mean_loss(unflatten(theta[:-1], inner), coordinates, labels, loss)
         slope = torch.cat([slope, slope.new_zeros(1)]).add_(decay * theta)
         return value + decay / 2 * theta @ theta, slope
 
-    with tuned(seen, inner):
+    with tuned(coordinates, inner):
         theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
         if recipe.stages:
-            inside = polish(unflatten(theta[:-1], inner), seen, known, loss, decay, recipe.stages)
+            inside = polish(unflatten(theta[:-1], inner), coordinates, labels, loss, decay, recipe.stages)
             theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
-    first = layers.joined(inner[0].weight, basis, rest, theta[-1] / norm)
+    first = layers.join(inner[0].weight, basis, orthogonal, theta[-1] / norm)
     return change((parted(first), *inner[1:]), torch.clone)
 
 
@@ -171,11 +172,12 @@ def train_to(secret, recipe, initial, target, most=60_000):
     """
     (x, y), loss = secret, LOSSES["logistic"]
     basis = networks.span_of(x)  # (d, m)
-    first, rest = layers.split(initial[0].weight, basis)
-    inner, seen = (Layer(first, initial[0].bias), *initial[1:]), x @ basis
-    theta, pace = lowered(lambda v: mean_loss(unflatten(v, inner), seen, y, loss)[:2], flatten(inner), target, most)
+    first, orthogonal = layers.split(initial[0].weight, basis)
+    inner, coordinates = (Layer(first, initial[0].bias), *initial[1:]), x @ basis
+    terms = coordinates, y, loss
+    theta, pace = lowered(lambda v: mean_loss(unflatten(v, inner), *terms)[:2], flatten(inner), target, most)
     (first, bias), *upper = unflatten(theta, inner)
-    network = Layer(layers.joined(first, basis, rest), bias), *upper
+    network = Layer(layers.join(first, basis, orthogonal), bias), *upper
     return Victim(Released(network, y, recipe), torch.zeros_like(x[0]), pace.losses[-1], len(y)), pace
 
 

@@ -30,14 +30,14 @@ def choose(name, value, choices):
 
 def from_fields(kind, fields):
     """A dataclass of a file's {name: value}; InputError if one is missing, empty, unknown or not in its Literal."""
-    known = {one.name: one for one in dataclasses.fields(kind)}
-    for name, one in known.items():
+    by_name = {one.name: one for one in dataclasses.fields(kind)}
+    for name, one in by_name.items():
         if one.default is one.default_factory is dataclasses.MISSING and fields.get(name) in (None, "", [], {}):
             raise InputError(f"{name} is missing.")
         if typing.get_origin(one.type) is typing.Literal and name in fields:
             choose(name, fields[name], typing.get_args(one.type))
-    if unknown := sorted(fields.keys() - known):
-        raise InputError(f"there is no field {unknown[0]}; use {', '.join(known)}.")
+    if unknown := sorted(fields.keys() - by_name):
+        raise InputError(f"there is no field {unknown[0]}; use {', '.join(by_name)}.")
     return kind(**fields)
 
 

@@ -113,7 +113,7 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     return change(tuple(layers), lambda p: p.to(device))
 
 
-def rounded(network):
+def round_to_single(network):
     """The weights in single precision, as networks are published, in their own type."""
     return change(network, lambda p: p.float().to(p.dtype))
 

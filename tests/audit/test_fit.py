@@ -271,7 +271,7 @@ def test_another_way_is_right_more_often(right, share, others, found):
 
 @pytest.mark.parametrize("p, asked", [(0.03, True), (0.001, False)])
 def test_a_loss_that_may_not_tell_after_correction_is_asked_in_other_ways(p, asked, monkeypatch):
-    monkeypatch.setattr(fit, "told", lambda case, way: 1e-4 if way.change[0] else p)
+    monkeypatch.setattr(fit, "p_value_of", lambda case, way: 1e-4 if way.change[0] else p)
     assert bool(fit.telling(None, way(40), [way(40, "a"), way(40, "b")], 0.05)) == asked
 
 

@@ -116,8 +116,8 @@ def test_products(kernel, version, measure, rounding, request):
     request.addfinalizer(partial(multiply_by, multiply_by("mkl" if version == "mkl" else "onednn")))
     rounding(version)
     if kernel == "search of unmixing":
-        rows, details = torch.eye(500, dtype=torch.float64), contrast.details(normal(500).float(), (32, 32, 3))
-        function, size = partial(contrast.minimise, rows, details, 0.1, 3, 3), {"images": 500}
+        rows, features = torch.eye(500, dtype=torch.float64), contrast.features(normal(500).float(), (32, 32, 3))
+        function, size = partial(contrast.minimise, rows, features, 0.1, 3, 3), {"images": 500}
     else:
         space, size = {"step in pixels": "pixels", "step in the span": "coordinates"}[kernel], {"candidates": 1000}
         function, _ = evaluation(space, 1000, 1000, "float32")

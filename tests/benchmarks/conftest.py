@@ -10,7 +10,7 @@ import pytest
 import torch
 from problems import DEVICE
 
-from utils.kernels.products import LIBRARY, rounded
+from utils.kernels.products import LIBRARY, use_precision
 
 START, MINUTES = time.monotonic(), float(os.environ.get("MINUTES", "inf"))
 
@@ -55,7 +55,9 @@ def measure(benchmark):
 def rounding():
     """A function that has the factors of single-precision products rounded as a kind says, until the test ends."""
     with ExitStack() as stack:
-        yield lambda kind: stack.enter_context(rounded({"tf32": "TF32", "bfloat16": "bfloat16"}.get(kind, "exact")))
+        yield lambda kind: stack.enter_context(
+            use_precision({"tf32": "TF32", "bfloat16": "bfloat16"}.get(kind, "exact"))
+        )
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):

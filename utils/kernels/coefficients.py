@@ -78,7 +78,7 @@ class Tied:
 
     def pullback(self, z, coefficients, up):
         """dR/dλ = 0, and dR/dz = −ℓ''·dR/dD_L/(nμ)."""
-        return torch.zeros_like(coefficients), self.loss.bend(z, up) / (-z.shape[-2] * self.weight_decay)
+        return torch.zeros_like(coefficients), self.loss.curvature(z, up) / (-z.shape[-2] * self.weight_decay)
 
 
 RULES = {  # each from labels (n,), the number of outputs, and the victim's loss and weight decay

@@ -1,4 +1,4 @@
-"""How faint the details of unmixed images are: details F (r, G, K, H, W) of r basis images, and rows M (m, r).
+"""How faint the details of unmixed images are: features F (r, G, K, H, W) of r basis images, and rows M (m, r).
 
 The objective is lowered by L-BFGS over E, by which rows M become (1 + E)M. Where images are independent, its second
 derivatives couple E_ij with E_ji alone; from the inverse of that, tens of steps do what takes hundreds over M (Picard;
@@ -28,8 +28,8 @@ class Relative(NamedTuple):
     curvature: torch.Tensor  # (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm
 
 
-def details(rows, shape, grey=1.0, together=False):
-    """The eight 3×3 cosine details, every filter of mean square one, of images (r, d): F with a group for each colour.
+def features(rows, shape, grey=1.0, together=False):
+    """The eight 3×3 cosine features, every filter of mean square one, of images (r, d): F with a group for each colour.
 
     RGB becomes three opponent colours, and `grey` is the weight of the first one; `together` they are one group.
     """
@@ -45,18 +45,18 @@ def details(rows, shape, grey=1.0, together=False):
     return filtered.flatten(1, 2)[:, None] if together else filtered
 
 
-def whiten(details):
-    """Details made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it.
+def whiten(features):
+    """Features made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it.
 
     What is nearly flat, such as a piece of sky, stays so: made as strong as the rest it would spoil all other images.
     """
-    flat = details.flatten(1)
+    flat = features.flatten(1)
     values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
     matrix = vectors * values.clamp_min(FLAT * values[-1]).rsqrt() @ vectors.T
-    return (matrix @ flat).view_as(details), matrix
+    return (matrix @ flat).view_as(features), matrix
 
 
-def around(energy, window):
+def window_mean(energy, window):
     """The mean of an energy (m, G, H, W) in a `window` around each place, with zeros outside; its own transpose."""
     up, across = (band(size, window).to(energy) for size in energy.shape[2:])
     return up @ energy @ across
@@ -68,40 +68,41 @@ def band(size, window):
     return ((places[:, None] - places).abs() <= window // 2).double() / window
 
 
-def energies(seen):
-    """The mean over K of squared details (m, G, K, H, W): (m, G, H, W)."""
-    first, *rest = seen.unbind(2)
+def energies(mixed):
+    """The mean over K of squared features (m, G, K, H, W): (m, G, H, W)."""
+    first, *rest = mixed.unbind(2)
     total = first.square()
     for part in rest:  # faster than a mean over that dimension
         total.addcmul_(part, part)
-    return total / seen.shape[2]
+    return total / mixed.shape[2]
 
 
-def objective(matrix, details, floor, window):
+def objective(matrix, features, floor, window):
     """f(M) = Σ J − ½ log det MᵀM for rows M of length one; the last part keeps images apart.
 
-    J = ½ mean_{G,p} log(`floor` + e_p) of an image, e_p being the mean of squared details in a `window` around p.
+    J = ½ mean_{G,p} log(`floor` + e_p) of an image, e_p being the mean of squared features in a `window` around p.
     """
-    faint = (floor + around(energies(mixed(matrix, details)), window)).log().mean((1, 2, 3)) / 2
+    faint = (floor + window_mean(energies(mix(matrix, features)), window)).log().mean((1, 2, 3)) / 2
     return faint.sum() - torch.logdet(matrix.mT @ matrix) / 2
 
 
-def mixed(matrix, details):
-    """The details of the images that rows M (m, r) mix."""
-    return (matrix.to(details) @ details.flatten(1)).view(-1, *details.shape[1:])
+def mix(matrix, features):
+    """The features of the images that rows M (m, r) mix."""
+    return (matrix.to(features) @ features.flatten(1)).view(-1, *features.shape[1:])
 
 
-def relative(matrix, seen, floor, window, free=slice(None)):
+def relative_derivatives(matrix, mixed, floor, window, free=slice(None)):
     """The `objective` and its derivatives as rows M (m, r) of length one become (1 + E)M: Relative.
 
-    `seen` are the details of their images. E has columns for the u `free` rows; no row is added to itself.
+    `mixed` are the features of their images. E has columns for the u `free` rows; no row is added to itself.
     """
-    energy = energies(seen)
-    level = floor + around(energy, window)
-    weights = around(1 / level, window)  # 2 ∂J/∂e, but for the number of places
+    energy = energies(mixed)
+    level = floor + window_mean(energy, window)
+    weights = window_mean(1 / level, window)  # 2 ∂J/∂e, but for the number of places
     places, own = energy[0].numel(), (weights * energy).mean((1, 2, 3), dtype=matrix.dtype)
-    pull = sum((weights * part).flatten(1) @ part[free].flatten(1).mT for part in seen.unbind(2))
-    pull, gram = pull / (places * seen.shape[2]), matrix.mT @ matrix
+    pull = sum((weights * part).flatten(1) @ part[free].flatten(1).mT for part in mixed.unbind(2))
+    pull = pull / (places * mixed.shape[2])
+    gram = matrix.mT @ matrix
     dual = torch.linalg.solve(gram, matrix.mT).mT  # (m, r)
     own = (matrix * dual).sum(1) - own  # of the slope along a row itself, which lengths of one take away
     slope = pull.to(matrix) + own[:, None] * (matrix @ matrix[free].mT) - matrix @ dual[free].mT
@@ -126,11 +127,11 @@ def precondition(slope, curvature, free=slice(None)):
     return step
 
 
-def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambda matrix: None):
-    """Rows M (m, r) of length one that lower the contrast of `details` (r, G, K, H, W), and the value of every step."""
+def minimise(matrix, features, floor, window, steps, free=slice(None), each=lambda matrix: None):
+    """Rows M (m, r) of length one that lower the contrast of features (r, G, K, H, W), and the value of every step."""
     matrix = normalize(matrix, dim=1)
-    seen = mixed(matrix, details)
-    now, pairs = relative(matrix, seen, floor, window, free), []
+    mixed = mix(matrix, features)
+    now, pairs = relative_derivatives(matrix, mixed, floor, window, free), []
     history = [now.value.item()]
     while len(history) <= steps:
 
@@ -138,13 +139,14 @@ def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambd
             return precondition(v.view_as(now.slope), now.curvature, free).flatten()
 
         move = -quasi_newton_product(pairs, now.slope.flatten(), inverse).view_as(now.slope)
-        lower = shortened(matrix, seen, now, move, (floor, window, free))
+        lower = shorten(matrix, mixed, now, move, (floor, window, free))
         if lower is None:
             if not pairs:
                 break
             pairs = []  # and once more, from the preconditioner alone
             continue
-        before, (matrix, seen, taken, now) = now, lower
+        before = now
+        matrix, mixed, taken, now = lower
         s, y = taken.flatten(), (now.slope - before.slope).flatten()
         safe = dot(s, y) > 1e-14 * dot(y, y)
         pairs = [*pairs, (s, y, torch.where(safe, 1 / dot(s, y), 0))][-MEMORY:]
@@ -155,26 +157,26 @@ def minimise(matrix, details, floor, window, steps, free=slice(None), each=lambd
     return matrix, history
 
 
-def shortened(matrix, seen, now, move, where):
-    """A move E (m, u), or a third of it until it lowers the value: rows, details, E, Relative; or None."""
+def shorten(matrix, mixed, now, move, where):
+    """A move E (m, u), or a third of it until it lowers the value: rows, features, E, Relative; or None."""
     free = where[-1]
     for k in range(10):
         step = move / 3**k
         moved = matrix + step @ matrix[free]
         lengths = moved.norm(dim=1, keepdim=True)
-        flat = torch.addmm(seen.flatten(1), step.to(seen), seen[free].flatten(1)).div_(lengths.to(seen))
-        trial = relative(moved / lengths, flat.view_as(seen), *where)
+        flat = torch.addmm(mixed.flatten(1), step.to(mixed), mixed[free].flatten(1)).div_(lengths.to(mixed))
+        trial = relative_derivatives(moved / lengths, flat.view_as(mixed), *where)
         if trial.value <= now.value + 1e-4 * (step * now.slope).sum():
-            return moved / lengths, flat.view_as(seen), step, trial
+            return moved / lengths, flat.view_as(mixed), step, trial
     return None
 
 
 def score(pictures, known, shape):
     """−J of each picture (n, d) by itself, eq. (eq-contrast-score): (n,), the higher, the more like a photograph.
 
-    Details are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
+    Features are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
     """
-    filtered = details(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
+    filtered = features(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
     own, filtered = filtered[: len(known)], filtered[len(known) :]
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
     energy = (filtered / unit).square().mean(1)  # (n, H, W)

@@ -120,6 +120,6 @@ def split(weight, basis):
     return inside, weight - inside @ basis.mT
 
 
-def joined(inside, basis, rest, factor=1.0):
+def join(inside, basis, orthogonal, factor=1.0):
     """W = AQᵀ + cN (h, d), the opposite of `split`, for A (h, r) and c after a training."""
-    return inside @ basis.mT + factor * rest
+    return inside @ basis.mT + factor * orthogonal

@@ -12,7 +12,7 @@ class Loss(NamedTuple):
 
     value: Callable  # of z and y: ℓ(z, y), one per image (…, m)
     slope: Callable  # of z and y: ∂ℓ/∂z (…, m, K)
-    bend: Callable  # of z and a direction (…, m, K): its product with ∂²ℓ/∂z² (…, m, K)
+    curvature: Callable  # of z and a direction (…, m, K): its product with ∂²ℓ/∂z² (…, m, K)
 
 
 def signs(labels):

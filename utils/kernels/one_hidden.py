@@ -42,7 +42,7 @@ class State(NamedTuple):
     w: torch.Tensor  # w₂ (…, h)
     active: torch.Tensor  # σ(s) (…, m, h)
     slope: torch.Tensor  # σ'(s) (…, m, h)
-    bend: torch.Tensor  # σ''(s) (…, m, h)
+    curvature: torch.Tensor  # σ''(s) (…, m, h)
     logits: torch.Tensor  # z (…, m)
 
 
@@ -105,9 +105,11 @@ def bordered(x):
 
 def forward(v, x, sharpness):
     """Run the network on all images: pre-activations s = x̄W̄₁ᵀ, logits z = σ(s)w₂ + b₂, eq. (9)."""
-    (first, second, _), x = unpack(v, x.shape[-1]), bordered(x)
-    active, slope, bend = activation(x @ first.mT, sharpness)  # (m, d+1) @ (d+1, h) -> (m, h)
-    return State(x, first, second[..., :-1], active, slope, bend, times(active, second[..., :-1]) + second[..., -1:])
+    first, second, _ = unpack(v, x.shape[-1])
+    x = bordered(x)
+    active, slope, curvature = activation(x @ first.mT, sharpness)  # (m, d+1) @ (d+1, h) -> (m, h)
+    z = times(active, second[..., :-1]) + second[..., -1:]
+    return State(x, first, second[..., :-1], active, slope, curvature, z)
 
 
 def logits(x, theta):
@@ -139,7 +141,7 @@ def hessian(v, x, y, weight_decay, sharpness):
     state, m = forward(v, x, sharpness), len(y)
     r, curvature = residuals(state.logits, y) / m, curvatures(state.logits) / m
     slope = state.slope * state.w[..., None, :]  # ∂z/∂s
-    bend = state.bend * state.w[..., None, :] * r[..., None]
+    curved = state.curvature * state.w[..., None, :] * r[..., None]
     kernel = (slope @ slope.mT) * (state.x @ state.x.mT) + state.active @ state.active.mT + 1  # JJᵀ
     factors = torch.linalg.lu_factor(ridge(kernel, curvature, weight_decay))
 
@@ -150,7 +152,7 @@ def hessian(v, x, y, weight_decay, sharpness):
 
     def product(u):
         ds, dw, dz = jacobian(u)
-        back = slope * (curvature * dz)[..., None] + (state.slope * dw[..., None, :]) * r[..., None] + bend * ds
+        back = slope * (curvature * dz)[..., None] + (state.slope * dw[..., None, :]) * r[..., None] + curved * ds
         also = times((state.slope * ds).mT, r)  # on w₂
         before = u.shape[-1] - also.shape[-1] - 1
         return transposed(back, curvature * dz, state) + weight_decay * u + pad(also, (before, 1))
@@ -217,6 +219,6 @@ def cross_gradient(x, y, solved, p):
     t, on_second = s.x @ rows.mT, second[..., :-1]  # (m, d+1) @ (d+1, h) -> (m, h)
     slope = s.slope * s.w[..., None, :]
     change = (slope * t).sum(-1) + times(s.active, on_second) + second[..., -1:]
-    bent = s.slope * on_second[..., None, :] + s.bend * s.w[..., None, :] * t
-    on_weights = slope * (curvature * change)[..., None] + bent * r
+    curved = s.slope * on_second[..., None, :] + s.curvature * s.w[..., None, :] * t
+    on_weights = slope * (curvature * change)[..., None] + curved * r
     return (on_weights @ s.first + slope * r @ rows)[..., :-1]  # (m, h) @ (h, d+1)

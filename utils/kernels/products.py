@@ -27,11 +27,11 @@ def flags(path=Path("/proc/cpuinfo")):
     return set()
 
 
-def library_of(known, wanted=""):
+def library_of(abilities, wanted=""):
     """MKL or oneDNN, by the processor's flags or as `wanted`; InputError where oneDNN would round (by AMX)."""
-    if wanted and choose("PRODUCTS", wanted, LIBRARIES) == "onednn" and "amx_bf16" in known:
+    if wanted and choose("PRODUCTS", wanted, LIBRARIES) == "onednn" and "amx_bf16" in abilities:
         raise InputError("PRODUCTS is 'onednn', which rounds to bfloat16 on this processor: leave it away.")
-    fits = {"AuthenticAMD", "avx512f"} <= known and "amx_bf16" not in known
+    fits = {"AuthenticAMD", "avx512f"} <= abilities and "amx_bf16" not in abilities
     able = torch.backends.mkldnn.is_available() and setting() is not None
     return (wanted or ("onednn" if fits else "mkl")) if able else "mkl"
 
@@ -87,7 +87,7 @@ def possible(precision, device):
     return choose("PRECISION", precision, PRECISIONS) if gpu or precision != "TF32" else "exact"
 
 
-def rounded(precision):
+def use_precision(precision):
     """A context in which factors have as many digits as a precision says."""
     return Bfloat16() if precision == "bfloat16" else tf32() if precision == "TF32" else nullcontext()
 

@@ -102,13 +102,13 @@ class Stationarity:
         """Return the Residual of all sets at once."""
         network, hidden = self.network, range(len(self.network) - 1)
         a, z = forward(network, x)
-        slope, bend = map(list, zip(*(slopes(s, self.sharpness) for s in z)))
+        slope, curvature = map(list, zip(*(slopes(s, self.sharpness) for s in z)))
         d, u = back(network, self.rule.signal(z[-1], coefficients), slope[:-1])
         shares, signals, inputs, pending = zip(*map(self.share, self.target, self.squares, a, d, z))
         up = signals[0]  # dR/dD_l: the layer's own, and through the layers below
         through = []  # dR/dZ_l through the surrogate
         for k in hidden:
-            through.append((up * u[k]).mul_(bend[k]))
+            through.append((up * u[k]).mul_(curvature[k]))
             up = ((up * slope[k]) @ network[k + 1].weight.mT).add_(signals[k + 1])
         coefficient_gradient, down = self.rule.pullback(z[-1], coefficients, up)
         for k in reversed(hidden):  # down: dR/dZ_l, from the last layer to the first

@@ -60,20 +60,9 @@ def detail_ncc(images, references, shape):
     which unlike photographs share. A flat image has nothing left, and is like no other. Made for pictures of 32×32.
     """
     small, large = (AvgPool2d(size, stride=1, padding=size // 2, count_include_pad=False) for size in (3, 9))
-    seen = (small(planes(rows, shape)) for rows in (images, references))
-    x, y = (normalize((part - large(part)).flatten(1), eps=1e-6) for part in seen)
+    smoothed = (small(planes(rows, shape)) for rows in (images, references))
+    x, y = (normalize((part - large(part)).flatten(1), eps=1e-6) for part in smoothed)
     return x @ y.T
-
-
-def mean_pair_gain(candidates, x):
-    """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d)."""
-    candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
-    first, second = torch.triu_indices(len(x), len(x), 1)
-    first, second = (part[:: max(1, len(part) // 20_000)] for part in (first, second))  # some, if 40,000 or more
-    table = normalize(candidates, dim=1) @ x.T  # (n, m), ⟨candidate, image⟩
-    lengths = (x[first] + x[second]).norm(dim=1)
-    pairs = (table[:, first] + table[:, second]) / lengths
-    return (pairs.amax(1) - (table / x.norm(dim=1)).amax(1)).mean().item()
 
 
 class Match(NamedTuple):
@@ -166,15 +155,3 @@ def pairwise_ssim(images, references, shape, window=3):
     numerator = (2 * mx * my + C1) * (2 * cov + C2)
     denominator = (mx**2 + my**2 + C1) * (var_x + var_y + C2)
     return (numerator / denominator).mean((1, 2, 3))
-
-
-def halved(images, mirror):
-    """Half as many images (m/2, d): greedily, of two that mirror each other best, one plus the other one mirrored."""
-    images = normalize(images, dim=1)
-    others, kept = images[:, mirror], []
-    table = ncc(images, others).fill_diagonal_(0)
-    for _ in range(len(images) // 2):
-        i, j = divmod(table.abs().argmax().item(), len(images))
-        kept.append(images[i] + table[i, j].sign() * others[j])
-        table[[i, j]], table[:, [i, j]] = 0.0, 0.0
-    return torch.stack(kept)

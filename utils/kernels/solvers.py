@@ -25,11 +25,11 @@ class Minimum(NamedTuple):
     gradient_norm: torch.Tensor  # (…), at the last iterate
     iterations: int  # of L-BFGS, or the products that `newton_cg` spent
     converged: torch.Tensor  # booleans (…): whether a tolerance was reached
-    stopped: str | list  # in `words`: converged, stalled (no step decreases a value), iterations (used up) or left
+    stopped: str | list  # in `name_stops`: converged, stalled (no step decreases a value), iterations (used up) or left
     pairs: list | tuple = ()  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
 
 
-def words(otherwise, **masks):
+def name_stops(otherwise, **masks):
     """How a problem stopped: the name of the first mask (…) that holds, or `otherwise`; for a batch, a list."""
     columns = zip(*(mask.flatten().tolist() for mask in masks.values()))
     listed = [next((name for name, holds in zip(masks, column) if holds), otherwise) for column in columns]
@@ -118,8 +118,9 @@ def lbfgs(
         s, y = moved[0] - x, moved[2] - gradient
         safe = dot(s, y) > 1e-14 * dot(y, y)
         pairs = [*pairs, (s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0))][-memory:]
-        stuck, (x, value, gradient) = stuck | ~free, moved
-    stopped = words("iterations", left=left, converged=converged, stalled=stuck)
+        stuck = stuck | ~free
+        x, value, gradient = moved
+    stopped = name_stops("iterations", left=left, converged=converged, stalled=stuck)
     return Minimum(x, value, gradient.norm(dim=-1), iteration, converged, stopped, pairs)
 
 
@@ -151,7 +152,7 @@ def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=20
         radius = torch.where((quality[..., None] > 0.75) & (length > 0.9 * radius), 2 * radius, radius)
         x, value = torch.where(taken, x + step, x), torch.where(taken[..., 0], new, value)
         gradient = torch.where(taken, new_gradient, gradient)
-    stopped = words("iterations", converged=converged, stalled=lost)
+    stopped = name_stops("iterations", converged=converged, stalled=lost)
     return Minimum(x, value, gradient.norm(dim=-1), spent, converged, stopped)
 
 
