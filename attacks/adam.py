@@ -16,14 +16,17 @@ of the first epoch one by one. Which image was in which batch is learned, and th
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from attacks import first_layer, unmixing
+from attacks.contract import Attack
 from utils.errors import InputError
+from utils.kernels.layers import Network, Shape
 from utils.kernels.similarity import halved
-from utils.networks import Layer
+from utils.networks import Layer, Released
 
 SIZE, FLOOR = 8.0, 1e-3  # root mean square that U is brought to, about that of a training at rate one; v_0
 SLICES, ROUNDS, SPARE = 3, 2, 10  # K; fits, each of which is unmixed; images for one more that is sought
@@ -124,7 +127,10 @@ def seen(part, mirrored):
     return torch.cat([unit(part), torch.ones_like(part[:, :1])], 1)
 
 
-def fit(u, x, slices, steps, rates, generator, mirror=None):
+def fit(
+    u: torch.Tensor, x: torch.Tensor, slices: Slices, steps: int, rates: Sequence[float], generator: torch.Generator,
+    mirror: torch.Tensor | None = None,
+) -> tuple[Slices, torch.Tensor, float]:  # fmt: skip
     """Fit Slices and images x (m, d) to U (h, d + 1) by Adam: the Slices and images that fit, and Σ misfit²/ΣU².
 
     Slices say how the gradients depended on the images; the last column of U is the change of the biases. With a
@@ -218,7 +224,10 @@ def check(changed, shape, count, mirrored):
         raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
 
 
-def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS, batches=True):
+def attack(
+    released: Released, initial: Network, shape: Shape, count: int, seed: int = 0, alpha: float | None = None,
+    mirrored: bool = False, rounds: int = ROUNDS, batches: bool = True,
+) -> Attack:  # fmt: skip
     """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
 
     If `mirrored`, half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger:
@@ -237,7 +246,7 @@ def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, 
     found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
     batches = batches and mirror is None and count <= MOST
     for k in range(rounds):
-        x = unit((found.images if mirror is None else halved(found.images, mirror)).float())
+        x = unit((found.images if mirror is None else halved(found.images, mirror)).float())  # type: ignore[union-attr]
         scores = learned(u, x, generator) if k and batches else None
         slices = begin(u[:, :-1], whole(x, mirror), generator, scores)
         for steps, rates in zip(STEPS, RATES):

@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 
 from evaluation import null
+from training.images import Split
 from utils.errors import InputError
+from utils.kernels.layers import Shape
 from utils.kernels.similarity import SOME as SOME
 from utils.kernels.similarity import STRONG, match, ncc
 
@@ -13,7 +15,7 @@ ALIKE = 0.5  # above, two pictures count as alike; about 1 % of the best matches
 EXACT = 0.99  # above which no difference is seen
 
 
-def twins(x):
+def twins(x: torch.Tensor) -> float:
     """The share of images x (n, d) that another one repeats, with an NCC above 0.9."""
     return (ncc(x, x).fill_diagonal_(0).amax(1) > STRONG).double().mean().item()
 
@@ -35,7 +37,7 @@ class Leak(NamedTuple):
         return {f"{prefix}{name}": float(value) for name, value in kept.items()}
 
 
-def leak(candidates, training, held_out, shape):
+def leak(candidates: torch.Tensor | None, training: torch.Tensor, held_out: torch.Tensor, shape: Shape) -> Leak:
     """Match training and held-out images (m, d) in the same order of classes with candidates (n, d): Leak."""
     if len(held_out) != len(training):
         wanted = "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
@@ -46,7 +48,7 @@ def leak(candidates, training, held_out, shape):
     return Leak(*best, null.area(*best), null.p_value(*best), *counts)  # type: ignore[call-arg]
 
 
-def leaked(candidates, data, mean=0.0):
+def leaked(candidates: torch.Tensor | None, data: Split, mean: float | torch.Tensor = 0.0) -> Leak:
     """What candidates (n, d) give away of a Split's secret images less a guess of their mean: Leak."""
     parts = (part.images - mean for part in (data.secret, data.held_out))  # never the mean of one
     return leak(candidates, *parts, data.shape)  # type: ignore[call-arg]

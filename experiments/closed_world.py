@@ -6,23 +6,24 @@ Images x (n, d) are without the trainer's mean, with labels y (n,). An attack on
 import torch
 
 from evaluation import null
+from training.images import Part
 from utils.kernels.layers import square_norm
 from utils.kernels.losses import LOSSES
 from utils.networks import Released, span
 
 
-def by_loss(released: Released, x, y):
+def by_loss(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """−ℓ(Φ(x; θ*), y), the threshold test of Yeom et al. (2018): (n,)."""
     return -LOSSES[released.recipe.loss].value(released.outputs(x), y)
 
 
-def by_span(released: Released, x, y):
+def by_span(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The share of ‖x‖² in the row space of W₁, before its gap if it has one: (n,)."""
     basis = span(released.network)
     return (x @ basis).square().sum(1) / x.square().sum(1)
 
 
-def by_residual(released: Released, x, y):
+def by_residual(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The cosine c of θ* and −∇_θ ℓ(x, y): what one image alone explains of stationarity, (n,).
 
     min_{λ≥0} ‖θ* + λ∇_θ ℓ‖² = ‖θ*‖²(1 − max(c, 0)²). With δ_l = ∂ℓ/∂z_l and the inputs ā_{l−1} of a layer, ∇ℓ is
@@ -42,7 +43,7 @@ def by_residual(released: Released, x, y):
 TESTS = {"loss": by_loss, "span": by_span, "residual": by_residual}
 
 
-def areas(released: Released, training, held_out):
+def areas(released: Released, training: Part, held_out: Part) -> dict[str, null.Area]:
     """How well each test tells training from held-out images, Parts without the trainer's mean: {test: Area}."""
     scores = {name: [test(released, *part) for part in (training, held_out)] for name, test in TESTS.items()}
     return {name: null.area(*(values.cpu() for values in both)) for name, both in scores.items()}
