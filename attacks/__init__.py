@@ -4,6 +4,7 @@ ATTACKS, which begin at images and return a `contract.Attack`, are values of ATT
 """
 
 from importlib import import_module
+from types import ModuleType
 
 import utils  # noqa: F401  (before torch: how threads wait)
 
@@ -15,6 +16,6 @@ ATTACKS = {  # value of ATTACK: the module
 }
 
 
-def load(name):
+def load(name: str) -> ModuleType:
     """The module of one of ATTACKS."""
     return import_module(f"attacks.{ATTACKS[name]}")

@@ -16,15 +16,18 @@ of the first epoch one by one. Which image was in which batch is learned, and th
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch.nn.functional import normalize
 
 from attacks import first_layer, unmixing
+from attacks.contract import Attack
 from utils.errors import InputError
+from utils.kernels.layers import Network, Shape
 from utils.kernels.similarity import ncc
-from utils.networks import Layer
+from utils.networks import Layer, Released
 
 SIZE, FLOOR = 8.0, 1e-3  # root mean square that U is brought to, about that of a training at rate one; v_0
 SLICES, ROUNDS, SPARE = 3, 2, 10  # K; fits, each of which is unmixed; images for one more that is sought
@@ -137,7 +140,10 @@ def model_pixels(part, mirrored):
     return torch.cat([normalise_pixels(part), torch.ones_like(part[:, :1])], 1)
 
 
-def fit(u, x, slices, steps, rates, generator, mirror=None):
+def fit(
+    u: torch.Tensor, x: torch.Tensor, slices: Slices, steps: int, rates: Sequence[float], generator: torch.Generator,
+    mirror: torch.Tensor | None = None,
+) -> tuple[Slices, torch.Tensor, float]:  # fmt: skip
     """Fit Slices and images x (m, d) to U (h, d + 1) by Adam: the Slices and images that fit, and Σ misfit²/ΣU².
 
     Slices say how the gradients depended on the images; the last column of U is the change of the biases. With a
@@ -232,7 +238,10 @@ def check(changed, shape, count, mirrored):
         raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
 
 
-def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, rounds=ROUNDS, batches=True):
+def attack(
+    released: Released, initial: Network, shape: Shape, count: int, seed: int = 0, alpha: float | None = None,
+    mirrored: bool = False, rounds: int = ROUNDS, batches: bool = True,
+) -> Attack:  # fmt: skip
     """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
 
     If `mirrored`, half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger:
@@ -251,7 +260,8 @@ def attack(released, initial, shape, count, seed=0, alpha=None, mirrored=False, 
     found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
     batches = batches and mirror is None and count <= MOST
     for k in range(rounds):
-        x = normalise_pixels((found.images if mirror is None else merge_mirrored(found.images, mirror)).float())
+        pixels = found.images if mirror is None else merge_mirrored(found.images, mirror)
+        x = normalise_pixels(pixels.float())  # type: ignore[union-attr]
         scores = learn_batches(u, x, generator) if k and batches else None
         slices = initial_slices(u[:, :-1], all_images(x, mirror), generator, scores)
         for steps, rates in zip(STEPS, RATES):

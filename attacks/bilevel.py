@@ -6,6 +6,7 @@ several. By the implicit function theorem dl/dx = −∇_x⟨∇_θ E(x, y; θ(x
 
 import math
 import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from attacks.contract import Attack, bar, check_start, tuned
 from utils import networks
 from utils.errors import InputError, choose
 from utils.kernels import affine, one_hidden, solvers
+from utils.kernels.layers import Network
+from utils.networks import Released
 
 BUDGET = 50_000  # steps that the inner solver of a network may take in all, unless another budget is given
 
@@ -23,7 +26,7 @@ class Lower(NamedTuple):
     """The lower level: the training that is to return θ*."""
 
     model: ModuleType  # the kernel whose minimum training finds, affine or one_hidden
-    target: torch.Tensor | one_hidden.Weights  # the weights θ* that it is to return, in the kernel's own type
+    target: Any  # the weights θ* that it is to return, in the kernel's own type: a vector, or one_hidden.Weights
     labels: torch.Tensor  # (m,)
     weight_decay: float  # μ
 
@@ -45,7 +48,9 @@ class Inner(NamedTuple):
     iterations: int  # steps of the inner solver, all in all
 
 
-def hypergradient(released, x, inverse=None, initial=None):
+def hypergradient(
+    released: Released, x: torch.Tensor, inverse: Callable | None = None, initial: Network | None = None
+) -> Hypergradient:
     """l(x) = ½‖θ(x) − θ*‖² and dl/dx, eq. (7) with the sign of a gradient, at images x (…, m, d): Hypergradient.
 
     Training begins at the network `initial`; the affine model can do without. An `inverse` takes the place of the
@@ -57,7 +62,9 @@ def hypergradient(released, x, inverse=None, initial=None):
     return evaluate(lower, x, initial and lower.model.weights(initial, released.sharpness), inverse)
 
 
-def evaluate(lower, x, initial, inverse=None):
+def evaluate(
+    lower: Lower, x: torch.Tensor, initial: torch.Tensor | one_hidden.Weights | None, inverse: Callable | None = None
+) -> Hypergradient:
     """Eq. (7): the Hypergradient at images x (…, m, d), where training begins at weights of the kernel."""
     model, target, y, decay = lower
     solved, apply_inverse = (inverse or model.inner)(x, y, decay, initial)
@@ -66,14 +73,14 @@ def evaluate(lower, x, initial, inverse=None):
     return Hypergradient(model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound)
 
 
-def lower_level(released, basis=None):
+def lower_level(released: Released, basis: torch.Tensor | None = None) -> Lower:
     """The Lower of a released network, for images or for their coordinates in a basis (…, d, r)."""
     model = model_of(released)
     target = model.weights(released.network, released.sharpness, basis)
     return Lower(model, target, released.labels, released.recipe.weight_decay)
 
 
-def model_of(released):
+def model_of(released: Released) -> ModuleType:
     """The kernel of the lower level for a released network; InputError if there is none."""
     recipe, hidden = released.recipe, len(released.network) - 1
     if hidden > 1 or recipe.loss != "logistic" or not recipe.weight_decay > 0:
@@ -83,7 +90,7 @@ def model_of(released):
     return one_hidden if hidden else affine
 
 
-def condensed(released, tolerance=1e-6):
+def condensed(released: Released, tolerance: float = 1e-6) -> Released:
     """The victim with its equal neurons merged into one, if it has any; see `one_hidden.merged`."""
     if len(released.network) == 1:
         return released
@@ -93,9 +100,9 @@ def condensed(released, tolerance=1e-6):
 
 
 def attack(
-    released, start, *, initial=None, iterations=1000, tolerance=1e-13, inner_start="warm", inner_budget=None,
-    watch=None, progress=False,
-) -> Attack:  # fmt: skip
+    released: Released, start: torch.Tensor, *, initial: Network | None = None, iterations: int = 1000,
+    tolerance: float = 1e-13, inner_start: str = "warm", inner_budget: int | None = None,
+    watch: Callable[[torch.Tensor, torch.Tensor], object] | None = None, progress: bool = False) -> Attack:  # fmt: skip
     """Move the images `start` (…, m, d) by L-BFGS until training on them returns the released weights θ*: Attack.
 
     Converged: ‖θ(x) − θ*‖² ≤ `tolerance`·‖θ*‖². Inner solves begin at the last θ (`inner_start` = `warm`) or at

@@ -2,13 +2,15 @@
 
 import os
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from tqdm.auto import tqdm
 
 from utils.errors import InputError
 from utils.kernels import step
+from utils.kernels.layers import Network
+from utils.networks import Released
 
 
 class Attack(NamedTuple):
@@ -21,11 +23,23 @@ class Attack(NamedTuple):
     seconds: float
     details: Any = None  # what this kind of attack knows beside, a NamedTuple
     coefficients: torch.Tensor | None = None  # λ (…, n), where the attack has them
-    network: tuple | None = None  # θ(x), where the attack trains
+    network: Network | None = None  # θ(x), where the attack trains
     refusals: tuple = ()  # why there are no images, or not all that was asked for, in sentences
 
 
-def check_layers(network):
+class Photographs(Protocol):
+    """Photographs that an attacker knows, such as a Part of a data set."""
+
+    @property
+    def images(self) -> torch.Tensor:
+        """An image is a row (k, d)."""
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """Their classes (k,)."""
+
+
+def check_layers(network: Network) -> None:
     """Raise InputError unless every layer takes what the one before it gives, and has one bias per output or none."""
     shapes = [tuple(part if part is None else tuple(part.shape) for part in layer) for layer in network]
     follow = all(after[0][-1] == before[0][-2] for before, after in zip(shapes, shapes[1:]))  # type: ignore[index]
@@ -33,7 +47,7 @@ def check_layers(network):
         raise InputError(f"W and b have the shapes {shapes}; they do not follow each other: take those of one network.")
 
 
-def check_start(released, start, labels):
+def check_start(released: Released, start: torch.Tensor, labels: torch.Tensor) -> None:
     """Raise InputError unless a start x (…, n, d) is finite and fits to labels (n,) and to the released network."""
     network, (n, d) = released.network, start.shape[-2:]
     module = isinstance(network, torch.nn.Module)

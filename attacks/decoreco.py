@@ -7,7 +7,8 @@ bound. Images are without a mean: the trainer's is not released. Leading dimensi
 import copy
 import math
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,9 +17,10 @@ from attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
 from utils.kernels import naive, products, solvers
 from utils.kernels.coefficients import RULES, Tied, best
+from utils.kernels.layers import Network
 from utils.kernels.residual import Stationarity
 from utils.kernels.step import run
-from utils.networks import change, flatten, in_span
+from utils.networks import Released, change, flatten, in_span
 
 
 class State(NamedTuple):
@@ -147,10 +149,12 @@ class Objective:
 
 
 def attack(
-    released, start, *, rule="signed", labels=None, optimiser="adam", learning_rate=None, coefficient_rate=None,
-    sharpness=None, lambda_min=0.3, range_weight=1.0, iterations=1000, tolerance=0.0, basis=None, coefficients=None,
-    target=None, seed=0, dtype=torch.float32, precision="TF32", progress=False, until=None, state=None,
-) -> Attack:  # fmt: skip
+    released: Released, start: torch.Tensor, *, rule: str = "signed", labels: torch.Tensor | None = None,
+    optimiser: str = "adam", learning_rate: float | None = None, coefficient_rate: float | None = None,
+    sharpness: float | None = None, lambda_min: float = 0.3, range_weight: float = 1.0, iterations: int = 1000,
+    tolerance: float = 0.0, basis: torch.Tensor | None = None, coefficients: torch.Tensor | None = None,
+    target: Network | None = None, seed: int = 0, dtype: torch.dtype = torch.float32, precision: str = "TF32",
+    progress: bool = False, until: int | None = None, state: State | None = None) -> Attack:  # fmt: skip
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them: Attack.
 
     The network is a stack of layers or any torch.nn.Module of rows (n, d), which autograd differentiates, slowly.
@@ -186,7 +190,7 @@ def attack(
     return result(objective, state, plan, tolerance, until, start, clock)
 
 
-def by_rate(released, start, rates, **settings):
+def by_rate(released: Released, start: torch.Tensor, rates: Sequence[float], **settings: Any) -> Tuned:
     """Attack at each of these learning rates, with these settings: an attacker tunes by its own loss, not the truth."""
     tried = [Tuned(attack(released, start, learning_rate=rate, **settings), rate) for rate in rates]
     return min(tried, key=lambda one: one.attack.loss)

@@ -3,6 +3,7 @@
 Equations are those of the chapter *Can the adversary tell?*. `known` is a Part of the adversary's own photographs.
 """
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -10,8 +11,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from attacks import decoreco, starts, unmixing
+from attacks.contract import Attack, Photographs
 from utils.kernels import contrast
-from utils.kernels.layers import forward
+from utils.kernels.layers import Shape, forward
 from utils.kernels.similarity import is_constant, match
 from utils.networks import Released, span, within
 
@@ -25,16 +27,16 @@ class Adversary(NamedTuple):
 
     released: Released  # what was released
     known: torch.Tensor  # photographs (k, d) without their mean
-    shape: tuple  # (H, W, C) of an image
+    shape: Shape  # of an image
     start: torch.Tensor  # (n, d), where the first attack by stationarity began
-    attack: tuple  # the Attack by stationarity from this start
-    again: tuple  # an Attack by stationarity from noise
+    attack: Attack  # by stationarity from this start
+    again: Attack  # by stationarity from noise
     unmixed: torch.Tensor  # unmixed images (m, d)
     surplus: torch.Tensor  # (m + m/5, d), more unmixed images than there are training images
     surplus_again: torch.Tensor  # (m + m/5, d), the same from another seed
 
 
-def photographs(known, n, shape):
+def photographs(known: Photographs, n: int, shape: Shape) -> torch.Tensor:
     """n known photographs or fewer, of every class alike, less their mean; mirrored ones where these are too few."""
     some, labels = known.images, known.labels
     if n > len(some):
@@ -45,14 +47,14 @@ def photographs(known, n, shape):
     return (some - known.images.mean(0))[:n]
 
 
-def draw_start(known, n, shape, seed, place):
+def draw_start(known: Photographs, n: int, shape: Shape, seed: int, place: str) -> torch.Tensor:
     """The start (n, d) of the stationarity attack: known photographs if `place` is partition, and noise otherwise."""
     if place == "partition":
         return photographs(known, n, shape)
     return starts.normal(n, known.images.shape[1], decoreco.SETTINGS["adam"].scale, seed, known.images.device)
 
 
-def unmix_surplus(released, shape, seed):
+def unmix_surplus(released: Released, shape: Shape, seed: int) -> torch.Tensor:
     """Unmixed images (m + m/5, d) by an adversary who takes the count m for larger: the surplus must be inventions."""
     count = unmixing.read(released)[0] * 6 // 5
     basis = unmixing.read(released, count)[1]
@@ -60,7 +62,7 @@ def unmix_surplus(released, shape, seed):
     return SPREAD * images / images.std(dim=1, keepdim=True)
 
 
-def make_attacks(released, known, shape, seed, place, steps):
+def make_attacks(released: Released, known: Photographs, shape: Shape, seed: int, place: str, steps: int) -> Adversary:
     """Attack a released network by stationarity, so many steps from `place`, and by unmixing, each twice: Adversary."""
     n, basis = 2 * len(released.labels), span(released.network)
     start = draw_start(known, n, shape, seed, place)
@@ -101,7 +103,7 @@ def scores(released, start, attack, again, shape):
     return {name: score for name, score in named.items() if not is_constant(score, x.shape[-1])}
 
 
-def candidate_scores(adversary):
+def candidate_scores(adversary: Adversary) -> dict[str, torch.Tensor]:
     """Every score {name: (n,)} of the reconstructions by stationarity; `scores` and the chapter's own."""
     x, others = adversary.attack.images, (adversary.again.images, adversary.unmixed)
     recurrence, agreement = (match(x, other, adversary.shape).signed for other in others)
@@ -109,7 +111,7 @@ def candidate_scores(adversary):
     return named | {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
 
 
-def surplus_scores(adversary):
+def surplus_scores(adversary: Adversary) -> dict[str, torch.Tensor]:
     """Every score {name: (n,)} of the surplus of unmixed images, whose sign is left open."""
     x, others = adversary.surplus, (adversary.surplus_again, adversary.attack.images)
     recurrence, agreement = (match(x, other, adversary.shape).either for other in others)
@@ -127,7 +129,9 @@ def stack_scores(named):
     return torch.stack([named[name].double().cpu() for name in COMBINED], 1)
 
 
-def fit(named, truth):
+def fit(
+    named: Mapping[str, torch.Tensor], truth: torch.Tensor
+) -> Callable[[Mapping[str, torch.Tensor]], torch.Tensor] | None:
     """Fit eq. (eq-told-combination) to scores {name: (n,)} and the truth (n,) about a network of the adversary's own.
 
     Returns a function of scores that gives the probability (n,) of being true; None where all are true, or none is:

@@ -7,6 +7,7 @@ another: torch's SGD adds the decay to a gradient before it sums it up, so that 
 α is. All rows of one training are combinations of the same images, and are attacked together, one below the other.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from attacks import sparse, unmixing
 from attacks.contract import Attack
 from utils.errors import InputError
 from utils.kernels import contrast
+from utils.kernels.layers import Network, Shape
 from utils.networks import Checkpoint, Layer, Released, change
 
 ROUNDS = 60  # of alternating least squares, at most
@@ -40,7 +42,7 @@ class Rows(NamedTuple):
     removed: tuple  # of every entry what was removed: α of a difference, or c of a moment, in units of the moment
 
 
-def check(network, initial):
+def check(network: Network, initial: Network) -> None:
     """Raise InputError unless a start is a network of the same shape, with other and finite weights."""
     for ours, theirs in zip(network, initial, strict=False):
         shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
@@ -58,12 +60,12 @@ def check(network, initial):
         raise InputError(UNCHANGED)
 
 
-def is_unchanged(network, initial):
+def is_unchanged(network: Network, initial: Network) -> bool:
     """Whether the first layer of a network is that of its start."""
     return torch.equal(network[0].weight, initial[0].weight.to(network[0].weight))
 
 
-def shrinkage(weight, initial, rank, alpha=None):
+def shrinkage(weight: torch.Tensor, initial: torch.Tensor, rank: int, alpha: float | None = None) -> float:
     """α for which W₁ − αW₁⁰ (h, d) is nearest to a matrix of this `rank`, by alternating least squares from `alpha`.
 
     In turns, V (h, h − rank) is taken as the left directions in which W₁ − αW₁⁰ is smallest, and α as the regression of
@@ -80,7 +82,7 @@ def shrinkage(weight, initial, rank, alpha=None):
     return alpha
 
 
-def difference(network, initial, alpha=None) -> Rows:
+def difference(network: Network, initial: Network, alpha: float | None = None) -> Rows:
     """What training added to the first layer of an `initial` network; InputError as `check` says.
 
     α is estimated unless it is given, such as 1 for a training without weight decay.
@@ -95,7 +97,7 @@ def difference(network, initial, alpha=None) -> Rows:
     return Rows(layer=Layer(last.weight - alpha * first.weight, bias), first=first, last=last, removed=(alpha,))
 
 
-def of_moment(checkpoint: Checkpoint, factor=None) -> Rows:
+def of_moment(checkpoint: Checkpoint, factor: float | None = None) -> Rows:
     """What the first moment of a Checkpoint holds, less c times the weights; c is estimated unless it is given."""
     moment, (weights, *_) = change(checkpoint.first[:1], torch.Tensor.double), checkpoint.network
     size = moment[0].weight.norm() / weights.weight.norm()
@@ -107,7 +109,7 @@ def of_moment(checkpoint: Checkpoint, factor=None) -> Rows:
     return Rows(layer=found.layer, first=weights, last=weights, removed=(c * size.item(),))
 
 
-def stack(*several) -> Rows:
+def stack(*several: Rows) -> Rows:
     """Rows of several entries, one below the other, all of the same size."""
     sizes = [one.layer.weight.norm() / len(one.layer.weight) ** 0.5 for one in several]
     scaled = [change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)]
@@ -121,7 +123,7 @@ def concatenate(parts):
     return None if None in parts else torch.cat(parts)
 
 
-def of_files(files, moments=True) -> Rows:
+def of_files(files: Sequence[Checkpoint], moments: bool = True) -> Rows:
     """What Checkpoints of one training say together: `moments`, or else what was written from each to the next."""
     found = [of_moment(file) for file in files if file.first and moments]
     if not found:
@@ -136,17 +138,17 @@ def as_released(rows: Rows, released: Released) -> Released:
     return released._replace(network=(rows.layer,))
 
 
-def attempt(released: Released, rows: Rows, shape, count, seed=0) -> Attack:
+def attempt(released: Released, rows: Rows, shape: Shape, count: int | None, seed: int = 0) -> Attack:
     """Unmix the rows, with the count that they tell or else the given one, or refuse."""
     return unmixing.attempt(as_released(rows, released), shape, count, seed, unmixing.SOON)
 
 
-def refine(rows: Rows, unmixed: Attack, shape) -> Attack:
+def refine(rows: Rows, unmixed: Attack, shape: Shape) -> Attack:
     """The `unmixed` Attack of `attempt`, with exact images where their columns of B are sparse."""
     return apply_refinement(rows, unmixed, shape, sparse.refine)
 
 
-def refine_by_vote(rows: Rows, unmixed: Attack, shape) -> Attack:
+def refine_by_vote(rows: Rows, unmixed: Attack, shape: Shape) -> Attack:
     """The same for moments, which fade, and with them a column's zeros: so two of three readings must agree.
 
     If a column is wrong none the less, many images come out far from the unmixed ones, or less like photographs. Then

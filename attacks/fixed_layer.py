@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 
 from attacks.contract import Attack
 from utils.errors import InputError
-from utils.kernels.layers import forward
+from utils.kernels.layers import Layer, forward
 
 ROUNDS = 5  # of L-BFGS; before each but the first the idle images are drawn anew
 STEPS = 1500  # of a round, at most
@@ -57,7 +57,7 @@ def descend(first, change, x):
     return torch.as_tensor(end).to(x).view(x.shape), history
 
 
-def attack(first, change, count, *, seed=0):
+def attack(first: Layer, change: torch.Tensor, count: int, *, seed: int = 0) -> Attack:
     """Images (count, d) whose features hold Δ (k, h), given the fixed first layer: Attack. InputError if Δ vanishes.
 
     A descent may end with an image that explains nothing, mostly a second copy of another one. Such idle images are

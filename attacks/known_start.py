@@ -5,13 +5,20 @@ Gradient descent leaves W₁ = BX + αW₁⁰ and b₁ = B1 + αb₁⁰ for trai
 away, and attacks the rest as if it had been zero (`first_layer`).
 """
 
+from typing import Any
+
+import torch
+
 from attacks import decoreco, first_layer, unmixing
 from attacks.contract import Attack
 from attacks.first_layer import Rows
+from utils.kernels.layers import Network, Shape
 from utils.networks import Layer, Released, leading_span
 
 
-def attempt(released: Released, initial, shape, count, seed=0, alpha=None) -> tuple[Attack, Rows | None]:
+def attempt(
+    released: Released, initial: Network, shape: Shape, count: int | None, seed: int = 0, alpha: float | None = None
+) -> tuple[Attack, Rows | None]:
     """Unmix what training added to the `initial` network, and these Rows; a refusal, and None, if it added nothing."""
     if first_layer.is_unchanged(released.network, initial):
         return unmixing.refuse(first_layer.UNCHANGED), None
@@ -19,7 +26,9 @@ def attempt(released: Released, initial, shape, count, seed=0, alpha=None) -> tu
     return first_layer.attempt(released, rows, shape, count, seed), rows
 
 
-def stationarity(released: Released, initial, candidates, alpha, count, **settings) -> Attack:
+def stationarity(
+    released: Released, initial: Network, candidates: torch.Tensor, alpha: float, count: int, **settings: Any
+) -> Attack:
     """The stationarity attack on θ* − αθ⁰, in the span of `count` leading directions of W₁ − αW₁⁰.
 
     To first order that is right for a training that hardly moves the weights (Loo et al., 2024, of wide networks).

@@ -30,6 +30,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from attacks.contract import Attack
 from utils.errors import InputError
+from utils.kernels.layers import Shape
 from utils.kernels.naive import InPlaceOfReLU
 from utils.networks import Released
 
@@ -289,7 +290,7 @@ def noise(count, shape, seed):
 
 
 def attack(
-    released: Released, evidence: Evidence, shape: tuple[int, int, int], steps: int = 300, seed: int = 0,
+    released: Released, evidence: Evidence, shape: Shape, steps: int = 300, seed: int = 0,
     start: torch.Tensor | None = None,
 ) -> Attack:  # fmt: skip
     """Images (n, d) of a shape (H, W, C) behind a released module, from what is known of its training, as `Ends` are.

@@ -17,11 +17,12 @@ from scipy.optimize import least_squares
 from torch.nn.functional import normalize, pad
 
 from attacks import bilevel
-from attacks.contract import check_start
+from attacks.contract import Attack, check_start
 from utils import networks
 from utils.errors import InputError
 from utils.kernels import affine, one_hidden
 from utils.kernels.losses import curvatures
+from utils.networks import Released
 
 TRIES = 8  # of a preparation, at most
 ENOUGH = 1e-6  # relative squared distance at which no other preparation is tried
@@ -59,7 +60,7 @@ class At(NamedTuple):
     decay: float  # μ
 
 
-def problem_of(released, start):
+def problem_of(released: Released, start: torch.Tensor) -> Problem:
     """The Problem for images T (m, d) behind a whole network with one hidden layer."""
     if bilevel.model_of(released) is not one_hidden or released.copies:
         raise InputError("Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack.")
@@ -73,7 +74,7 @@ def problem_of(released, start):
     return Problem(theta, released.labels, released.recipe.weight_decay, coordinates, others, axes, sizes, copied)
 
 
-def nearest(z, problem):
+def nearest(z: torch.Tensor, problem: Problem) -> torch.Tensor:
     """The images nearest to the start with these coordinates: (m, d)."""
     state, r = evaluated(z, problem.labels, problem.theta)
     columns = torch.linalg.qr(normalize(r[:, None] * state.slope, dim=0))[0]  # of C
@@ -210,7 +211,7 @@ def least(z, problem, theta, pair, steps):
     return moved(least_squares(values, np.zeros(z.numel()), slopes, **settings).x)
 
 
-def prepare(released, start, seed=0) -> torch.Tensor:
+def prepare(released: Released, start: torch.Tensor, seed: int = 0) -> torch.Tensor:
     """Images near a start (m, d) for which θ* is nearly a minimum: the nearest of some tries.
 
     Chance says on which side of a kink images end: all tries but the first of seed 0 begin at a random change of Z. The
@@ -231,7 +232,7 @@ def prepare(released, start, seed=0) -> torch.Tensor:
     return best[1]
 
 
-def split_copies(released):
+def split_copies(released: Released) -> Released:
     """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
     small = bilevel.condensed(released)
     theta = bilevel.lower_level(small).target
@@ -250,14 +251,14 @@ def trained(released, images):
     return one_hidden.solve(images @ basis, labels, decay, target), images @ basis, target
 
 
-def distance(released, images):
+def distance(released: Released, images: torch.Tensor) -> float:
     """‖θ(x) − θ*‖²/‖θ*‖² for the minimum θ(x) that training on images (m, d) finds from θ*."""
     solved, _, target = trained(released, images)
     far = one_hidden.square_norm(one_hidden.difference(solved, target)) / one_hidden.square_norm(target)
     return far.item() if solved.converged else math.inf
 
 
-def leverages(released, images):
+def leverages(released: Released, images: torch.Tensor) -> torch.Tensor:
     """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
     problem = problem_of(released, images)
     state, r = evaluated(images @ problem.axes, problem.labels, problem.theta)
@@ -265,7 +266,7 @@ def leverages(released, images):
     return torch.linalg.svd(columns, full_matrices=False)[0].square().sum(1)
 
 
-def lowest(released, images):
+def lowest(released: Released, images: torch.Tensor) -> float:
     """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
     (theta, *_), coordinates, _ = trained(released, images)
     v, decay = one_hidden.pack(theta), released.recipe.weight_decay
@@ -273,14 +274,16 @@ def lowest(released, images):
     return torch.linalg.eigvalsh(product(torch.eye(len(v)).to(v)))[0].item() / decay
 
 
-def attack(released, start, iterations=1000, tolerance=1e-8, progress=False):
+def attack(
+    released: Released, start: torch.Tensor, iterations: int = 1000, tolerance: float = 1e-8, progress: bool = False
+) -> Attack:
     """Prepare a start (m, d), where the history begins, and attack it. InputError if θ* is stationary for no images."""
     clock = time.perf_counter()
     check_start(released, start, released.labels)
     problem_of(released, start)  # says so if it cannot be done
     check_stationary(released)
     before, tried = distance(bilevel.condensed(released), start), []
-    settings = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
+    settings: dict = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
     for seed in range(3):
         images = start if before <= tolerance else prepare(released, start, seed=seed)
         result = bilevel.attack(released, images, **settings)

@@ -16,7 +16,7 @@ from utils.networks import gap
 TAKEN = 0.9  # share of the directions that images may take, where α is found
 
 
-def inputs(module, layer, x):
+def inputs(module: torch.nn.Module, layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """What images x (n, …) are to a `layer` of a module, at all its places: (n, places, inputs)."""
     if not isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
         raise InputError(f"The layer is a {type(layer).__name__}: give a Linear or a Conv2d.")
@@ -35,7 +35,9 @@ def inputs(module, layer, x):
     return given.double().reshape(len(x), -1, given.shape[-1])
 
 
-def basis(after, before, alpha=None, rank=None):
+def basis(
+    after: torch.Tensor, before: torch.Tensor, alpha: float | None = None, rank: int | None = None
+) -> torch.Tensor:
     """A basis (inputs, r) of the row space of W − αW⁰, for weights (outputs, …); r by the gap in singular values.
 
     α is found unless given. A moment may stand for W, and the weights for W⁰: then α is the decay in it.
@@ -49,6 +51,6 @@ def basis(after, before, alpha=None, rank=None):
     return vectors[:rank].mT
 
 
-def distances(a, basis):
+def distances(a: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
     """r(x) of inputs a (n, places, inputs): (n,), from 0 to 1."""
     return ((a - a @ basis @ basis.mT).square().sum((1, 2)) / a.square().sum((1, 2))).sqrt()

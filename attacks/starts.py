@@ -1,16 +1,22 @@
 """Where an attack may begin, each an (m, d) tensor of images. Only a proof of concept begins at the secret."""
 
+from collections.abc import Callable
+
 import torch
 
+from attacks.contract import Photographs
 from utils.errors import InputError
+from utils.kernels.layers import Shape
 
 
-def random(m, d, seed, device="cpu", draw=torch.rand, use=1):
+def random(
+    m: int, d: int, seed: int, device: str | torch.device = "cpu", draw: Callable = torch.rand, use: int = 1
+) -> torch.Tensor:
     """Draw every pixel from U(0, 1), alike on every device; the trainer of the same seed, use 0, has other numbers."""
     return draw(m, d, dtype=torch.float64, generator=torch.Generator().manual_seed((use << 30) + seed)).to(device)
 
 
-def normal(m, d, scale, seed, device="cpu"):
+def normal(m: int, d: int, scale: float, seed: int, device: str | torch.device = "cpu") -> torch.Tensor:
     """Draw every pixel from N(0, `scale`²): where the stationarity attack begins, on images without their mean."""
     return scale * random(m, d, seed, device, torch.randn)
 
@@ -31,7 +37,7 @@ def drawings(text, shape, m, seed):
     return ((paper + ink / 2) % 1).reshape(m, -1)  # (m, H·W, C) -> (m, d)
 
 
-def targets(known, shape, text, seed):
+def targets(known: Photographs, shape: Shape, text: str, seed: int) -> dict[str, torch.Tensor]:
     """Pictures (m, d) to plant in place of m training images: {noise, the known photographs, a drawing}."""
     m, d = known.images.shape
     return {
@@ -41,7 +47,7 @@ def targets(known, shape, text, seed):
     }
 
 
-def partition(known, m):
+def partition(known: Photographs, m: int) -> torch.Tensor:
     """Return the first m/K images of each of K classes of a part that the attacker knows, class 0 first."""
     kinds = int(known.labels.max()) + 1
     each, available = m // kinds, len(known.labels) // kinds

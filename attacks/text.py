@@ -7,6 +7,7 @@ that was trained on has no share in the rest. Texts are found by extending such 
 """
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,13 +32,13 @@ class Bag(NamedTuple):
     alpha: float = 1.0  # α, the factor by which all other rows of the embedding shrank
 
 
-def table(state, names):
+def table(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor | None:
     """The first matrix of a state dict whose name ends in one of `names`, or None."""
     keys = {key.split(".")[-2]: key for key in reversed([*state]) if key.endswith(".weight") and state[key].dim() == 2}
     return next((state[keys[name]] for name in names if name in keys), None)
 
 
-def embedding(one):
+def embedding(one: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The embedding (V, d) of a state dict, or itself; InputError if there is none, or it is tied to the head."""
     if isinstance(one, torch.Tensor):
         return one
@@ -59,7 +60,7 @@ def pair(before, after):
     return before.detach().double(), after.detach().double()
 
 
-def bag(before, after):
+def bag(before: torch.Tensor | Mapping[str, torch.Tensor], after: torch.Tensor | Mapping[str, torch.Tensor]) -> Bag:
     """The Bag of two embeddings (V, d), or of two state dicts: the rows that moved, but for a common factor."""
     before, after = (embedding(one) for one in (before, after))
     if after.element_size() < 4 and before.shape == after.shape and (before != after).any(1).double().mean() > 0.5:
@@ -73,7 +74,7 @@ def bag(before, after):
     return Bag(moved > MOVED * rounding, moved, alpha)
 
 
-def bag_of_moment(moment):
+def bag_of_moment(moment: torch.Tensor) -> Bag:
     """The Bag of an optimiser's first moment (V, d) of an embedding: its rows that are not zero. It needs no start."""
     size = moment.detach().double().norm(dim=1)
     if size.median() > 0:
@@ -81,7 +82,7 @@ def bag_of_moment(moment):
     return Bag(size > 0, size)
 
 
-def bag_of_tied(before, after):
+def bag_of_tied(before: torch.Tensor, after: torch.Tensor) -> Bag:
     """The Bag of embeddings (V, d) that are the head as well: rows that did not move as most did.
 
     The head moves the rows of all other tokens against the mean of the vectors behind the last block, and those of the
@@ -121,7 +122,9 @@ def at(model, weights):
     return model
 
 
-def find_evidence(model, weights, change, inputs):
+def find_evidence(
+    model: torch.nn.Module, weights: Mapping[str, torch.Tensor], change: Mapping[str, torch.Tensor], inputs: int
+) -> Evidence:
     """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
 
     `weights` are the state dict at which the model is to show what its layers are given: of a change, one from the
@@ -135,7 +138,7 @@ def find_evidence(model, weights, change, inputs):
     return Evidence(at(model, weights), found)
 
 
-def evidence_of_adapters(model, weights, inputs):
+def evidence_of_adapters(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], inputs: int) -> Evidence:
     """Evidence of adapters whose start is not known: what A makes of the inputs is the row space of B."""
     found = {}
     for group, layers in GROUPS.items():
@@ -159,7 +162,7 @@ def places(evidence):
     return torch.stack([share(block.norm(tokens + row), evidence.unseen["q"]) for row in rows])
 
 
-def bag_of_span(evidence):
+def bag_of_span(evidence: Evidence) -> Bag:
     """The Bag of Evidence, where the embedding did not train: tokens that some place leaves without a share."""
     score = -places(evidence)[1:].amin(0)
     return Bag(above_the_gap(score), score)
@@ -182,7 +185,9 @@ def extend(evidence, prefixes, tokens):
     return sum_shares(evidence, torch.cat([prefixes, tokens.expand(m, n)], 1), at, mask, place)
 
 
-def search_texts(evidence, tokens, count, length):
+def search_texts(
+    evidence: Evidence, tokens: torch.Tensor, count: int, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """At most `count` sequences (…, length) of `tokens` (n,) that no layer leaves unseen, and scores, low if sure.
 
     Prefixes grow by one token, from token 0 on; the best are kept of each of so many first tokens, since some texts
@@ -212,7 +217,7 @@ def drop_similar(rows, scores, count):
     return rows[chosen], scores[chosen]
 
 
-def membership(evidence, rows):
+def membership(evidence: Evidence, rows: torch.Tensor) -> torch.Tensor:
     """The mean log-share (n,) of whole texts (n, T): the lower, the likelier they were trained on."""
     at = torch.arange(rows.shape[1] + 1)
     return sum_shares(evidence, torch.nn.functional.pad(rows, (1, 0)), at, at[:, None] >= at, 1).mean(1)

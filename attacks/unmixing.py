@@ -5,6 +5,7 @@ At a stationary point W₁ = BX and b₁ = B1, with the training images as rows 
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,8 +13,9 @@ import torch
 from attacks.contract import Attack, check_layers
 from utils.errors import InputError
 from utils.kernels import contrast
+from utils.kernels.layers import Shape
 from utils.kernels.products import possible, use_precision
-from utils.networks import change, flatten, gap
+from utils.networks import Released, change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
@@ -37,7 +39,7 @@ class Unmixed(NamedTuple):
     columns: torch.Tensor | None = None  # of B (h, m), there, but for the size of each
 
 
-def read(released, count=None):
+def read(released: Released, count: int | None = None) -> tuple[int, torch.Tensor, torch.Tensor]:
     """How many images m the first layer saw, an orthonormal basis (d, r) of their span, and W₁ in it (n_1, r).
 
     A given `count` is believed. InputError without a gap, tenfold or more, in the singular values, or if it lies behind
@@ -61,19 +63,23 @@ def read(released, count=None):
     return r + centred, basis, weight @ basis
 
 
-def orthogonal(count, r, seed):
+def orthogonal(count: int, r: int, seed: int) -> torch.Tensor:
     """Random rows (count, r) to begin with, nearly orthogonal: the first r columns of an orthogonal matrix."""
     noise = torch.randn(count, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return torch.linalg.qr(noise)[0][:, :r]
 
 
-def whiten_features(basis, shape, few):
+def whiten_features(basis: torch.Tensor, shape: Shape, few: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """The features of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
     features, white = contrast.whiten(contrast.features(basis.mT, shape, 1.7 if few else 1.0, few))
     return features.float(), white
 
 
-def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, precision="exact"):
+def unmix(
+    basis: torch.Tensor, shape: Shape, count: int, seed: int = 0,
+    each: Callable[[torch.Tensor], object] = lambda matrix: None, later: Sequence[tuple[float, int, int]] = LATER,
+    precision: str = "exact",
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
     `each` sees whitened rows; `later` are the stages for many images, all but the last with products of a `precision`.
@@ -89,7 +95,7 @@ def unmix(basis, shape, count, seed=0, each=lambda matrix: None, later=LATER, pr
     return rows @ white, torch.tensor(history)
 
 
-def relation(matrix, mixing, bias):
+def relation(matrix: torch.Tensor, mixing: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """ω (m,), the factors that the rows M (m, r) lack: Σ ω_i m_i = 0 if images sum to zero, else from b₁ = B1."""
     if len(matrix) > matrix.shape[1]:
         return torch.linalg.svd(matrix.mT)[2][-1]
@@ -98,13 +104,17 @@ def relation(matrix, mixing, bias):
     return 1 / (matrix @ torch.linalg.lstsq(mixing, bias[:, None]).solution)[:, 0]
 
 
-def read_signals(matrix, mixing, bias, centred):
+def read_signals(
+    matrix: torch.Tensor, mixing: torch.Tensor, bias: torch.Tensor | None, centred: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
     """What W₁ says of images X with the coordinates M (m, r) in the basis: W₁X⁺ and W₁Xᵀ (n_1, m); and b₁ (n_1,)."""
     bias = mixing.new_zeros(len(mixing)) if bias is None else bias
     return mixing @ torch.linalg.pinv(matrix, rtol=1e-6), mixing @ matrix.mT, bias, centred
 
 
-def agreement(signals, signs):
+def agreement(
+    signals: tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool], signs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The share of ‖B‖² at neurons that the image activates, for every image s_i x_i and in all. Signs are (m,).
 
     The signals are what `read_signals` returns. B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0
@@ -131,7 +141,10 @@ def flip_signs(signals, signs, unsure, clear=0.2):
     return signs
 
 
-def attack(released, shape, *, count=None, seed=0, later=LATER, precision="exact"):
+def attack(
+    released: Released, shape: Shape, *, count: int | None = None, seed: int = 0,
+    later: Sequence[tuple[float, int, int]] = LATER, precision: str = "exact",
+) -> Attack:  # fmt: skip
     """Unmix the training images (m, d), each with a spread of 0.22, from the released first layer.
 
     `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
@@ -169,7 +182,9 @@ def attack(released, shape, *, count=None, seed=0, later=LATER, precision="exact
     )
 
 
-def attempt(released, shape, count, seed=0, later=LATER):
+def attempt(
+    released: Released, shape: Shape, count: int | None, seed: int = 0, later: Sequence[tuple[float, int, int]] = LATER
+) -> Attack:
     """Read the count from the layer, and unmix; with the given `count` if the layer tells none; or refuse: Attack."""
     refusals = ()
     for given in (None, count):
@@ -180,7 +195,7 @@ def attempt(released, shape, count, seed=0, later=LATER):
     return refuse(*refusals)
 
 
-def refuse(*sentences):
+def refuse(*sentences: str) -> Attack:
     """The Attack without images that says why."""
     nothing = torch.full((), math.nan)
     return Attack(

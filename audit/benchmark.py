@@ -9,8 +9,9 @@ import csv
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ def entry_of(name, folder=FOLDER):
     return known[choose("The victim", name, known)]
 
 
-def load(name, folder=FOLDER):
+def load(name: str, folder: str | Path = FOLDER) -> Challenge:
     """The Challenge of a victim's name."""
     entry = entry_of(name, folder)
     recipe = Recipe(**entry["recipe"])._replace(hidden=tuple(entry["recipe"]["hidden"]))
@@ -75,7 +76,9 @@ def digest(pixels):
     return hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest()
 
 
-def evaluate(name, returned, attack="mine", folder=FOLDER):
+def evaluate(
+    name: str, returned: np.ndarray | torch.Tensor, attack: str = "mine", folder: str | Path = FOLDER
+) -> dict[str, Any]:
     """The score of pictures returned (k, d) or (k, H, W, C), as the network saw them, in any size and either sign.
 
     A dict, a row of the table of entries: how many training images, and how many of as many held-out ones, are like
@@ -114,7 +117,7 @@ def enter(score, path=FOLDER / "entries.csv"):
         table.writerows({(row["victim"], row["attack"]): row for row in rows}.values())
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     """Score a file, print the score, and enter it if asked."""
     parser = argparse.ArgumentParser("python -m audit.benchmark", description=__doc__)
     parser.add_argument("victim", help="a name in the index.json of FOLDER")

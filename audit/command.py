@@ -3,6 +3,7 @@
 import argparse
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from audit.__main__ import FAULT, HELPED, INTERRUPTED, Helped, Line
@@ -107,7 +108,7 @@ def of_audit(add):
         " (%(default)s)")  # fmt: skip
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     """Audit, write the report, say the finding or what went wrong, and return the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -7,7 +7,7 @@ ways. This is the judge's check; no attack is told what it finds.
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +37,7 @@ ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
 MOST, KINDS = 100, 20  # pictures of a side that are looked at; outputs up to which any order of classes is tried
 REORDERED = "another order of the classes", ""
 COMPARISONS = 40  # more than an audit makes
+Numbers = float | Sequence[float] | None  # one number, or one for each channel; None for the usual
 SHARE = 20  # a way may take the limit of a stage, divided by this
 
 

@@ -5,7 +5,7 @@ import warnings
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -14,7 +14,9 @@ from PIL import Image, ImageOps
 from audit import copies
 from training import images
 from utils.errors import InputError
+from utils.kernels.layers import Shape
 
+Source: TypeAlias = str | Path | np.ndarray | torch.Tensor | tuple | list  # of pictures; a pair has labels
 FEWEST = 10  # pictures of each side, with which a test can say anything
 Image.init()
 FORMATS: list[
@@ -66,12 +68,15 @@ def files(folder):
     return inside, [path for path in inside if path.suffix.lower() in known and path.is_file()]
 
 
-def is_folder(source):
+def is_folder(source: Source) -> TypeGuard[str | Path]:
     """Whether pictures are named by a path that is not that of an `.npz` or `.npy` file."""
     return isinstance(source, str | Path) and not str(source).endswith((".npz", ".npy"))
 
 
-def load(source, shape, what, skip=False, resize="crop", turn=True, alpha="white"):
+def load(
+    source: Source, shape: Shape, what: str, skip: bool = False, resize: str | int = "crop", turn: bool = True,
+    alpha: str = "white",
+) -> Pictures:  # fmt: skip
     """The Pictures of a folder, an `.npz` file, an array, or a pair of an array and labels; errors name them `what`.
 
     A folder holds pictures, or one folder of them for each class. They are read as `pixels_of` does; arrays have the

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +26,7 @@ from attacks import first_layer
 from training import images
 from utils import networks
 from utils.errors import InputError, choose
+from utils.kernels.layers import Shape
 from utils.kernels.similarity import match
 
 CHANCE = 0.05  # level at which an accuracy is below the one stated
@@ -41,22 +42,22 @@ OWN = 0.95  # correlation above which one of them is somebody's, after all
 
 
 def audit(
-    network, members, held_out, before=None, *, mean=None, deviation=None, centred=False, layout="CHW", loss="auto",
-    shape=None, steps=200, seed=0, level=0.05, limit=600.0, skip=False, progress=True, optimizer=None, key=None,
-    model=None, classes=(), resize="crop", turn=True, alpha="white", activation="relu", shadows=0, train=None,
-    accuracy=None,
-):  # fmt: skip
-    """Ask what a network gives away of its training pictures `members`: a Report.
+    network: weights.Source, members: pictures.Source, held_out: pictures.Source, before: weights.Source | None = None,
+    *, mean: fit.Numbers = None, deviation: fit.Numbers = None, centred: bool = False, layout: str = "CHW",
+    loss: str = "auto", shape: Sequence[int] | None = None, steps: int = 200, seed: int = 0, level: float = 0.05,
+    limit: float = 600.0, skip: bool = False, progress: bool = True, optimizer: str | Path | Mapping | None = None,
+    key: str | None = None, model: str | None = None, classes: Sequence = (), resize: str | int = "crop",
+    turn: bool = True, alpha: str = "white", activation: str = "relu", shadows: int = 0,
+    train: Callable | str | None = None, accuracy: float | None = None) -> report.Report:  # fmt: skip
+    """Ask what a network gives away of its training pictures `members`: a Report, or InputError.
 
-    `network`, and the network `before` training, are what `weights.read` takes: files of weights, state dicts, torch
-    modules, or functions of a batch (n, C, H, W). `members` and `held_out` are what `pictures.load` takes: folders,
-    `.npz` files or arrays. How its trainer showed them is as `fit.Showing` has it; a mean and deviation that are not
-    given are those in the network's file, or 0 and 1. `key` names one of several networks in a file, and `model`,
-    "MODULE:FUNCTION", builds the module whose weights they are. `optimizer` is a file or a dict of an optimiser's state
-    beside a network's file without one. `loss` is square, logistic or cross_entropy, or follows from the outputs, whose
-    `classes` can be named in their order. `accuracy` is the share of the training pictures that it classified correctly
-    when its training ended, if below fit.TRAINED. `train` trains `shadows` for reference. A stage that takes a usual
-    core more than `limit` seconds is left out; `level` is the chance of a false alarm. Or InputError.
+    `network`, and the network `before` training, are what `weights.read` takes, `members` and `held_out` what
+    `pictures.load` takes. How its trainer showed them is as in `fit.Showing`; unless given, mean and deviation are
+    those in the file, or 0 and 1. `key` names one of several networks in a file, and `model`, "MODULE:FUNCTION", builds
+    its module. `optimizer` is an optimiser's state beside a network's file without one. `loss` is square, logistic or
+    cross_entropy, or follows from the outputs, whose `classes` can be named in their order. `accuracy` is the share of
+    training pictures classified correctly when training ended, if below fit.TRAINED. `train` trains `shadows` for
+    reference. A stage that takes a core more than `limit` seconds is left out; `level` is the chance of a false alarm.
     """
     started = time.monotonic()
     check_settings(loss, level, limit, steps, seed, resize, alpha, accuracy)
@@ -119,7 +120,10 @@ def initial_for(target, before, shape, layout, key):
     return target, initial, [] if alike else [STRANGE]
 
 
-def network_for(network, sources, shape, layout, key=None, model=None, activation="relu"):
+def network_for(
+    network: weights.Source, sources: Sequence[pictures.Source], shape: Sequence[int] | None, layout: str,
+    key: str | None = None, model: str | None = None, activation: str = "relu",
+) -> tuple[weights.Target, Shape]:  # fmt: skip
     """The weights.Target and the shape (H, W, C) of its pictures: of `shapes_of` one with which all can be read."""
     if model:
         built = modules.built(model, network, key)

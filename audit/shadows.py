@@ -6,6 +6,7 @@ relative one of Zarifzadeh et al. (2024), RMIA.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -20,7 +21,7 @@ GUESS = "Adam on its own widths, a guess: where its training was another one, th
 MEND = "let it take pictures (n, C, H, W), labels (n,) and a seed, and return a torch module or a function of pictures"
 
 
-def planned(case, count, train=None):
+def planned(case: stages.Case, count: int, train: Callable | str | None = None) -> list[stages.Stage]:
     """The Stages of so many reference networks for a stages.Case: none, or one, whose first two are trained here.
 
     `train` is a function (pictures (n, C, H, W) as the network sees them, labels (n,), seed) -> a torch module or a
@@ -74,7 +75,7 @@ def asked(case, train, mask, k):
             if not callable(network):
                 raise TypeError(f"it returned a {type(network).__name__}")
             logits = weights.read(network, case.shape).logits
-            found, expected = (of(x[:2]) for of in (logits, case.logits))
+            found, expected = (of(x[:2]) for of in (logits, case.logits))  # type: ignore[misc]
             if found.shape != expected.shape or not found.isfinite().all():
                 raise ValueError("its outputs are NaN or of another number")
         except (Exception, SystemExit) as error:

@@ -104,7 +104,7 @@ def forecast(case):
     return unmix / RATE, move / RATE
 
 
-def planned(case):
+def planned(case: Case) -> list[Stage]:
     """The Stages for a Case, the fast ones first."""
     stages = [Stage(BY_LOSS, 1.0, partial(by_loss, case))] if case.logits else []
     if case.state.refusal:
@@ -201,7 +201,7 @@ def stationary(case):
     count, inputs = max(2 * len(case.sides[0]), outputs), case.layers[0].weight.shape[1]
     start = starts.normal(count, inputs, decoreco.SETTINGS["adam"].scale, case.seed)
     wide = max(part.abs().max() for part in case.sides) > 1  # then the published range of pixels is not theirs
-    settings = {"rule": "signed" if outputs == 1 else "multiclass", "range_weight": 0.0 if wide else 1.0}
+    settings: dict = {"rule": "signed" if outputs == 1 else "multiclass", "range_weight": 0.0 if wide else 1.0}
     settings |= {"basis": networks.span(released.network), "seed": case.seed, "iterations": case.steps}
     attack = decoreco.attack(released, start, **settings)
     sentence = f"{count} candidates moved for {case.steps} steps; the loss fell to {attack.loss:.2g} of ‖θ‖²."

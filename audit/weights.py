@@ -5,10 +5,10 @@ import copy
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.serialization import safe_globals
 
 from utils import networks
 from utils.errors import InputError, choose
+from utils.kernels.layers import Shape
 from utils.networks import Layer
 
 scalar = np.float64(0).__reduce__()[0]  # by which numpy's numbers are pickled
@@ -31,6 +32,7 @@ ACTIVATIONS = {  # of its layers, by name
     name: getattr(functional, name) for name in ("relu", "leaky_relu", "gelu", "silu", "tanh", "sigmoid")
 }
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
+Source: TypeAlias = str | Path | Mapping[str, Any] | Sequence[Layer] | torch.nn.Module | Callable  # of a network
 BUILD = "name the function that builds the network (--model)"
 
 
@@ -67,7 +69,9 @@ def outputs(layers, activation="relu"):
     return lambda x: networks.forward(layers, x, between)[1][-1]
 
 
-def read(network, shape=None, layout="CHW", key=None, activation="relu"):
+def read(
+    network: Source, shape: Shape | None = None, layout: str = "CHW", key: str | None = None, activation: str = "relu"
+) -> Target:
     """The Target that is a file (.pth, .safetensors, .npz), a state dict, a torch module, or a function of pictures.
 
     Or our own Layers, which take pictures as (H, W, C). With no `shape` (H, W, C), the first layer must take square
@@ -230,7 +234,7 @@ def chosen(state, source, key=None):
     raise InputError(f"{source} holds no network {key}, as its names begin with {begin}: give another key, or none.")
 
 
-def key_in(network, key):
+def key_in(network: Source, key: str | None) -> str | None:
     """A `key` if it names one of the networks in what a network is read from, else None: that may hold one alone."""
     if key is not None:
         with contextlib.suppress(InputError):

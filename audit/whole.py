@@ -16,7 +16,7 @@ BATCH = 8  # pictures whose inputs to a layer are in memory at once
 BY_GRADIENT, BY_SPAN = "membership by gradient", "span of what training added"
 
 
-def planned(case):
+def planned(case: stages.Case) -> list[stages.Stage]:
     """The Stages for the module of a stages.Case."""
     if case.module is None:
         return []

@@ -6,8 +6,9 @@ that nothing leaks: other attacks may tell what this one does not. The words are
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from audit.__main__ import HELPED, Helped, Line, watched
 
@@ -34,7 +35,10 @@ class Words(NamedTuple):
         return f"Something leaks. {moved}, the others by one factor, {self.alpha:.6g}: the words that training used."
 
 
-def words(network, before, vocabulary=None, key=None, embedding=None):
+def words(
+    network: str | Path | Mapping[str, Any], before: str | Path | Mapping[str, Any],
+    vocabulary: str | Path | None = None, key: str | None = None, embedding: str | None = None,
+) -> Words:  # fmt: skip
     """The Words that two networks, files or state dicts, tell. InputError if they tell none.
 
     A `key` names one of several networks in a file, and is used for `before` if that holds it; `embedding` is the name
@@ -79,7 +83,7 @@ def names_of(path, count):
     return [named.get(number, str(number)) for number in range(count)]
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the finding and the words, and return the exit status."""
     line = Line("python -m audit.words", "%(prog)s NETWORK --before NETWORK [options]", __doc__)
     line.add_argument("network", help="a state dict of the fine-tuned model in a .pth or .safetensors file")

@@ -11,7 +11,9 @@ from scipy.optimize import linear_sum_assignment
 from attacks import bilevel
 from attacks.detectors import scores
 from evaluation import measures, null
+from evaluation.notation import Row
 from evaluation.notation import rows as rows_named
+from evaluation.trials import Trial
 from utils import networks
 from utils.kernels.similarity import detail_ncc, half_ncc, l2, pairwise_ssim, ssim, stretch
 
@@ -45,7 +47,7 @@ def matched_distance(network, target):
     return networks.distance((*first, second._replace(weight=second.weight[:, order])), target)
 
 
-def leak(trial, candidates=None):
+def leak(trial: Trial, candidates: torch.Tensor | None = None) -> measures.Leak:
     """What a trial's reconstructions, or other candidates, give away of the training images: a measures.Leak."""
     return measures.leak_of(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
 
@@ -104,12 +106,12 @@ def compare(trial, candidates, picture):
     return Matches(pairwise_ssim(shown, trial.data.secret.images, shape), shown)
 
 
-def published(trial, candidates=None):
+def published(trial: Trial, candidates: torch.Tensor | None = None) -> Matches:
     """Compare as Haim et al. do, with the truth at hand: add the training mean, stretch every picture to [0, 1]."""
     return compare(trial, candidates, lambda x: stretch(trial.victim.add_mean(x)))
 
 
-def adversary(trial, candidates=None):
+def adversary(trial: Trial, candidates: torch.Tensor | None = None) -> Matches:
     """Compare as an adversary would publish: add the mean of known images, clip to [0, 1]."""
     return compare(trial, candidates, lambda x: (x + known_mean(trial)).clamp(0, 1))
 
@@ -180,7 +182,7 @@ def numbers_of_pictures(trial):
     }
 
 
-def rows(trial):
+def rows(trial: Trial) -> list[Row]:
     """The trial's numbers for RESULTS: of weights if the attack trains, else of pictures; and of what leaked."""
     numbers = numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
     ours, start = leak(trial), leak(trial, trial.start)

@@ -1,6 +1,6 @@
 """How like found and true images are, rows (n, d), and what that says of a leak; no attack calls anything here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 from evaluation import null
 from training.images import Split
 from utils.errors import InputError
+from utils.kernels.layers import Shape
 from utils.kernels.similarity import SOME as SOME
 from utils.kernels.similarity import STRONG, match, ncc
 
@@ -17,7 +18,7 @@ EXACT = 0.99  # above which no difference is seen
 BARS = SOME, STRONG, EXACT  # of |NCC|
 
 
-def twins(x):
+def twins(x: torch.Tensor) -> float:
     """The share of images x (n, d) that another one repeats, with an NCC above 0.9."""
     return (ncc(x, x).fill_diagonal_(0).amax(1) > STRONG).double().mean().item()
 
@@ -55,7 +56,9 @@ def sides(data: Split, mean: torch.Tensor | float = 0.0) -> list[torch.Tensor]:
     return [part.images - mean for part in (data.secret, data.held_out)]
 
 
-def back(found: torch.Tensor | None, sides: Iterable[torch.Tensor], bars=(SOME, STRONG)) -> dict[str, tuple[int, int]]:
+def back(
+    found: torch.Tensor | None, sides: Iterable[torch.Tensor], bars: Sequence[float] = (SOME, STRONG)
+) -> dict[str, tuple[int, int]]:
     """How many training images came back, and how many held-out ones would count as such, above each bar of |NCC|.
 
     `sides` are both kinds of images (m, d), and `found` those of an attack (n, d), or None. The keys are the names that
@@ -65,7 +68,7 @@ def back(found: torch.Tensor | None, sides: Iterable[torch.Tensor], bars=(SOME, 
     return {f"ncc_above_{bar}": (ours.above(bar), theirs.above(bar)) for bar in bars}
 
 
-def leak(candidates, training, held_out, shape):
+def leak(candidates: torch.Tensor | None, training: torch.Tensor, held_out: torch.Tensor, shape: Shape) -> Leak:
     """Match training and held-out images (m, d) in the same order of classes with candidates (n, d): Leak."""
     if len(held_out) != len(training):
         wanted = "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
@@ -76,7 +79,7 @@ def leak(candidates, training, held_out, shape):
     return Leak(*best, null.area(*best), null.p_value(*best), *counts)  # type: ignore[call-arg]
 
 
-def leak_of(candidates, data, mean=0.0):
+def leak_of(candidates: torch.Tensor | None, data: Split, mean: float | torch.Tensor = 0.0) -> Leak:
     """What candidates (n, d) give away of a Split's secret images less a guess of their mean: Leak."""
     training, held_out = sides(data, mean)  # never the mean of one side
     return leak(candidates, training, held_out, data.shape)

@@ -2,7 +2,8 @@
 
 import math
 import re
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 SEEDS = 5  # recorded runs that an answer needs
 
@@ -18,7 +19,7 @@ class Row(NamedTuple):
     where: dict | None = None  # parameters that differ within the run, {name: value}
 
 
-def rows(prefix, seed, quantities, **where):
+def rows(prefix: str, seed: int, quantities: Mapping[str, Sequence], **where: Any) -> list[Row]:
     """Rows of {quantity: (value, baseline, paper's value)}, the last two or None; `where` differs within the run."""
     listed = []
     for name, several in quantities.items():

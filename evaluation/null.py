@@ -28,7 +28,7 @@ class Detection(NamedTuple):
     tpr: float  # the rate of true positives at 1 % false ones; with fewer than 100 others, before the first false one
 
 
-def area(above, below):
+def area(above: torch.Tensor, below: torch.Tensor) -> Area:
     """The area under the ROC curve of a score with values `above` (n,) and `below` (k,) on the two sides."""
     above, below = above.cpu(), below.cpu()
     table = ((above[:, None] > below) + 0.5 * (above[:, None] == below)).double().numpy()  # (n, k)
@@ -38,7 +38,9 @@ def area(above, below):
     return Area(table.mean().item(), low.item(), high.item())
 
 
-def p_value(training, held_out, seed=0, classes=None):
+def p_value(
+    training: torch.Tensor, held_out: torch.Tensor, seed: int = 0, classes: np.ndarray | torch.Tensor | None = None
+) -> float:
     """The share of random exchanges of values (m,), (n,) after which the AUC is at least as large.
 
     Exchanged are the two values at a place; or, with the `classes` (m + n,) of the training values and then of the
@@ -66,7 +68,7 @@ def shuffled(ranks, m, classes, seed):
     return sums
 
 
-def detection(score, truth):
+def detection(score: torch.Tensor, truth: torch.Tensor) -> Detection | None:
     """How a score (n,) tells a mask (n,) from the rest; None if there is no rest, or the score is constant."""
     truth = truth.cpu()
     if not truth.any() or truth.all() or is_constant(score):

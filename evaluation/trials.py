@@ -3,13 +3,16 @@
 A victim of the bilevel attack sees its images as they are; one of the stationarity attack sees them without their mean.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from attacks import bilevel, decoreco, planting, starts
-from training import stationary
+from attacks.contract import Attack
+from training import Victim, stationary
+from training.images import Split
 from utils import networks
+from utils.networks import Recipe
 
 SCALE = decoreco.SETTINGS["sgd"].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
 DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESULTS
@@ -34,15 +37,15 @@ class Trial(NamedTuple):
 
     name: Name  # what was attacked, how, and from where
     seed: int  # of the run, as RESULTS have it
-    data: tuple  # the Split, whose secret Part trained the victim
-    victim: tuple  # the Victim
+    data: Split  # whose secret Part trained the victim
+    victim: Victim
     start: torch.Tensor  # x₀ (n, d) as it was drawn, for decoreco without a mean, and not yet within any basis
-    attack: tuple  # the Attack
+    attack: Attack
     basis: torch.Tensor | None = None  # (d, r), if the attack searched the span of the first layer
-    again: tuple | None = None  # an independent Attack from a random start, if one was made
+    again: Attack | None = None  # an independent one from a random start, if it was made
 
 
-def begin(place, data, victim, seed, n):
+def begin(place: str, data: Split, victim: Victim, seed: int, n: int) -> torch.Tensor:
     """Where an attack on a Victim begins, n images (n, d) without a mean if it saw none.
 
     `random` is U(0, 1), or N(0, 0.0197²) without a mean; `untuned` is N(0, 1). `partition`, known photographs, lacks
@@ -58,7 +61,9 @@ def begin(place, data, victim, seed, n):
     return starts.normal(n, d, SCALE if place == "random" else 1.0, seed, device)
 
 
-def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **settings):
+def bilevel_trial(
+    data: Split, recipe: Recipe, place: str, seed: int, knowledge: str = "", progress: bool = False, **settings: Any
+) -> Trial:
     """The bilevel attack on a network trained on a Split's secret images: a Trial.
 
     A network with a hidden layer needs `knowledge`, where the attacker's training begins: at θ* (`from_weights`), with
@@ -79,7 +84,7 @@ def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **set
     return Trial(name, seed, data, victim, start, attack)
 
 
-def candidates(rule, data):
+def candidates(rule: str, data: Split) -> int:
     """How many images DecoReco moves by a rule: as many as the attacker has, or m by the rule `tied`.
 
     That rule takes the images for the whole training set, and coefficients from their losses.
@@ -87,7 +92,10 @@ def candidates(rule, data):
     return len((data.secret if rule == "tied" else data.known).labels)
 
 
-def decoreco_trial(data, victim, rule, place, seed, space="pixels", restart=None, **settings):
+def decoreco_trial(
+    data: Split, victim: Victim, rule: str, place: str, seed: int, space: str = "pixels", restart: int | None = None,
+    **settings: Any,
+) -> Trial:  # fmt: skip
     """DecoReco in `pixels`, or in the `span` of the first layer, on a Victim of a Split's secret images: a Trial.
 
     With `restart`, a seed of coefficients, a second attack begins at other noise, which any adversary can draw.

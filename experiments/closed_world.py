@@ -12,18 +12,18 @@ from utils.kernels.losses import LOSSES
 from utils.networks import Released, span
 
 
-def by_loss(released: Released, x, y):
+def by_loss(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """−ℓ(Φ(x; θ*), y), the threshold test of Yeom et al. (2018): (n,)."""
     return -LOSSES[released.recipe.loss].value(released.outputs(x), y)
 
 
-def by_span(released: Released, x, y):
+def by_span(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The share of ‖x‖² in the row space of W₁, before its gap if it has one: (n,)."""
     basis = span(released.network)
     return (x @ basis).square().sum(1) / x.square().sum(1)
 
 
-def by_residual(released: Released, x, y):
+def by_residual(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The cosine c of θ* and −∇_θ ℓ(x, y): what one image alone explains of stationarity, (n,).
 
     min_{λ≥0} ‖θ* + λ∇_θ ℓ‖² = ‖θ*‖²(1 − max(c, 0)²). With δ_l = ∂ℓ/∂z_l and the inputs ā_{l−1} of a layer, ∇ℓ is
@@ -43,7 +43,7 @@ def by_residual(released: Released, x, y):
 TESTS = {"loss": by_loss, "span": by_span, "residual": by_residual}
 
 
-def areas(released: Released, data: Split, mean) -> dict[str, null.Area]:
+def areas(released: Released, data: Split, mean: torch.Tensor | float) -> dict[str, null.Area]:
     """How well each test tells training from held-out images of a Split, less the trainer's mean: {test: Area}."""
     pairs = [*zip(measures.sides(data, mean), (data.secret.labels, data.held_out.labels))]
     scores = {name: [test(released, *pair) for pair in pairs] for name, test in TESTS.items()}

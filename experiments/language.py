@@ -46,7 +46,7 @@ def read(path):
         raise InputError(f"{path} cannot be read as a text ({error}): give a text file in UTF-8.") from error
 
 
-def split(dataset, count, held_out, seed):
+def split(dataset: str, count: int, held_out: int, seed: int) -> Texts:
     """Draw secret texts, as many for a twin, and held-out ones, of a book or a .txt `dataset`: Texts."""
     books = [read(PUBLIC), read(dataset if dataset.endswith(".txt") else OTHER)]
     words = [EDGE, *sorted({word for book in books for word in book})]

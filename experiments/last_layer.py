@@ -4,13 +4,14 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from training import Victim
+from training.images import Part
 from training.ordinary import layers_of, perceptron, recipe
 from utils import networks
 from utils.kernels import layers
 from utils.networks import Released
 
 
-def train(secret, neurons, shrink=0.0, steps=2000, seed=0):
+def train(secret: Part, neurons: int, shrink: float = 0.0, steps: int = 2000, seed: int = 0) -> Victim:
     """Train the last layer of a network with one hidden layer of torch's start, which stays as it was drawn: Victim.
 
     Descent adds combinations of features Φ (m, h), and leaves 1 − `shrink`: W₂ = κW₂⁰ + aΦ, and a (m,), κ are moved.

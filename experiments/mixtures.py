@@ -96,7 +96,7 @@ def deep_target(data, sets, neurons, seed, mean="training"):
 def bilevel_attack(target):
     """The bilevel attack for `explore`, of which the end alone is known."""
 
-    def attack(start):
+    def attack(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         end = bilevel.attack(target.released, start, progress=True)
         return end.images, end.images, end.history[0], end.loss
 
@@ -109,7 +109,7 @@ def adam_attack(target, steps, rate, dtype=torch.float32):
     settings = {"basis": basis, "optimiser": "projection", "learning_rate": rate, "dtype": dtype}
     settings |= {"sharpness": 100.0, "range_weight": 0.0}
 
-    def attack(start):
+    def attack(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         counts = max(1, steps // 4), steps
         early, end = (decoreco.attack(released, start - mean, iterations=count, **settings) for count in counts)
         return early.images + mean, end.images + mean, early.history[0], end.loss

@@ -6,6 +6,7 @@ from training import Victim
 from training.images import Part
 from training.ordinary import colour_mean, fit, layers_of, perceptron, recipe
 from utils.errors import InputError
+from utils.kernels.layers import Shape
 from utils.networks import Released
 
 
@@ -18,7 +19,7 @@ def cut(x, shape, side):
     return parts.reshape(len(x), -1, side * side * colours)
 
 
-def train(secret, shape, side, neurons, epochs=60, seed=0):
+def train(secret: Part, shape: Shape, side: int, neurons: int, epochs: int = 60, seed: int = 0) -> Victim:
     """Train by SGD on squares of `side` pixels, a hidden layer of 500 neurons behind: Victim of the first layer."""
     mean = colour_mean(secret, shape)
     squares, mean_square = (cut(x, shape, side) for x in (secret.images, mean[None]))

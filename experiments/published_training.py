@@ -4,11 +4,13 @@ A step moves A and c of `kernels.layers` in place of W₁, within the products t
 repeats it as one graph.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
 
-from training import stationary
+from training import Victim, stationary
+from training.images import Part
 from utils import networks
 from utils.kernels import losses
 from utils.kernels.layers import Layer, join, joint, parted, split
@@ -33,7 +35,7 @@ def descend(first, second, last, factor, x, y, loss, decay):
     factor.mul_(shrunk)
 
 
-def train(secret, rule, width, lengths, seed=0):
+def train(secret: Part, rule: str, width: int, lengths: Sequence[int], seed: int = 0) -> Iterator[Victim]:
     """Victims d-h-h-1 after each of these increasing numbers of steps, with the loss and the decay of a rule."""
     (x, y), recipe = secret, networks.perceptron(rule, width, width)._replace(stages=0)
     mean, loss = x.mean(0), losses.LOSSES[recipe.loss]

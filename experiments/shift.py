@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 
 from attacks import decoreco, unmixing
+from attacks.contract import Attack
 from utils.kernels.layers import Layer
-from utils.networks import within
+from utils.networks import Released, within
 
 
 class Shift(NamedTuple):
@@ -43,7 +44,10 @@ def trusted(shift):
     return shift.diluted * shift.reverse >= 0.1 * shift.reverse**2
 
 
-def attack(released, noise, belief, basis, coefficients, iterations):
+def attack(
+    released: Released, noise: torch.Tensor, belief: float, basis: torch.Tensor, coefficients: torch.Tensor,
+    iterations: int,
+) -> tuple[Attack, Attack]:  # fmt: skip
     """The stationarity attack from `noise` (n, d) around the constant image `belief`, within a basis (d, r).
 
     Images k times as long explain the same with λ/k: every length k is tried for half of the `iterations`, the best for
@@ -74,4 +78,4 @@ def subtracted(released, shift):
 def unmixed(released, belief, shape, count, seed):
     """Pictures (2·count, d) by unmixing, the shift subtracted, and their negatives, since the sign remains open."""
     result = unmixing.attack(subtracted(released, belief), shape, count=count, seed=seed)
-    return torch.cat([result.images, -result.images])
+    return torch.cat([result.images, -result.images])  # type: ignore[operator]

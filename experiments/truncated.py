@@ -11,6 +11,8 @@ from attacks import bilevel, planting
 from utils import networks
 from utils.errors import InputError
 from utils.kernels import layers, one_hidden, solvers
+from utils.kernels.layers import Network
+from utils.networks import Released
 
 SIZES = 0.03, 0.01, 0.003  # of eq. (7) with one η: how far the first step moves a pixel
 
@@ -93,7 +95,10 @@ def descend(objective, flat, pixels, iterations):
     return best
 
 
-def attack(released, start, initial, inner, *, iterations=10, fixed=False, prepared=False):
+def attack(
+    released: Released, start: torch.Tensor, initial: Network | None, inner: Training, *, iterations: int = 10,
+    fixed: bool = False, prepared: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Move images from starts (k, m, d): the images, and ‖θ(x) − θ*‖² before and after (k,).
 
     Training begins at a network θ⁰, or at θ* for None. With `fixed` the steps are those of eq. (7) with one η, else of
@@ -101,7 +106,7 @@ def attack(released, start, initial, inner, *, iterations=10, fixed=False, prepa
     """
     norm = one_hidden.square_norm(lower_level(released).target)
     if inner.method == "stationary" and not fixed:
-        settings = {"initial": initial, "iterations": iterations}
+        settings: dict = {"initial": initial, "iterations": iterations}
         attacks = (planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings) for x in start)
         images, histories = zip(*((one.images, one.history) for one in attacks))
         return torch.stack(images), *(norm * torch.stack([history[k] for history in histories]) for k in (0, -1))

@@ -19,7 +19,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -55,7 +57,7 @@ def refuse_twice(where, values):
         raise InputError(f"{where} has {twice[0]!r} twice: take one out.")
 
 
-def read(path):
+def read(path: str | Path) -> Any:
     """Return what a grid's file holds."""
     try:
         return yaml.load(Path(path).read_text(encoding="utf-8"), Strict)
@@ -122,7 +124,7 @@ def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
 
 
-def plan_of(grid, given):
+def plan_of(grid: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Check a grid, and return its plan: for each run what it needs, under a key of all that it depends on.
 
     Its commit is the one that is checked out, marked -dirty if the code is not that of the commit; "" without git.

@@ -94,7 +94,7 @@ class Sentence:
 
 
 @functools.cache
-def load(path=FILE):
+def load(path: Path = FILE) -> list[Sentence]:
     """The sentences of the ledger, checked; InputError says in one sentence what is missing or unknown."""
     with recorded.readable(path):
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))

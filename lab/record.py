@@ -7,6 +7,7 @@ command and what the numbers depend on, NAME.npz the pictures that the grid name
 import csv
 import io
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ def pictures_of(plan, folder, wanted):
     return arrays
 
 
-def record(path, given, folder, dirty=False):
+def record(path: Path, given: Mapping[str, str], folder: Path, dirty: bool = False) -> None:
     """Record a grid whose runs are all finished, and whose code is committed, or `dirty` all the same."""
     plan = plan_of(stated := read(path), given)
     done, run = finished(plan, folder), next(iter(plan["runs"].values()))
@@ -103,7 +104,7 @@ def record(path, given, folder, dirty=False):
     print(f"{path}: {len(rows)} numbers of {len(done)} runs, {len(arrays)} arrays of pictures.")
 
 
-def main(words):
+def main(words: Sequence[str]) -> str | None:
     """Return the status to exit with: nothing, or one sentence."""
     chosen = arguments_of(words)
     return sentence_of(lambda: record(Path(chosen.grid), chosen.given, chosen.folder, chosen.dirty), chosen.grid)

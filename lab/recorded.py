@@ -45,7 +45,7 @@ def readable(path, what=""):
         raise InputError(f"{path} cannot be read{what}: take it from the repository again.") from error
 
 
-def load(name):
+def load(name: str) -> Recorded:
     """Read the results of a grid; InputError if they are missing or damaged."""
     table, description = (DATA / "results" / f"{name}.{kind}" for kind in ("csv", "json"))
     with readable(description):

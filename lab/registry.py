@@ -3,9 +3,10 @@
 import functools
 import math
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -53,7 +54,7 @@ class Quantity:
 
 
 @functools.cache
-def load(path=FILE):
+def load(path: Path = FILE) -> Registry:
     """Read a Registry, whose topics are {topic, about}; InputError if it cannot be read, or an entry is wrong."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -88,7 +89,7 @@ def quantity(fields, kinds, stands):
 
 
 @functools.cache
-def find(name):
+def find(name: str) -> Quantity:
     """The Quantity that a name in RESULTS stands for; InputError if it is not registered, or by two patterns."""
     entries = [one for one in load().entries if isinstance(one, Quantity) and one.pattern.fullmatch(name)]
     if len(entries) != 1:
@@ -97,7 +98,9 @@ def find(name):
     return entries[0]
 
 
-def check(name, value, baseline, parameters, where=()):
+def check(
+    name: str, value: float, baseline: float | None, parameters: Mapping[str, Any], where: Collection[str] = ()
+) -> None:
     """InputError unless a name, its number and its baseline are as registered, with the run's `parameters`."""
     entry = find(name)
     if {*where} != {*entry.where}:

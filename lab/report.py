@@ -4,6 +4,7 @@ import json
 import platform
 import statistics
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +45,7 @@ class Run(NamedTuple):
     started: float  # when it started, in seconds of time.monotonic
 
 
-def begin():
+def begin() -> Run:
     """Check the chapter's parameters, choose its device, and see that RESULTS can be written: the Run."""
     heads = ("# Parameters of", "# Parameters\n")  # of the chapter's own cell, and of papermill's behind it
     declared, injected = (next((c for c in reversed(cells_run) if c.startswith(head)), "") for head in heads)
@@ -73,13 +74,13 @@ def choose_device(name):
     return torch.device("cuda" if there and name != "cpu" else "cpu")
 
 
-def save_file(name, path, contents):
+def save_file(name: str, path: str | Path, contents: bytes) -> None:
     """Write bytes to the path that a parameter gives, whole or not at all; InputError if that fails."""
     with written(name, path):
         write(Path(path), contents)
 
 
-def save(run, rows, sha256):
+def save(run: Run, rows: Sequence[notation.Row], sha256: str) -> None:
     """Write parameters, provenance and rows as one JSON object to RESULTS, or nothing if that is empty.
 
     Raises InputError unless every row is as `registry` has it; what stops the file, the numbers are printed then.

@@ -54,7 +54,7 @@ class Record(NamedTuple):
                 yield [size, about + duration(times[0]), duration(times[1]), f"{times[0] / times[1]:.1f}"]
 
 
-def load(name):
+def load(name: str) -> Record:
     """The Record `data/speed/NAME.json`; InputError if it is missing or damaged."""
     path, limits, rows = images.DATA / "speed" / f"{name}.json", {}, []
     with readable(path, f" (`make bench RECORD={name}` writes it)"):

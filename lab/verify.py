@@ -13,6 +13,7 @@ import json
 import math
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 
 from evaluation.notation import Row
 from lab import grid, registry
@@ -117,7 +118,7 @@ def judge(run, about, content):
     return not why
 
 
-def verify(chosen):
+def verify(chosen: argparse.Namespace) -> int:
     """Compute runs of records again, and print how they compare; return 0 if all hold that can be computed here."""
     there = sorted(path.stem for path in RESULTS.glob("*.json"))
     names = [choose("RECORD", chosen.record, there)] if chosen.record else there
@@ -132,7 +133,7 @@ def verify(chosen):
     return int(not all(hold) or len(done) < max(len(runs), bool(chosen.record)))
 
 
-def main(words):
+def main(words: Sequence[str]) -> int | str:
     """Return the status to exit with: a number, or one sentence."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("record", nargs="?")

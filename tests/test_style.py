@@ -16,6 +16,7 @@ from lab.run import CODE
 
 ROOT = Path(__file__).parent.parent
 CHAPTERS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
+DOORS = {"attack", "attempt", "train", "audit", "split", "load", "fit"}
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 
@@ -56,6 +57,20 @@ def test_functions_are_read_at_one_glance():
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.FunctionDef):
                     assert node.end_lineno - node.lineno < 40, f"{path.name}: {node.name}"
+
+
+def test_doors_have_types_for_all_that_they_take_and_return():
+    """So that mypy refuses a caller who gives them something else."""
+    untyped = set()
+    for path in (path for name in PACKAGES for path in (ROOT / name).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name in DOORS:
+                its = node.args
+                given = [*its.posonlyargs, *its.args, *its.kwonlyargs, *filter(None, (its.vararg, its.kwarg))]
+                types = [one.annotation for one in given if one.arg not in ("self", "cls")]
+                if None in (*types, node.returns):
+                    untyped.add(f"{path.relative_to(ROOT)}: {node.name}")
+    assert not untyped
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from utils.errors import InputError
 from utils.kernels import step
+from utils.kernels.layers import Shape
 
 DATA = Path(__file__).parent.parent / "data"
 # As in lab/parameters.py, which loads no torch.
@@ -32,7 +33,7 @@ class Labelled(NamedTuple):
 
     images: np.ndarray  # (N, H, W, C), bytes or floats in [0, 1]
     labels: np.ndarray  # (N,) in {0, …, K−1}
-    unused: tuple | None = None  # other Labelled ones for the held-out part, if there are such
+    unused: "Labelled | None" = None  # others for the held-out part, if there are such
 
 
 class Part(NamedTuple):
@@ -48,11 +49,11 @@ class Split(NamedTuple):
     secret: Part  # trains the victim
     known: Part  # is in the attacker's hands
     held_out: Part  # is used by nobody
-    shape: tuple  # (H, W, C) of one image
+    shape: Shape  # of one image
     sha256: str  # of all Parts' images as float64, for the provenance of results
 
 
-def load(dataset, binary=True):
+def load(dataset: str | Path, binary: bool = True) -> Labelled:
     """Load `photos` (embedded), `cifar10` or a part of it (downloaded once into `data/`), or an `.npz` by its path.
 
     Two classes, or with `binary=False` CIFAR-10's ten, or four kinds of photographs, the first two of them class 0.
@@ -74,7 +75,7 @@ def load(dataset, binary=True):
     return labelled
 
 
-def views():
+def views() -> tuple[np.ndarray, np.ndarray]:
     """Squares (N, 32, 32, 3) of free photographs in packages, see data/README.md, and classes (N,), shuffled."""
     pictures, labels = [], []
     for file, (label, squares) in json.loads((DATA / "photographs.json").read_text(encoding="utf-8")).items():
@@ -132,7 +133,7 @@ def npz(path, binary=True):
     return own._replace(unused=unused)
 
 
-def thumbnails(labelled, side):
+def thumbnails(labelled: Labelled, side: int) -> Labelled:
     """Images in grey, averaged down to `side` pixels, a number from 7 to that of the images: Labelled."""
     grey = torch.from_numpy(np.asarray(labelled.images, dtype=float)).mean(3)
     if not 7 <= side <= min(grey.shape[1:]):
@@ -142,7 +143,7 @@ def thumbnails(labelled, side):
     return Labelled(small[..., None].numpy(), labelled.labels, labelled.unused and thumbnails(labelled.unused, side))
 
 
-def unpack(path):
+def unpack(path: str | Path) -> dict[str, np.ndarray]:
     """Read those of ARRAYS that an `.npz` file has, unless they need more memory than there is."""
     with np.load(path, allow_pickle=False) as archive:
         names = [name for name in ARRAYS if name in archive]
@@ -194,7 +195,10 @@ def public_count(labelled: Labelled, training: int, most: int = 800) -> int:
     return min(most, (len(labelled.labels) - 2 * training) // 2 * 2)
 
 
-def split(labelled, training, partition, seed=0, device="cpu", *, held_out=0):
+def split(
+    labelled: Labelled, training: int, partition: int, seed: int = 0, device: str | torch.device = "cpu", *,
+    held_out: int = 0,
+) -> Split:  # fmt: skip
     """Draw disjoint balanced parts of `training`, `partition` and `held_out` images from a labelled data set.
 
     Seed 0 takes the first images of each class in file order, as published, and every further seed those that come
@@ -228,7 +232,7 @@ def walk(labels, kinds, sizes, first):
     return np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
 
 
-def centred(part, shift=0.0):
+def centred(part: Part, shift: float = 0.0) -> Part:
     """The Part of images without their mean, plus a constant `shift` in every pixel."""
     return part._replace(images=part.images - part.images.mean(0) + shift)
 
@@ -260,7 +264,7 @@ def different(images, rows, parts):
             raise InputError(f"Images {other} and {row} of the data set (from 0) are equal, but {which}: remove one.")
 
 
-def halves(labelled, most, seed=0, device="cpu"):
+def halves(labelled: Labelled, most: int, seed: int = 0, device: str | torch.device = "cpu") -> Split:
     """At most `most` images for the attacker, half as many secret ones, and as many held out as secret, balanced."""
     kinds = int(labelled.labels.max()) + 1
     if most < 2 * kinds:

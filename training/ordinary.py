@@ -4,16 +4,20 @@ Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean p
 or a network that was trained on other images, and training ends after a number of epochs.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from training import Victim
+from training.images import Part
 from utils import networks
 from utils.errors import InputError, choose
 from utils.kernels import naive
-from utils.networks import Checkpoint, Released
+from utils.kernels.layers import Network, Shape
+from utils.networks import Checkpoint, Recipe, Released
 
 BATCHES = 5  # in an epoch, whatever the number of images
 SGD, ADAM = partial(torch.optim.SGD, lr=0.05, momentum=0.9), partial(torch.optim.Adam, lr=1e-3)
@@ -27,7 +31,7 @@ TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance e
 }
 
 
-def perceptron(inputs, hidden, seed):
+def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> torch.nn.Sequential:
     """A ReLU network with hidden layers of these widths, from torch's default start."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -37,7 +41,12 @@ def perceptron(inputs, hidden, seed):
         return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
 
 
-def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES, last=False, prepare=None, each=None):
+def fit(
+    net: torch.nn.Sequential, part: Part, mean: torch.Tensor, shape: Shape, trainer: str, epochs: int, seed: int,
+    rate: float = 1.0, batches: int = BATCHES, last: bool = False,
+    prepare: Callable[[torch.nn.Sequential, torch.optim.Optimizer], object] | None = None,
+    each: Callable[[int, torch.nn.Sequential, torch.optim.Optimizer], object] | None = None,
+) -> float:  # fmt: skip
     """Train a module in place on a Part's images minus a mean (d,) by one of TRAINERS: its loss at the end.
 
     The optimiser's rate is taken `rate` times, an epoch has so many `batches`, and `last` trains the last layer alone.
@@ -69,23 +78,23 @@ def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES
     return loss
 
 
-def mirrored(x, shape):
+def mirrored(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
 
 
-def layers_of(net):
+def layers_of(net: torch.nn.Sequential) -> Network:
     """A module's fully connected layers, as a network in double precision."""
     linear = [layer for layer in net if isinstance(layer, torch.nn.Linear)]
     return tuple(networks.Layer(*(p.detach().double().clone() for p in (l.weight, l.bias))) for l in linear)
 
 
-def recipe(*hidden):
+def recipe(*hidden: int) -> Recipe:
     """The Recipe of such a training, of a network with hidden layers of these widths."""
     return networks.perceptron("margin", *hidden)._replace(initial="standard", biases=True, centred=False)
 
 
-def checkpoint(net, optimiser):
+def checkpoint(net: torch.nn.Sequential, optimiser: torch.optim.Optimizer) -> Checkpoint:
     """What a file holds from which the training of a module's layers goes on: Checkpoint."""
     states = [optimiser.state.get(p, {}) for p in net.parameters()]
 
@@ -96,7 +105,10 @@ def checkpoint(net, optimiser):
     return Checkpoint(layers_of(net), moment("momentum_buffer", "exp_avg"), moment("exp_avg_sq"))
 
 
-def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, keep=(), **settings):
+def train(
+    secret: Part, others: Part | None, shape: Shape, trainer: str, hidden: Sequence[int] = (500, 500),
+    epochs: int = 60, seed: int = 0, keep: Sequence[int] = (), **settings: Any,
+) -> Victim:  # fmt: skip
     """Train on a Part from torch's start, or first on the Part `others` if there is one: Victim.
 
     `others` are public images. SGD trains on them for a third of the epochs, what comes out is fine-tuned on the Part,
@@ -119,13 +131,13 @@ def train(secret, others, shape, trainer, hidden=(500, 500), epochs=60, seed=0, 
     return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), initial)
 
 
-def later(initial, part, mean, shape, seed):
+def later(initial: Network, part: Part, mean: torch.Tensor, shape: Shape, seed: int) -> Network:
     """A network as its next release would be: after one more epoch of plain SGD on a Part."""
     net = naive.module_of(initial).float()
     fit(net, part, mean, shape, "sgd", 1, seed)
     return layers_of(net)
 
 
-def colour_mean(part, shape):
+def colour_mean(part: Part, shape: Shape) -> torch.Tensor:
     """The mean of every colour over a Part's images and pixels, as an image (d,)."""
     return part.images.view(-1, *shape).mean((0, 1, 2)).expand(shape).flatten()

@@ -10,14 +10,15 @@ from typing import NamedTuple
 import torch
 
 from training import Victim
+from training.images import Part
 from training.polish import Stationary, polish, relative_gradients
 from utils import networks
 from utils.errors import InputError, choose
 from utils.kernels import affine, layers, one_hidden, solvers
-from utils.kernels.layers import Layer, change, flatten, joint, parted, unflatten
+from utils.kernels.layers import Layer, Network, change, flatten, joint, parted, unflatten
 from utils.kernels.losses import LOSSES
 from utils.kernels.step import run, tuned
-from utils.networks import Released
+from utils.networks import Recipe, Released
 
 STATIONARY = 0.05  # largest ‖∇E‖/(μ‖θ‖) of a layer at which a victim counts as converged
 CALM = 60  # steps at a tenth of the rate behind a loss that was to be reached, in which oscillations die out
@@ -34,7 +35,7 @@ class Pace(NamedTuple):
         return next((v for t, v in zip(self.times, self.losses) if t >= time), self.losses[-1])
 
 
-def train(secret, recipe, seed=0, initial=None) -> Victim:
+def train(secret: Part, recipe: Recipe, seed: int = 0, initial: Network | None = None) -> Victim:
     """Minimise E = (1/m) Σ ℓ + (μ/2)‖θ‖² on a Part of the images from θ⁰: the network `initial`, or drawn from `seed`.
 
     With a smooth hidden layer or none by Newton's method until ‖∇E‖ vanishes, else by descent for the recipe's epochs.
@@ -54,7 +55,7 @@ def train(secret, recipe, seed=0, initial=None) -> Victim:
     return victim_of(model.network(solved.weights, basis), z, y, recipe, mean, solved.gradient_norm)
 
 
-def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
+def train_without_decay(secret: Part, recipe: Recipe, seed: int = 0, gradient_tolerance: float = 1e-6) -> Network:
     """A softplus network trained without decay by L-BFGS until ‖∇E‖ ≤ `gradient_tolerance`, 3000 steps at most."""
     x, y = secret
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
@@ -65,7 +66,7 @@ def train_without_decay(secret, recipe, seed=0, gradient_tolerance=1e-6):
     return one_hidden.network(one_hidden.unpack(end, coordinates.shape[1]), basis)
 
 
-def measured(network, secret, recipe):
+def measured(network: Network, secret: Part, recipe: Recipe) -> Victim:
     """The Victim that is a ReLU network, whoever trained it on a Part of the images."""
     (x, y), mean = secret, secret.images.mean(0) * recipe.centred
     _, slope, z = mean_loss(network, x - mean, y, LOSSES[recipe.loss])
@@ -85,7 +86,7 @@ def victim_of(network, z, labels, recipe, mean, gradient_norm):
     return Victim(released, mean, loss, len(labels), gradient_norm=gradient_norm.item())
 
 
-def stationarity(victim, secret) -> Stationary:
+def stationarity(victim: Victim, secret: Part) -> Stationary:
     """How stationary a ReLU network with one output is for its training images, as `relative_gradients` says."""
     network, labels, recipe, *_ = victim.released
     inputs = victim.subtract_mean(secret.images)
@@ -165,7 +166,7 @@ def descended_step(objective, momentum, growth, theta, value, slope, velocity, k
     rate.copy_(torch.where(better, growth * rate, 0.8 * rate))
 
 
-def train_to(secret, recipe, initial, target, most=60_000):
+def train_to(secret: Part, recipe: Recipe, initial: Network, target: float, most: int = 60_000) -> tuple[Victim, Pace]:
     """Descend from the network `initial` until the mean logistic loss is below `target`: Victim, and its Pace.
 
     Without decay, momentum or a mean, on a Part. InputError if `most` steps are not enough.
@@ -199,7 +200,7 @@ def lowered(objective, theta, target, most):
     return state[0], pace
 
 
-def published(network, secret, recipe):
+def published(network: Network, secret: Part, recipe: Recipe) -> Victim:
     """The Victim whose network others trained, such as the layers that `audit.weights.read` finds in a file.
 
     `recipe` says how it was trained, such as networks.perceptron("margin"), but for widths and biases; `secret` is the

@@ -62,12 +62,12 @@ class Released(NamedTuple):
         return self.forward(x)[1][-1]
 
 
-def affine(weight_decay, initial="zero"):
+def affine(weight_decay: float, initial: str = "zero") -> Recipe:
     """The affine classifier of eq. (8), trained to its one stationary point."""
     return Recipe((), "logistic", weight_decay, initial=choose("THETA_START", initial, ("zero", "uniform", "standard")))
 
 
-def one_hidden(width, weight_decay, sharpness=10.0, initial="standard"):
+def one_hidden(width: int, weight_decay: float, sharpness: float = 10.0, initial: str = "standard") -> Recipe:
     """The network of eq. (9) with a softplus, trained to a stationary point near θ⁰."""
     choose("THETA_START", initial, ("uniform", "standard"))
     return Recipe((width,), "logistic", weight_decay, sharpness, initial)
@@ -84,7 +84,7 @@ SEVERAL = SEPARATING._replace(loss="cross_entropy")
 PERCEPTRONS = {"signed": REGRESSION, "tied": REGRESSION, "margin": SEPARATING, "multiclass": SEVERAL}
 
 
-def perceptron(rule, *widths):
+def perceptron(rule: str, *widths: int) -> Recipe:
     """The ReLU network with hidden layers of these widths for which a rule of the stationarity attack is made."""
     return PERCEPTRONS[choose("RULE", rule, PERCEPTRONS)]._replace(hidden=widths)
 

@@ -12,6 +12,9 @@ import torch
 
 from utils.kernels import products  # noqa: F401  (how a processor multiplies)
 
+Network = tuple["Layer", ...]  # all of them, or the first ones
+Shape = tuple[int, int, int]  # (H, W, C) of an image
+
 
 class Layer(NamedTuple):
     """A layer takes inputs a to s = Wa + b."""
@@ -114,7 +117,7 @@ def within(x, basis):
     return x if basis is None else x @ basis @ basis.mT
 
 
-def split(weight, basis):
+def split(weight: torch.Tensor, basis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A = WQ (h, r) and N = W − AQᵀ (h, d) of weights W (h, d) and an orthonormal basis Q (d, r)."""
     inside = weight @ basis
     return inside, weight - inside @ basis.mT
