@@ -57,7 +57,7 @@ def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES
             inputs = x[rows]
             if flips:
                 heads = torch.rand(len(rows), generator=chance).to(x.device) < 0.5
-                inputs = torch.where(heads[:, None], mirrored(inputs, shape), inputs)
+                inputs = torch.where(heads[:, None], mirror(inputs, shape), inputs)
             optimiser.zero_grad()
             binary_cross_entropy_with_logits(net(inputs)[:, 0], y[rows]).backward()
             optimiser.step()
@@ -69,7 +69,7 @@ def fit(net, part, mean, shape, trainer, epochs, seed, rate=1.0, batches=BATCHES
     return loss
 
 
-def mirrored(x, shape):
+def mirror(x, shape):
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
 
