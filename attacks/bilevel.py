@@ -90,11 +90,11 @@ def model_of(released: Released) -> ModuleType:
     return one_hidden if hidden else affine
 
 
-def condensed(released: Released, tolerance: float = 1e-6) -> Released:
-    """The victim with its equal neurons merged into one, if it has any; see `one_hidden.merged`."""
+def merge_neurons(released: Released, tolerance: float = 1e-6) -> Released:
+    """The victim with its equal neurons merged into one, if it has any; see `one_hidden.merge_neurons`."""
     if len(released.network) == 1:
         return released
-    theta = one_hidden.merged(one_hidden.weights(released.network, released.sharpness), tolerance)
+    theta = one_hidden.merge_neurons(one_hidden.weights(released.network, released.sharpness), tolerance)
     copies = (released.recipe.sharpness / theta.sharpness).square().round()
     return released._replace(network=one_hidden.network(theta), copies=tuple(copies.tolist()))
 
@@ -113,7 +113,7 @@ def attack(
     clock, model = time.perf_counter(), model_of(released)
     budget = (math.inf if model is affine else BUDGET) if inner_budget is None else inner_budget
     check(released, start, initial, iterations, budget, inner_start)
-    small = condensed(released)
+    small = merge_neurons(released)
     if initial is None and model is one_hidden:
         released, initial, inner_start = small, small.network, "cold"
     basis = basis_of(start, small.network[0].weight)

@@ -158,7 +158,7 @@ def attack(
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them: Attack.
 
     The network is a stack of layers or any torch.nn.Module of rows (n, d), which autograd differentiates, slowly.
-    `labels` (n,) of the candidates are `balanced` unless given; `rule` is one of RULES. `optimiser` is `sgd` (momentum
+    `labels` (n,) of the candidates are balanced unless given; `rule` is one of RULES. `optimiser` is `sgd` (momentum
     0.9), `adam` (cosine schedule), or `projection`: Adam for the images, the best λ for each of them. Rates and the
     surrogate's `sharpness` α are those of SETTINGS unless given; a given α does not grow. In an orthonormal `basis`
     (d, r), r coordinates move at √(d/r) times a pixel's rate, which keeps the length of steps. A `target` takes the
@@ -174,7 +174,7 @@ def attack(
     changed = {name: value for name, value in given if value is not None}
     settings = SETTINGS[choose("OPTIMISER", optimiser, choices)]._replace(**changed)
     if labels is None:
-        labels = balanced(start.shape[-2], max(outputs_of(released.network), 2), start.device)
+        labels = balanced_labels(start.shape[-2], max(outputs_of(released.network), 2), start.device)
     check(released, start, labels, basis, settings.sharpness, lambda_min, range_weight, iterations)
     network, target = (net and of_type(net, dtype) for net in (released.network, target))
     rule = make_rule(rule, labels.to(dtype), network, released.recipe)
@@ -279,7 +279,7 @@ def draw(rule, x, seed):
     return starts.random(x[..., 0].numel(), 1, seed, x.device, sample, use=2).view(x.shape[:-1]).to(x)
 
 
-def balanced(n, kinds, device="cpu"):
+def balanced_labels(n, kinds, device="cpu"):
     """Balanced labels (n,) for candidates, class 0 first."""
     if n < kinds:
         raise InputError(f"There are {n} candidates for {kinds} classes: make CANDIDATES larger.")

@@ -64,7 +64,7 @@ def problem_of(released: Released, start: torch.Tensor) -> Problem:
     """The Problem for images T (m, d) behind a whole network with one hidden layer."""
     if bilevel.model_of(released) is not one_hidden or released.copies:
         raise InputError("Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack.")
-    small = bilevel.condensed(released)
+    small = bilevel.merge_neurons(released)
     first, *rest = bilevel.lower_level(small).target
     axes, upper = torch.linalg.qr(first[:, :-1].T)
     axes = axes[:, upper.diagonal().abs() > 1e-9 * upper.abs().max()]  # fewer than K if the rows are dependent
@@ -76,7 +76,7 @@ def problem_of(released: Released, start: torch.Tensor) -> Problem:
 
 def nearest(z: torch.Tensor, problem: Problem) -> torch.Tensor:
     """The images nearest to the start with these coordinates: (m, d)."""
-    state, r = evaluated(z, problem.labels, problem.theta)
+    state, r = evaluate(z, problem.labels, problem.theta)
     columns = torch.linalg.qr(normalize(r[:, None] * state.slope, dim=0))[0]  # of C
     return z @ problem.axes.T + problem.others - columns @ (columns.T @ problem.others)
 
@@ -87,7 +87,7 @@ def nearest(z: torch.Tensor, problem: Problem) -> torch.Tensor:
 # function gives values (k,) and slopes (k, m, r).
 
 
-def evaluated(z, labels, theta):
+def evaluate(z, labels, theta):
     """A one_hidden.State at Z, and the residuals ℓ'/m (m,)."""
     state = one_hidden.forward(one_hidden.pack(theta), z, theta.sharpness)
     return state, affine.residuals(state.logits, labels) / len(z)
@@ -95,7 +95,7 @@ def evaluated(z, labels, theta):
 
 def terms(z, labels, theta, decay):
     """Evaluate at Z what the conditions are made of: At."""
-    (rows, first, w, active, slope, curvature, logits), r = evaluated(z, labels, theta)
+    (rows, first, w, active, slope, curvature, logits), r = evaluate(z, labels, theta)
     third = theta.sharpness * curvature * (1 - 2 * slope)
     turns = curvatures(logits)[:, None] / len(z) * ((slope * w) @ first[:, :-1])  # (m, K) @ (K, r)
     return At(rows, first, w, active, slope, curvature, third, rows @ first.T, r[:, None], turns, decay)
@@ -217,7 +217,7 @@ def prepare(released: Released, start: torch.Tensor, seed: int = 0) -> torch.Ten
     Chance says on which side of a kink images end: all tries but the first of seed 0 begin at a random change of Z. The
     last is the first that trains to a minimum of the whole network, at a relative squared distance up to 3·10⁻⁴.
     """
-    problem, halves, small = problem_of(released, start), split_copies(released), bilevel.condensed(released)
+    problem, halves, small = problem_of(released, start), split_copies(released), bilevel.merge_neurons(released)
     best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)
     initial = problem.coordinates
     for k in range(TRIES):
@@ -234,7 +234,7 @@ def prepare(released: Released, start: torch.Tensor, seed: int = 0) -> torch.Ten
 
 def split_copies(released: Released) -> Released:
     """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
-    small = bilevel.condensed(released)
+    small = bilevel.merge_neurons(released)
     theta = bilevel.lower_level(small).target
     copies = torch.tensor(small.copies).to(theta.first)
     which = torch.cat([torch.arange(len(copies)).to(copies.device), (copies > 1).nonzero()[:, 0]])
@@ -244,16 +244,16 @@ def split_copies(released: Released) -> Released:
     return small._replace(network=network, copies=tuple((copies[which] / parts).tolist()))
 
 
-def trained(released, images):
+def train(released: Released, images: torch.Tensor) -> tuple[one_hidden.Solved, torch.Tensor, one_hidden.Weights]:
     """The Solved that training on images (m, d) finds from θ*, the images and θ*, in the span of images and weights."""
-    basis = networks.span_of(images, bilevel.condensed(released).network[0].weight)
+    basis = networks.span_of(images, bilevel.merge_neurons(released).network[0].weight)
     _, target, labels, decay = bilevel.lower_level(released, basis)
     return one_hidden.solve(images @ basis, labels, decay, target), images @ basis, target
 
 
 def distance(released: Released, images: torch.Tensor) -> float:
     """‖θ(x) − θ*‖²/‖θ*‖² for the minimum θ(x) that training on images (m, d) finds from θ*."""
-    solved, _, target = trained(released, images)
+    solved, _, target = train(released, images)
     far = one_hidden.square_norm(one_hidden.difference(solved, target)) / one_hidden.square_norm(target)
     return far.item() if solved.converged else math.inf
 
@@ -261,14 +261,14 @@ def distance(released: Released, images: torch.Tensor) -> float:
 def leverages(released: Released, images: torch.Tensor) -> torch.Tensor:
     """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
     problem = problem_of(released, images)
-    state, r = evaluated(images @ problem.axes, problem.labels, problem.theta)
+    state, r = evaluate(images @ problem.axes, problem.labels, problem.theta)
     columns = normalize(r[:, None] * state.slope, dim=0)  # β_j may make them tiny
     return torch.linalg.svd(columns, full_matrices=False)[0].square().sum(1)
 
 
 def lowest(released: Released, images: torch.Tensor) -> float:
     """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
-    (theta, *_), coordinates, _ = trained(released, images)
+    (theta, *_), coordinates, _ = train(released, images)
     v, decay = one_hidden.pack(theta), released.recipe.weight_decay
     product = one_hidden.hessian(v, coordinates, released.labels, decay, theta.sharpness)[0]
     return torch.linalg.eigvalsh(product(torch.eye(len(v)).to(v)))[0].item() / decay
@@ -282,7 +282,7 @@ def attack(
     check_start(released, start, released.labels)
     problem_of(released, start)  # says so if it cannot be done
     check_stationary(released)
-    before, tried = distance(bilevel.condensed(released), start), []
+    before, tried = distance(bilevel.merge_neurons(released), start), []
     settings: dict = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
     for seed in range(3):
         images = start if before <= tolerance else prepare(released, start, seed=seed)

@@ -85,7 +85,7 @@ def relative_distance(trial):
     """‖θ − θ*‖²/‖θ*‖² after the attack."""
     ours, target = trial.attack.network, trial.victim.released.network
     if len(ours[0].weight) < len(target[0].weight):  # equal neurons are one
-        target = bilevel.condensed(trial.victim.released).network
+        target = bilevel.merge_neurons(trial.victim.released).network
     return networks.distance(ours, target)
 
 

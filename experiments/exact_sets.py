@@ -3,17 +3,17 @@
 import torch
 from scipy.optimize import nnls
 
-from experiments.kkt_sets import KKTSet, budget, condensed, input_gradients, replaced, residual
+from experiments.kkt_sets import KKTSet, budget, input_gradients, merge_cells, replace_points, residual
 from training import images
 from utils.errors import InputError
 from utils.kernels import losses
-from utils.kernels.one_hidden import bordered
+from utils.kernels.one_hidden import append_ones
 from utils.networks import Layer, parted
 
 
 def one_class(x):
     """ū (d,) and α (n,) of one class of x̄ (n, d); ū is None if there is none."""
-    lifted = bordered(x / x.norm(dim=1).mean()).mT  # (d+1, n)
+    lifted = append_ones(x / x.norm(dim=1).mean()).mT  # (d+1, n)
     target = torch.zeros_like(lifted[:, 0])
     target[-1] = 1
     solution, _ = nnls(lifted.cpu().numpy(), target.cpu().numpy(), maxiter=100 * len(x))
@@ -29,7 +29,7 @@ def one_class(x):
 
 def one_side(points, signs, sign, bias=True):
     """ū (d+1,) and α (points of the class,) of class `sign`, and ū·x̄ (n,)."""
-    x = bordered(points) if bias else points
+    x = append_ones(points) if bias else points
     u, alpha = one_class(x[signs == sign]) if (signs == sign).any() else (None, None)
     if u is None:
         raise InputError(f"No hyperplane parts class {sign:+d} from the origin.")
@@ -91,7 +91,7 @@ def allowed(x, labels):
 
 def spread_towards(kkt, photographs, signs, count=10):
     """Merge every cell, then spread its point towards `count` photographs (k, d)."""
-    made = condensed(kkt)
+    made = merge_cells(kkt)
     for i in reversed(range(len(made.points))):
         gradient = input_gradients(made.network, made.points)[i]
         moves = photographs[signs == made.signs[i]][:count]
@@ -100,5 +100,5 @@ def spread_towards(kkt, photographs, signs, count=10):
         room = min(budget(made, move)[i].item() for move in moves)
         shares = moves.new_full((len(moves),), 1 / len(moves))
         points = made.points[i] + min(1.0, 0.9 * room) * moves
-        made = replaced(made, [i], points, shares * made.multipliers[i])
+        made = replace_points(made, [i], points, shares * made.multipliers[i])
     return made

@@ -104,7 +104,7 @@ def centres(kkt):
     return (moment / mass[:, None])[cells(kkt)]
 
 
-def condensed(kkt):
+def merge_cells(kkt):
     """Leave out the points with λ = 0, and merge every cell to one point (Lemma 2); in the order of first points."""
     kkt = KKTSet(kkt.network, *(part[kkt.multipliers > 0] for part in kkt[1:]))
     cell, centre, mass = cells(kkt).tolist(), centres(kkt), moments(kkt)[0]
@@ -115,7 +115,7 @@ def condensed(kkt):
 # ---- Sets in place of others ----
 
 
-def replaced(kkt, which, points, multipliers):
+def replace_points(kkt, which, points, multipliers):
     """Take the points `which`, of one label, out and append others with that label."""
     rest = [i for i in range(len(kkt.points)) if i not in set(which)]
     new = points, kkt.signs[which[0]].expand(len(points)), multipliers
@@ -195,5 +195,5 @@ def straight_split(kkt, longest):
             ahead = tangent(kkt, i, kkt.points[other] - kkt.points[i])
             move = min(0.9 * reach(kkt, i, ahead), longest) * ahead
             points = kkt.points[i] + torch.stack([move, -move])
-            made = replaced(made, [i], points, kkt.multipliers[i].expand(2) / 2)
+            made = replace_points(made, [i], points, kkt.multipliers[i].expand(2) / 2)
     return made

@@ -48,7 +48,7 @@ def from_start(released, images, seed):
 def numbers_of(released, images, targets, shape, seed):
     """What planting made of target images (m, d), for a victim whose θ⁰ was drawn from 2·`seed`: {name: number}."""
     hidden, own = len(released.network) > 1, ssim(images, targets, shape).diagonal()
-    small = bilevel.condensed(released)
+    small = bilevel.merge_neurons(released)
 
     def distance(x):
         return planting.distance(small, x) if hidden else from_start(released, x, 2 * seed)

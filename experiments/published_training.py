@@ -14,7 +14,7 @@ from training.images import Part
 from utils import networks
 from utils.kernels import losses
 from utils.kernels.layers import Layer, join, joint, parted, split
-from utils.kernels.one_hidden import bordered
+from utils.kernels.one_hidden import append_ones
 from utils.kernels.step import run
 
 RATE = 0.01
@@ -40,7 +40,7 @@ def train(secret: Part, rule: str, width: int, lengths: Sequence[int], seed: int
     (x, y), recipe = secret, networks.perceptron(rule, width, width)._replace(stages=0)
     mean, loss = x.mean(0), losses.LOSSES[recipe.loss]
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
-    basis, upper = torch.linalg.qr(bordered(x - mean).mT)  # (d + 1, m), a column of ones for the bias
+    basis, upper = torch.linalg.qr(append_ones(x - mean).mT)  # (d + 1, m), a column of ones for the bias
     inside, orthogonal = split(joint(theta0[0]), basis)
     second, last, factor = theta0[1].weight.clone(), theta0[2].weight[0].clone(), x.new_ones(())
     state = inside, second, last, factor
@@ -49,4 +49,4 @@ def train(secret: Part, rule: str, width: int, lengths: Sequence[int], seed: int
         run(step, state, after - before)
         first = parted(join(inside, basis, orthogonal, factor))
         network = first, Layer(second.clone(), None), Layer(last[None].clone(), None)
-        yield stationary.measured(network, secret, recipe)
+        yield stationary.make_victim(network, secret, recipe)

@@ -32,7 +32,7 @@ def measured(victim, data, noise):
     pair = networks.within(drawn, basis), drawn
     numbers["leak_auc"] = tuple(measures.leak_of(x, data, mean).auc.value for x in pair)
     if math.isfinite(recipe.sharpness):
-        numbers["neurons"] = len(bilevel.condensed(victim.released).network[0].weight), None  # equal ones are one
+        numbers["neurons"] = len(bilevel.merge_neurons(victim.released).network[0].weight), None  # equal ones are one
     if recipe.weight_decay:
         pull = recipe.weight_decay * networks.flatten(network).norm().item()
         numbers["gradient_error"] = victim.gradient_norm / pull, None
@@ -41,7 +41,7 @@ def measured(victim, data, noise):
 
 def planted(released, data, noise):
     """Plant `noise` (m, d) behind a network with one hidden layer: what the pictures have become."""
-    before = planting.distance(bilevel.condensed(released), noise)
+    before = planting.distance(bilevel.merge_neurons(released), noise)
     attack = planting.attack(released, noise, iterations=100)
     best = [measures.match(part.images, attack.images, data.shape).signed for part in (data.secret, data.held_out)]
     share, by_chance = ((b > measures.ALIKE).double().mean().item() for b in best)

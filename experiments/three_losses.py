@@ -45,7 +45,7 @@ def in_coordinates(released, basis):
 def model_of(sets, released, seed):
     """The Model of three sets (m, d) and of what a victim released, whose θ⁰ was drawn from `seed`."""
     basis, recipe = networks.span_of(*sets, released.network[0].weight), released.recipe
-    merged, inside = in_coordinates(bilevel.condensed(released), basis), tuple(part @ basis for part in sets)
+    merged, inside = in_coordinates(bilevel.merge_neurons(released), basis), tuple(part @ basis for part in sets)
     if not recipe.hidden:
         return Model(inside, merged, basis)
     drawn = (networks.initial(recipe, len(basis), s, device=basis.device) for s in (seed, 1000 + seed))
@@ -86,7 +86,7 @@ def output_gradients(x, released):
     """The gradients ∇_θ Φ(xᵢ; θ*) as rows (…, m, n)."""
     model, theta, *_ = bilevel.lower_level(released)
     if model is affine:
-        return one_hidden.bordered(x)
+        return one_hidden.append_ones(x)
     at = one_hidden.forward(one_hidden.pack(theta), x, theta.sharpness)
     # (…, m, h, 1) * (…, m, 1, d+1) -> (…, m, h·(d+1))
     first = ((at.slope * at.w)[..., None] * at.x[..., None, :]).flatten(-2)
@@ -174,7 +174,7 @@ def spectra(x, released):
 
 def free_condition(x):
     """The condition number of the Hessian of l_free of the affine model, 1/(1ᵀ(X̄X̄ᵀ)⁻¹1)."""
-    rows = one_hidden.bordered(x)
+    rows = one_hidden.append_ones(x)
     return 1 / torch.linalg.solve(rows @ rows.mT, torch.ones_like(x[:, 0])).sum().item()
 
 

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from training import Victim, stationary
-from training.ordinary import layers_of, mirrored
+from training.ordinary import layers_of, mirror
 from utils import networks
 from utils.errors import InputError, choose
 from utils.kernels import layers, losses, naive
@@ -120,7 +120,7 @@ def versions(x, shape, augment):
     pictures = x.view(-1, *shape)
     moves = itertools.product((-2, 0, 2), repeat=2) if augment == "shifts" else []
     shifted = [pictures.roll(move, (1, 2)).flatten(1) for move in moves]
-    return torch.stack(shifted or ([x, mirrored(x, shape)] if augment == "flips" else [x]))
+    return torch.stack(shifted or ([x, mirror(x, shape)] if augment == "flips" else [x]))
 
 
 def plain_gradients(net, x, y, o, noise):

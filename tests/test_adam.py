@@ -54,7 +54,7 @@ def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_fro
 def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_the_other():
     x, mirror = drawn(4, 2 * 6 * 3), adam.mirror_of((2, 6, 3))
     torch.testing.assert_close(adam.model_pixels(x * (1 + torch.arange(36)), False), adam.model_pixels(x, False))
-    assert torch.equal(x[:, mirror], ordinary.mirrored(x, (2, 6, 3)))
+    assert torch.equal(x[:, mirror], ordinary.mirror(x, (2, 6, 3)))
     for block in adam.blocks_of(36, mirror, torch.Generator().manual_seed(0)):
         torch.testing.assert_close(adam.model_pixels(x[:, block], True)[:, :-1], adam.all_images(x, mirror)[:, block])
     turned = torch.cat([x, -2 * x[:, mirror]])[torch.randperm(8)]  # any size, sign and order

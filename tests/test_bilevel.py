@@ -138,7 +138,7 @@ def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
 @pytest.mark.parametrize("recipe", [networks.affine(MU), networks.one_hidden(8, MU)], ids=["affine", "network"])
 def test_the_plain_loop_in_few_coordinates_and_neurons_is_the_attack(monkeypatch, x, y, recipe):
     released = stationary.train(Part(x, y), recipe).released
-    small, start = bilevel.condensed(released), x + 0.01 * drawn(12, 30)
+    small, start = bilevel.merge_neurons(released), x + 0.01 * drawn(12, 30)
     basis = networks.span_of(start, small.network[0].weight)
     inside, z = networks.in_span(small.network, basis), start @ basis
     sharpness = small.sharpness if recipe.hidden else None

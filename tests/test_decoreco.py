@@ -67,7 +67,7 @@ def test_a_module_with_a_convolution_is_attacked(start, rule, outputs):
         torch.nn.Unflatten(1, (3, 8, 8)), torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4),
         torch.nn.ReLU(inplace=True), torch.nn.Flatten(), torch.nn.Linear(144, outputs),
     )  # fmt: skip
-    labels = decoreco.balanced(20, max(outputs, 2))
+    labels = decoreco.balanced_labels(20, max(outputs, 2))
     assert labels.tolist() == sorted(labels) and labels.long().bincount().tolist() in ([10, 10], [7, 7, 6])
     released = Released(module, labels, networks.perceptron("signed"))
     found = decoreco.attack(released, start, rule=rule, iterations=30)

@@ -62,7 +62,7 @@ def test_neurons_that_differ_are_counted_for_softplus_networks_alone(toy):
     noise = starts.random(10, 192, 0)
     victim = stationary.train(toy.secret, networks.one_hidden(8, 0.01))
     found = rank.measured(victim, toy, noise)
-    assert found["neurons"][0] == len(bilevel.condensed(victim.released).network[0].weight) < 8
+    assert found["neurons"][0] == len(bilevel.merge_neurons(victim.released).network[0].weight) < 8
     assert found["rank"][0] == found["above_1e-6"][0] <= found["neurons"][0]
     ours, others = found["outside"]
     assert 0 < ours < others <= 1 and found["gradient_error"][0] < 1e-6

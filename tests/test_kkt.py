@@ -136,7 +136,7 @@ def test_planted_and_faraway_sets_keep_residual_and_margins(seed, distance, trai
 def test_sets_that_explain_a_network_exactly_as_well(seed, trained):
     kkt = rough(seed % 20, dimensions=30) if trained else exact(seed, dimensions=16)
     used = [cell for cell in members(kkt) if kkt.multipliers[cell].sum() > 0]
-    condensed = kkt_sets.condensed(kkt)
+    condensed = kkt_sets.merge_cells(kkt)
     assert len(condensed.points) == len(used)
     assert kkt_sets.alone(condensed).all()
     for made in (condensed, kkt_sets.straight_split(kkt, 5.0)):

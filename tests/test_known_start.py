@@ -30,7 +30,7 @@ def test_the_factor_of_the_start_is_found_exactly(alpha):
 
 def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
     """Torch's own float32 training, with the α that weight decay leaves after so many steps."""
-    mirrored = ordinary.mirrored(data.secret.images, data.shape)
+    mirrored = ordinary.mirror(data.secret.images, data.shape)
     for name, victim in trained.items():
         rows = first_layer.difference(victim.released.network, victim.initial)
         (added, bias), (alpha,) = rows.layer, rows.removed

@@ -114,7 +114,7 @@ def small(m, d, recipe):
 @pytest.mark.parametrize("m, d, recipe, ends", [(6, 12, AFFINE, [0, -1]), (4, 9, networks.one_hidden(3, 1e-2), [])])
 def test_exact_spectra_are_those_of_the_hessians(m, d, recipe, ends):
     x, released = small(m, d, recipe)
-    hidden, released = bool(recipe.hidden), bilevel.condensed(released)
+    hidden, released = bool(recipe.hidden), bilevel.merge_neurons(released)
     scale = 2 / networks.flatten(released.network).square().sum()
     for exact, gradient in list(zip(three_losses.spectra(x, released), gradients(released)))[hidden:]:
         values, exact = torch.linalg.eigvalsh(hessian(gradient, x))[-d - 1 :], scale * exact[-3 * hidden :]  # rising

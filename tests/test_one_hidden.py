@@ -52,14 +52,14 @@ def test_equal_neurons_are_one(x, y):
     net = weights(1)
     copies = [0, 1, 1, 2, 0, 0, 3, 4, 5]
     several = net._replace(first=net.first[copies], second=net.second[[*copies, -1]])
-    few = one_hidden.merged(several)
+    few = one_hidden.merge_neurons(several)
     assert len(few.first) == WIDTH and sorted(few.sharpness.tolist())[0] == pytest.approx(10 / 3**0.5)
     terms = (x, y, MU)
     one, other = (one_hidden.energy(one_hidden.pack(w), *terms, w.sharpness) for w in (several, few))
     assert abs(one[0] - other[0]) <= 1e-12 and abs(one[1].norm() - other[1].norm()) <= 1e-12
     ends = [one_hidden.solve(*terms, weights).weights for weights in (several, few)]
     assert one_hidden.square_norm(ends[0]) == pytest.approx(one_hidden.square_norm(ends[1]).item(), rel=1e-9)
-    reduced = one_hidden.merged(ends[0], 1e-5)
+    reduced = one_hidden.merge_neurons(ends[0], 1e-5)
     assert torch.allclose(one_hidden.logits(x, reduced), one_hidden.logits(x, ends[1]), atol=1e-7)
 
 
@@ -116,7 +116,7 @@ def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
     found = bilevel.attack(released, x, iterations=30, **settings)
     assert found.history.shape == found.details.sound.shape
     assert found.history[-1] < 0.5 * found.history[0]
-    target = released if inner_start else bilevel.condensed(released)
+    target = released if inner_start else bilevel.merge_neurons(released)
     assert abs(networks.distance(found.network, target.network) - found.history[-1]) <= 1e-6
 
 

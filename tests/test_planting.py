@@ -92,7 +92,7 @@ def test_a_network_without_a_hidden_layer_and_weights_that_no_training_ends_at_a
     solved = one_hidden.solve(secret.images, released.labels, MU, begun)
     reached = one_hidden.square_norm(one_hidden.difference(solved, begun)) / one_hidden.square_norm(begun)
     assert 1e-4 < bound <= reached
-    for given in stationary.train(secret, networks.affine(MU)).released, bilevel.condensed(released):
+    for given in stationary.train(secret, networks.affine(MU)).released, bilevel.merge_neurons(released):
         said = refused(planting.attack, given, secret.images)
         assert "Planting needs a network with one hidden layer, not merged" in said
 
@@ -101,7 +101,7 @@ def test_two_images_behind_three_kinds_of_neurons_come_back():
     """The rank of the first layer is the number of images, not of the kinds: nothing is free."""
     secret = images.Part(noisy_classes(2).images[[0, 29]], torch.tensor([0.0, 1.0]).double())
     released = stationary.train(secret, networks.one_hidden(8, 0.01)).released
-    assert len(bilevel.condensed(released).network[0].weight) == 3
+    assert len(bilevel.merge_neurons(released).network[0].weight) == 3
     assert planting.problem_of(released, secret.images).axes.shape == (100, 2)
     found = planting.attack(released, starts.random(2, 100, 3), iterations=100)
     assert found.loss <= 1e-6 and (found.images - secret.images).abs().max() <= 1e-2
@@ -113,7 +113,7 @@ def test_two_images_behind_three_kinds_of_neurons_come_back():
 def test_training_on_the_secret_images_returns_from_noise_and_from_the_start(trained):
     (x, _), released = trained
     other = starts.random(30, 100, 1)
-    basis = networks.span_of(x, bilevel.condensed(released).network[0].weight)
+    basis = networks.span_of(x, bilevel.merge_neurons(released).network[0].weight)
     assert judged.from_perturbed(released, x, 1) < 1e-10 > judged.from_perturbed(released, x, 1, basis)
     assert judged.from_perturbed(released, other, 1) > 1e-3
     assert judged.from_start(released, x, 0) < 1e-15 and judged.from_start(released, other, 0) > 1e-3

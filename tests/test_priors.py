@@ -60,7 +60,7 @@ def test_descent_ends_below_its_target_keeps_what_the_points_do_not_see_and_take
     def objective(theta):
         return stationary.mean_loss(unflatten(theta, initial), *part, LOSSES["logistic"])[:2]
 
-    direct, _ = stationary.lowered(objective, flatten(initial), 1e-2, 60_000)
+    direct, _ = stationary.descend_to(objective, flatten(initial), 1e-2, 60_000)
     assert torch.allclose(direct, flatten(network), atol=1e-9)
     assert "raise LOSS" in refused(stationary.train_to, part, RECIPE, initial, 1e-9, most=20)
 
@@ -102,7 +102,7 @@ def test_slackness_is_zero_for_equal_margins_alone():
 
 
 def test_a_shift_is_the_mean_of_all_images_and_stays_without_centring():
-    part = images.centred(images.Part(*spheres.labelled(12, 30, 0)), 0.5)
+    part = images.centre(images.Part(*spheres.labelled(12, 30, 0)), 0.5)
     assert torch.allclose(part.images.mean(0), torch.full((30,), 0.5).double())
     assert not stationary.train(part, RECIPE).mean.any()
 

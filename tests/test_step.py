@@ -50,7 +50,7 @@ def prepared(released, rule, optimiser, space):
     """The objective, State, Plan of twelve steps and Settings of an attack in float64."""
     x = torch.stack([starts.normal(10, 3072, 0.0197, k) for k in range(2)])
     network, basis = released.network, networks.span(released.network) if space == "span" else None
-    labels = decoreco.balanced(10, max(len(network[-1].weight), 2))
+    labels = decoreco.balanced_labels(10, max(len(network[-1].weight), 2))
     made = decoreco.make_rule(rule, labels, network, released.recipe)
     settings = decoreco.SETTINGS[optimiser]._replace(learning_rate=1e-7 if rule == "tied" else 1e-3)  # stay finite
     objective = decoreco.Objective(network, made, settings.softest, 0.3, 1.0, basis)

@@ -142,7 +142,7 @@ def published(x, rule, outputs, recipe):
     """The Victim that is a network of others, with biases in all layers but the last, and its network."""
     network = networks.initial(networks.perceptron(rule, 7, 6)._replace(biases=True), 30, 0, outputs)
     network = *network[:2], network[2]._replace(bias=None)
-    return stationary.published(network, images.Part(x, LABELS[rule].double()), recipe), network
+    return stationary.victim_of_published(network, images.Part(x, LABELS[rule].double()), recipe), network
 
 
 @pytest.mark.parametrize("rule", LABELS)

@@ -232,7 +232,7 @@ def walk(labels, kinds, sizes, first):
     return np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
 
 
-def centred(part: Part, shift: float = 0.0) -> Part:
+def centre(part: Part, shift: float = 0.0) -> Part:
     """The Part of images without their mean, plus a constant `shift` in every pixel."""
     return part._replace(images=part.images - part.images.mean(0) + shift)
 

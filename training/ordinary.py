@@ -66,7 +66,7 @@ def fit(
             inputs = x[rows]
             if flips:
                 heads = torch.rand(len(rows), generator=chance).to(x.device) < 0.5
-                inputs = torch.where(heads[:, None], mirrored(inputs, shape), inputs)
+                inputs = torch.where(heads[:, None], mirror(inputs, shape), inputs)
             optimiser.zero_grad()
             binary_cross_entropy_with_logits(net(inputs)[:, 0], y[rows]).backward()
             optimiser.step()
@@ -78,7 +78,7 @@ def fit(
     return loss
 
 
-def mirrored(x: torch.Tensor, shape: Shape) -> torch.Tensor:
+def mirror(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
 

@@ -46,7 +46,7 @@ def train(secret: Part, recipe: Recipe, seed: int = 0, initial: Network | None =
     outputs, mean = check(recipe, secret, smooth), x.mean(0) * recipe.centred
     initial = initial or networks.initial(recipe, x.shape[1], seed, outputs, x.device)
     if not smooth:
-        return measured(descended(initial, x - mean, y, recipe), secret, recipe)
+        return make_victim(train_by_descent(initial, x - mean, y, recipe), secret, recipe)
     model = one_hidden if recipe.hidden else affine
     basis = networks.span_of(x - mean) if recipe.hidden else None  # the affine model finds few coordinates by itself
     coordinates = x - mean if basis is None else (x - mean) @ basis
@@ -66,7 +66,7 @@ def train_without_decay(secret: Part, recipe: Recipe, seed: int = 0, gradient_to
     return one_hidden.network(one_hidden.unpack(end, coordinates.shape[1]), basis)
 
 
-def measured(network: Network, secret: Part, recipe: Recipe) -> Victim:
+def make_victim(network: Network, secret: Part, recipe: Recipe) -> Victim:
     """The Victim that is a ReLU network, whoever trained it on a Part of the images."""
     (x, y), mean = secret, secret.images.mean(0) * recipe.centred
     _, slope, z = mean_loss(network, x - mean, y, LOSSES[recipe.loss])
@@ -111,14 +111,14 @@ def check(recipe, secret, smooth):
     return int(y.max()) + 1 if recipe.loss == "cross_entropy" else 1
 
 
-def descended(network, x, y, recipe):
+def train_by_descent(network, x, y, recipe):
     """Train by gradient descent in the recipe's type, in the coordinates L; all else is in the type of x.
 
     Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that this part of W̄₁ keeps its direction, and one number
     is moved for it: its norm. With a polish, the descent is made twice, and the polish in between leaves nothing there.
     """
     loss, decay = LOSSES[recipe.loss], recipe.weight_decay
-    basis, upper = torch.linalg.qr(one_hidden.bordered(x).mT)  # Q (d+1, m), Lᵀ (m, m)
+    basis, upper = torch.linalg.qr(one_hidden.append_ones(x).mT)  # Q (d+1, m), Lᵀ (m, m)
     first, orthogonal = layers.split(joint(network[0]), basis)
     inner, norm = (Layer(first, None), *network[1:]), orthogonal.norm().clamp_min(1e-300)
     coordinates, labels = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
@@ -142,7 +142,7 @@ def descended(network, x, y, recipe):
 def descend(objective, theta, recipe):
     """Descent with momentum; the rate grows while the energy falls, else the step is undone and the rate cut."""
     state = begin(objective, theta, recipe.learning_rate)  # a step changes it in place
-    run(partial(descended_step, objective, recipe.momentum, recipe.growth, *state), state, recipe.epochs)
+    run(partial(descent_step, objective, recipe.momentum, recipe.growth, *state), state, recipe.epochs)
     return state[0]
 
 
@@ -153,7 +153,7 @@ def begin(objective, theta, rate):
     return theta, value, slope, torch.zeros_like(theta), torch.zeros_like(value), rate
 
 
-def descended_step(objective, momentum, growth, theta, value, slope, velocity, kept, rate):
+def descent_step(objective, momentum, growth, theta, value, slope, velocity, kept, rate):
     """A step of this descent, without a question to the device; `kept` is the momentum, or 0 behind an undone step."""
     trial = theta - rate * velocity.mul_(kept).add_(slope)
     new, new_slope = objective(trial)
@@ -176,13 +176,13 @@ def train_to(secret: Part, recipe: Recipe, initial: Network, target: float, most
     first, orthogonal = layers.split(initial[0].weight, basis)
     inner, coordinates = (Layer(first, initial[0].bias), *initial[1:]), x @ basis
     terms = coordinates, y, loss
-    theta, pace = lowered(lambda v: mean_loss(unflatten(v, inner), *terms)[:2], flatten(inner), target, most)
+    theta, pace = descend_to(lambda v: mean_loss(unflatten(v, inner), *terms)[:2], flatten(inner), target, most)
     (first, bias), *upper = unflatten(theta, inner)
     network = Layer(layers.join(first, basis, orthogonal), bias), *upper
     return Victim(Released(network, y, recipe), torch.zeros_like(x[0]), pace.losses[-1], len(y)), pace
 
 
-def lowered(objective, theta, target, most):
+def descend_to(objective, theta, target, most):
     """Steps without momentum until the objective is below `target`, and then CALM at a tenth of the rate: θ, Pace."""
     state = begin(objective, theta, 0.1)
     value, rate, calm, pace = state[1], state[-1], CALM, Pace([0.0], [math.inf])
@@ -191,7 +191,7 @@ def lowered(objective, theta, target, most):
             rate.mul_(0.1 if calm == CALM else 1.0)
             calm -= 1
         before = rate.item()
-        descended_step(objective, 0.0, 1.05 if calm == CALM else 1.0, *state)
+        descent_step(objective, 0.0, 1.05 if calm == CALM else 1.0, *state)
         if rate >= before:  # the step was taken
             pace.times.append(pace.times[-1] + before)
             pace.losses.append(value.item())
@@ -200,7 +200,7 @@ def lowered(objective, theta, target, most):
     return state[0], pace
 
 
-def published(network: Network, secret: Part, recipe: Recipe) -> Victim:
+def victim_of_published(network: Network, secret: Part, recipe: Recipe) -> Victim:
     """The Victim whose network others trained, such as the layers that `audit.weights.read` finds in a file.
 
     `recipe` says how it was trained, such as networks.perceptron("margin"), but for widths and biases; `secret` is the
@@ -215,4 +215,4 @@ def published(network: Network, secret: Part, recipe: Recipe) -> Victim:
     if widths[-1] != outputs:
         needed = f"these labels and the {recipe.loss} loss need K = {outputs}: choose another recipe or other labels"
         raise InputError(f"The network has K = {widths[-1]} outputs, but {needed}.")
-    return measured(network, secret, recipe)
+    return make_victim(network, secret, recipe)

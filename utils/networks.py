@@ -44,7 +44,7 @@ class Released(NamedTuple):
     network: tuple | torch.nn.Module  # of Layers, θ*; the stationarity attack also takes a module, for rows (n, d)
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
-    copies: tuple = ()  # of a `bilevel.condensed` network: how many equal neurons each hidden one stands for, by β/√n
+    copies: tuple = ()  # after `bilevel.merge_neurons`: how many equal neurons each hidden one stands for, by β/√n
     checkpoints: tuple = ()  # files of the same training, the earliest first: Checkpoints
 
     @property

@@ -96,7 +96,7 @@ def test_hypergradient(version, measure):
     """Near the secret images, in the span of both; the plain version takes at least as many products as ours steps."""
     victim, secret = released(networks.one_hidden(WIDTH, WEIGHT_DECAY, SHARPNESS), M)
     x = secret + 0.01 * (starts.random(*secret.shape, 0, DEVICE) - 0.5)
-    small = bilevel.condensed(victim)
+    small = bilevel.merge_neurons(victim)
     basis = networks.span_of(x, small.network[0].weight)
     few = small._replace(network=networks.in_span(small.network, basis))
     ours = partial(bilevel.hypergradient, few, x @ basis, initial=few.network)

@@ -54,7 +54,7 @@ def activation(s, sharpness):
     return softplus(sharpness * s, threshold=40) / sharpness, slope, sharpness * slope * (1 - slope)
 
 
-def merged(theta, tolerance=1e-6):
+def merge_neurons(theta, tolerance=1e-6):
     """One neuron for all that are equal: the same function, norm and training, exactly, as long as they stay equal.
 
     n neurons (w̄, v) add up to nvσ(w̄·x̄) = v'σ'(w̄'·x̄) with w̄' = √n w̄, v' = √n v and β' = β/√n, and n(‖w̄‖² + v²) is the
@@ -98,7 +98,7 @@ def unpack(v, inputs, sharpness=None):
     return Weights(first, v[..., h * (inputs + 1) :], sharpness)
 
 
-def bordered(x):
+def append_ones(x):
     """x̄: the images with a column of ones (…, m, d+1)."""
     return torch.cat([x, torch.ones_like(x[..., :1])], -1)
 
@@ -106,7 +106,7 @@ def bordered(x):
 def forward(v, x, sharpness):
     """Run the network on all images: pre-activations s = x̄W̄₁ᵀ, logits z = σ(s)w₂ + b₂, eq. (9)."""
     first, second, _ = unpack(v, x.shape[-1])
-    x = bordered(x)
+    x = append_ones(x)
     active, slope, curvature = activation(x @ first.mT, sharpness)  # (m, d+1) @ (d+1, h) -> (m, h)
     z = times(active, second[..., :-1]) + second[..., -1:]
     return State(x, first, second[..., :-1], active, slope, curvature, z)
@@ -117,7 +117,7 @@ def logits(x, theta):
     return forward(pack(theta), x, theta.sharpness).logits
 
 
-def transposed(hidden, c, state):
+def apply_transpose(hidden, c, state):
     """Σ_i over images of the gradients in θ: `hidden` (…, m, h) on the pre-activations and c (…, m) on the logits."""
     rows = hidden.mT @ state.x  # (h, m) @ (m, d+1)
     return torch.cat([rows.flatten(-2), times(state.active.mT, c), c.sum(-1, keepdim=True)], -1)
@@ -129,7 +129,7 @@ def energy(v, x, y, weight_decay, sharpness):
     losses = binary_cross_entropy_with_logits(state.logits, y.expand_as(state.logits), reduction="none")
     r = residuals(state.logits, y) / len(y)
     back = state.slope * state.w[..., None, :] * r[..., None]  # (…, m, h)
-    return losses.mean(-1) + weight_decay / 2 * v.square().sum(-1), transposed(back, r, state) + weight_decay * v
+    return losses.mean(-1) + weight_decay / 2 * v.square().sum(-1), apply_transpose(back, r, state) + weight_decay * v
 
 
 def hessian(v, x, y, weight_decay, sharpness):
@@ -155,11 +155,11 @@ def hessian(v, x, y, weight_decay, sharpness):
         back = slope * (curvature * dz)[..., None] + (state.slope * dw[..., None, :]) * r[..., None] + curved * ds
         also = times((state.slope * ds).mT, r)  # on w₂
         before = u.shape[-1] - also.shape[-1] - 1
-        return transposed(back, curvature * dz, state) + weight_decay * u + pad(also, (before, 1))
+        return apply_transpose(back, curvature * dz, state) + weight_decay * u + pad(also, (before, 1))
 
     def precondition(u):
         c = torch.linalg.lu_solve(*factors, (curvature * jacobian(u)[2])[..., None])[..., 0]
-        return (u - transposed(slope * c[..., None], c, state)) / weight_decay
+        return (u - apply_transpose(slope * c[..., None], c, state)) / weight_decay
 
     return product, precondition
 
@@ -170,7 +170,7 @@ def solve(x, y, weight_decay, initial, tolerance=1e-9):
     The part of W̄₁⁰ outside of the row space of X̄ does not change the logits; its minimiser, 0, is taken first. Inside,
     a few steps of L-BFGS lead to where Newton's method with conjugate gradients takes over. μ, β must be positive.
     """
-    rows = torch.linalg.qr(bordered(x).mT)[0]
+    rows = torch.linalg.qr(append_ones(x).mT)[0]
     v = pack(initial._replace(first=initial.first @ rows @ rows.mT))
     terms = (x, y, weight_decay, initial.sharpness)
     near = solvers.lbfgs(lambda v: energy(v, *terms), v, gradient_tolerance=1e-2, iterations=200)

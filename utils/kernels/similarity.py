@@ -18,7 +18,7 @@ def l2(images, references):
     return torch.cdist(images, references, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def standardised(rows):
+def standardise(rows):
     """Rows (…, d) minus their mean, with norm one; a constant row becomes zero."""
     return normalize(rows - rows.mean(-1, keepdim=True), dim=-1, eps=torch.finfo(rows.dtype).eps)
 
@@ -36,7 +36,7 @@ def planes(rows, shape):
 
 def ncc(images, references):
     """All normalised cross-correlations, over all pixels and channels at once: (n, d), (k, d) -> (n, k)."""
-    return standardised(images) @ standardised(references).T
+    return standardise(images) @ standardise(references).T
 
 
 def closest(images, others):
@@ -49,7 +49,7 @@ def closest(images, others):
 def half_ncc(images, references, shape):
     """The mean over channels of their ncc at half the resolution (bicubic): (n, d), (k, d) -> (n, k)."""
     small = (interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic") for rows in (images, references))
-    x, y = (standardised(part.flatten(2)).flatten(1) for part in small)  # (n, C, H/2, W/2) -> (n, d/4)
+    x, y = (standardise(part.flatten(2)).flatten(1) for part in small)  # (n, C, H/2, W/2) -> (n, d/4)
     return x @ y.T / shape[-1]
 
 
