@@ -54,7 +54,7 @@ class Slices(NamedTuple):
 class Undone(NamedTuple):
     """What this attack knows beside its images; nothing where it refused."""
 
-    alpha: float | None = None  # α, what weight decay left of the start
+    alpha: float | None = None  # α, what weight decay left of the initial weights
     residuals: tuple = ()  # Σ(U − fit)²/ΣU² after each round
     slices: Slices | None = None  # of the last round
     fitted: torch.Tensor | None = None  # the last round's images (m, d) before unmixing, each pixel in units

@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 def check(network: Network, initial: Network) -> None:
-    """Raise InputError unless a start is a network of the same shape, with other and finite weights."""
+    """Raise InputError unless an initial network has the same shape as this one, and other, finite weights."""
     for ours, theirs in zip(network, initial, strict=False):
         shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
         if (ours.bias is None) != (theirs.bias is None):
@@ -61,7 +61,7 @@ def check(network: Network, initial: Network) -> None:
 
 
 def is_unchanged(network: Network, initial: Network) -> bool:
-    """Whether the first layer of a network is that of its start."""
+    """Whether the first layer of a network is that of the initial one."""
     return torch.equal(network[0].weight, initial[0].weight.to(network[0].weight))
 
 

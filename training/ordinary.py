@@ -1,7 +1,7 @@
-"""Ordinary training, as a practitioner writes it: torch's own layers, start and optimisers, in shuffled mini-batches.
+"""Ordinary training, as a practitioner writes it: torch's own layers and optimisers, in shuffled mini-batches.
 
-Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean per colour, the start is torch's default
-or a network that was trained on other images, and training ends after a number of epochs.
+Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean per colour, the initial weights are
+torch's default or those of a network that was trained on other images, and training ends after a number of epochs.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance e
 
 
 def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> torch.nn.Sequential:
-    """A ReLU network with hidden layers of these widths, from torch's default start."""
+    """A ReLU network with hidden layers of these widths, with torch's default initial weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         widths, layers = (inputs, *hidden), []
@@ -109,7 +109,7 @@ def train(
     secret: Part, others: Part | None, shape: Shape, trainer: str, hidden: Sequence[int] = (500, 500),
     epochs: int = 60, seed: int = 0, keep: Sequence[int] = (), **settings: Any,
 ) -> Victim:  # fmt: skip
-    """Train on a Part from torch's start, or first on the Part `others` if there is one: Victim.
+    """Train on a Part from torch's initial weights, or first on the Part `others` if there is one: Victim.
 
     `others` are public images. SGD trains on them for a third of the epochs, what comes out is fine-tuned on the Part,
     and it is their mean that all images lose. Checkpoints are released of the epochs in `keep`. `settings` are those of

@@ -3,7 +3,7 @@
 Attacks differ in the rules for the c (`coefficients`). A layer's share is ‖W̄_l − D_lᵀĀ_{l−1}‖², with its inputs Ā
 (…, n, n_{l−1}) and the back-propagated signals D (…, n, n_l), whose rows carry the c. The gradient follows the signals
 up and the inputs down: nothing is differentiated twice. Candidates are x (…, n, d), coefficients λ (…, n); leading
-dimensions are independent sets. Where the start θ⁰ is known, the target is θ* − αθ⁰ in place of θ*.
+dimensions are independent sets. Where the initial θ⁰ is known, the target is θ* − αθ⁰ in place of θ*.
 """
 
 import math
