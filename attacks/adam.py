@@ -246,8 +246,8 @@ def attack(
 
     If `mirrored`, half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger:
     the spare ones are no training images, but nobody knows which these are. `alpha`, what weight decay left of the
-    start, is 1 without decay, and estimated unless given. With `batches`, and up to MOST images that are not mirrored,
-    those of the first epoch are learned, too, and left out again if the fit gains little. InputError as
+    initial weights, is 1 without decay, and estimated unless given. With `batches`, and up to MOST images that are not
+    mirrored, those of the first epoch are learned, too, and left out again if the fit gains little. InputError as
     `first_layer.check`, `check` and `unmixing.read` say, and if the fit diverges.
     """
     clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)

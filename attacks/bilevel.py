@@ -119,7 +119,8 @@ def attack(
     basis = basis_of(start, small.network[0].weight)
     theta = initial and model.weights(initial, released.sharpness, basis)
     lower, coordinates = lower_level(released, basis), start @ basis
-    goal = tolerance * (scale := model.square_norm(lower.target) / 2)
+    scale = model.square_norm(lower.target) / 2
+    goal = tolerance * scale
     settings = {"pixels": start.shape[-2:].numel(), "warm": inner_start == "warm", "budget": budget}
 
     def look(x, loss):
@@ -129,9 +130,8 @@ def attack(
 
     with tuned(coordinates, model.network(lower.target)), bar(iterations, "bilevel attack", progress) as shown:
         end, solved, inner, history = descend(lower, coordinates, theta, goal, iterations, look, **settings)
-    images = start + (end.x.reshape(coordinates.shape) - coordinates) @ basis.mT
     return Attack(
-        images=images,
+        images=start + (end.x.reshape(coordinates.shape) - coordinates) @ basis.mT,
         loss=end.value / scale,
         history=history / scale,
         stopped=end.stopped,

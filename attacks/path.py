@@ -269,7 +269,7 @@ def pull(module, anchors, x, y, toward, width):
     return sum(each)
 
 
-def roughness(x, shape):
+def variation_slope(x, shape):
     """The slope of the total variation of images (n, d) by their pixels (n, d)."""
     z = x.clone().requires_grad_()
     pictures = z.view(-1, *shape)
@@ -312,7 +312,7 @@ def attack(
         loss, toward = misfit(evidence, path, at_anchors, done)
         with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
             x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * evidence.way)
-        x.grad += between(VARIATION, done) * roughness(x, shape)
+        x.grad += between(VARIATION, done) * variation_slope(x, shape)
         x.grad.sign_()
         optimiser.step()
         cosine.step()

@@ -44,7 +44,7 @@ def planned(case: stages.Case, count: int, train: Callable | str | None = None) 
     seconds = (count - 2) * (time.monotonic() - started)
     how = GUESS if train is None else f"the code of {named(train)}, which was run"
     run = partial(by_shadows, case, masks, ask, begun, how)
-    return [stages.Stage(stages.BY_SHADOWS, seconds, run, limited=False)]  # they were asked for
+    return [stages.Stage(stages.BY_SHADOWS, seconds, run)]
 
 
 def named(train):

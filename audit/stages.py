@@ -88,7 +88,6 @@ class Stage(NamedTuple):
     name: str  # of the attack or test, and of what it looks at
     expected: float  # about how many seconds it takes
     run: Callable  # () -> Outcome
-    limited: bool = True  # whether the limit on seconds is for it
 
 
 def forecast(case):
