@@ -1,0 +1,178 @@
+"""Linear equations over GF(2): every number is a bit, a sum is an exclusive or, and 64 bits share a word.
+
+Rows are eliminated 64 columns at a time. The 64 pivots of a word are first made a unit block, and the sums of each
+eight of them are tabulated, so that any other row loses its part by eight look-ups: the method of the four Russians
+(Arlazarov et al., 1970; Albrecht, Bard and Hart, 2010). What was taken from a row stays in the word that became zero,
+as in an LU factorisation, so that other right-hand sides, and checks, cost little.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+BITS = 64  # in a word
+ONE = np.uint64(1)
+CHUNK = 128  # rows that are changed at once: they stay in the cache
+FIRST = 160  # rows among which the pivots of a word are sought before all others are
+
+
+class Block(NamedTuple):
+    """The pivots of one word."""
+
+    word: int
+    row: int  # where their rows begin
+    columns: np.ndarray  # (k,) within the word, rising
+    inverse: np.ndarray  # (k,) words: which of the k rows, as they were, each pivot's row is a sum of
+
+
+class Factors(NamedTuple):
+    """Equations after elimination."""
+
+    rows: np.ndarray  # (n, w) words: the pivots' rows, and in words before a row's own what was taken from it
+    order: np.ndarray  # (n,) which equation stands in which row
+    blocks: list  # of Blocks
+    rank: int
+
+
+def pack(bits: np.ndarray) -> np.ndarray:
+    """Bits (n, c) as words (n, ⌈c/64⌉), the first column lowest."""
+    padded = np.pad(bits.astype(np.uint8), ((0, 0), (0, -bits.shape[1] % BITS)))
+    return np.packbits(padded, axis=1, bitorder="little").view(np.uint64)
+
+
+def unpack(words: np.ndarray, columns: int) -> np.ndarray:
+    """Words (n, w) as bits (n, columns), of type uint8."""
+    return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")[:, :columns]
+
+
+def parity(words: np.ndarray) -> np.ndarray:
+    """Of words (n, w) whether the number of ones in each row is odd: (n,) of type uint64."""
+    return (np.bitwise_count(words).sum(1) & 1).astype(np.uint64)
+
+
+def tabulate(rows: np.ndarray) -> np.ndarray:
+    """All sums of each eight of 64 rows (64, w): (8, 256, w)."""
+    sums = np.zeros((8, 256, rows.shape[1]), np.uint64)
+    for k in range(8):
+        for i in range(8):
+            np.bitwise_xor(sums[k, : 1 << i], rows[8 * k + i], out=sums[k, 1 << i : 2 << i])
+    return sums
+
+
+def add_sums(rows: np.ndarray, table: np.ndarray, chosen: np.ndarray) -> None:
+    """Add to rows (n, w), in place, the sums that the bits of `chosen` (n,) name in a table of `tabulate`."""
+    places = np.ascontiguousarray(chosen)[:, None].view(np.uint8)  # (n, 8)
+    total, found = np.empty((2, CHUNK, rows.shape[1]), np.uint64)
+    for begin in range(0, len(rows), CHUNK):
+        part = rows[begin : begin + CHUNK]
+        total[:] = 0
+        for sums, place in zip(table, places[begin : begin + CHUNK].T):
+            total[: len(part)] ^= np.take(sums, place, axis=0, out=found[: len(part)], mode="clip")
+        part ^= total[: len(part)]
+
+
+def find_pivots(words: np.ndarray) -> tuple[list, list]:
+    """Rows of words (n,) that are independent, and the columns in which they are pivots."""
+    words, taken, columns = words.copy(), [], []
+    for c in range(BITS):
+        has = (words >> np.uint64(c) & ONE).astype(bool)
+        has[taken] = False
+        if not has.any():
+            continue
+        p = int(has.argmax())
+        has[p] = False
+        words[has] ^= words[p]
+        taken.append(p)
+        columns.append(c)
+    return taken, columns
+
+
+def invert(words: np.ndarray, columns: list) -> np.ndarray:
+    """Which sums of k words (k,) have a one in one of the columns alone: (k,) words, in the columns' order."""
+    words, sums = words.copy(), ONE << np.arange(len(words), dtype=np.uint64)
+    for i, c in enumerate(columns):
+        has = (words >> np.uint64(c) & ONE).astype(bool)
+        p = i + int(has[i:].argmax())
+        for part in (words, sums, has):
+            part[[i, p]] = part[[p, i]]
+        has[i] = False
+        words[has] ^= words[i]
+        sums[has] ^= sums[i]
+    return sums
+
+
+def take_columns(words: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The bits of words (n,) in some columns, as the lowest bits of words."""
+    if len(columns) == BITS:
+        return words.copy()
+    chosen = np.zeros(len(words), np.uint64)
+    for i, c in enumerate(columns):
+        chosen |= (words >> np.uint64(c) & ONE) << np.uint64(i)
+    return chosen
+
+
+def factor(rows: np.ndarray) -> Factors:
+    """Eliminate rows (n, w) of packed bits, which are overwritten: Factors."""
+    order, blocks, r = np.arange(len(rows)), [], 0
+    for w in range(rows.shape[1]):
+        taken, columns = find_pivots(rows[r : r + FIRST, w])
+        if len(columns) < BITS:
+            taken, columns = find_pivots(rows[r:, w])
+        if not columns:
+            continue
+        k = len(columns)
+        moved = np.array(taken + [i for i in range(max(taken) + 1) if i not in taken])
+        for part in (rows, order):
+            part[r : r + len(moved)] = part[r + moved]
+        inverse = invert(rows[r : r + k, w], columns)
+        padded = np.zeros((BITS, rows.shape[1] - w), np.uint64)
+        padded[:k] = rows[r : r + k, w:]
+        rows[r : r + k, w:] = 0
+        add_sums(rows[r : r + k, w:], tabulate(padded), inverse)
+        padded[:k] = rows[r : r + k, w:]
+        chosen = take_columns(rows[r + k :, w], columns)
+        add_sums(rows[r + k :, w:], tabulate(padded), chosen)
+        rows[r + k :, w] = chosen
+        blocks.append(Block(word=w, row=r, columns=np.array(columns), inverse=inverse))
+        r += k
+    return Factors(rows, order, blocks, r)
+
+
+def solve(factors: Factors, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The solution (w,), packed, whose free columns are zero, and which of the n − rank spare equations contradict it."""
+    rows, y = factors.rows, right[factors.order].astype(np.uint64)
+    for w, r, columns, inverse in factors.blocks:
+        k = len(columns)
+        y[r : r + k] = parity(inverse[:, None] & pack(y[None, r : r + k]))
+        y[r + k :] ^= parity(rows[r + k :, w, None] & pack(y[None, r : r + k]))
+    return substitute(factors, y, np.zeros(rows.shape[1], np.uint64)), y[factors.rank :].astype(bool)
+
+
+def substitute(factors: Factors, y: np.ndarray, solution: np.ndarray) -> np.ndarray:
+    """A solution (w,) from reduced right-hand sides (n,) and one that holds the values of its free columns."""
+    for w, r, columns, _ in reversed(factors.blocks):
+        bits = y[r : r + len(columns)] ^ parity(factors.rows[r : r + len(columns), w:] & solution[w:])
+        solution[w] |= np.bitwise_or.reduce(bits << columns.astype(np.uint64))
+    return solution
+
+
+def solve_homogeneous(factors: Factors, unknowns: int) -> list[np.ndarray]:
+    """For each of the `unknowns` without a pivot the solution (w,) of the homogeneous equations in which it is one."""
+    pivots = {BITS * block.word + c for block in factors.blocks for c in block.columns}
+    begins = [pack(np.arange(unknowns)[None] == c)[0] for c in range(unknowns) if c not in pivots]
+    return [substitute(factors, np.zeros(len(factors.order), np.uint64), begin) for begin in begins]
+
+
+def check_sums(factors: Factors, count: int = BITS) -> np.ndarray:
+    """Which equations sum up to zero: of each of the first `count` such sums, whether it holds each equation: (n, count)."""
+    n, rank = len(factors.order), factors.rank
+    sums = np.zeros((n, count), np.float32)
+    sums[rank : rank + count] = np.eye(count)[: n - rank]
+    for w, r, columns, inverse in reversed(factors.blocks):
+        k = len(columns)
+        taken = unpack(factors.rows[r + k :, w, None], k).astype(np.float32)
+        sums[r : r + k] += taken.T @ sums[r + k :]
+        sums[r : r + k] = unpack(inverse[:, None], k).T.astype(np.float32) @ (sums[r : r + k] % 2) % 2
+    given = np.empty_like(sums)
+    given[factors.order] = sums
+    return given.astype(np.uint8)
