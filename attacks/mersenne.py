@@ -198,11 +198,11 @@ def find_seed(words: np.ndarray, most: int = 1_000_000) -> tuple[int, int] | Non
 
     A seed fills x₀, …, x₆₂₃ by x_j = 1812433253 (x_{j−1} ⊕ x_{j−1}/2³⁰) + j, and the first output is that of x₆₂₄.
     """
-    x = step_back(words, most + WORDS)
+    x = step_back(words, most)
     steps = x[1:] - np.uint32(SEEDING) * (x[:-1] ^ x[:-1] >> np.uint32(30))  # j, where x_j is of a seeding
     numbers = np.arange(2, WORDS, dtype=np.uint32)
     for i in np.flatnonzero(steps[: most + 2] == 2):
         if np.array_equal(steps[i : i + len(numbers)], numbers):
             mixed = (int(x[i]) - 1) * pow(SEEDING, -1, 2**32) % 2**32
-            return mixed ^ mixed >> 30, most + WORDS - (int(i) - 1)
+            return mixed ^ mixed >> 30, most + 1 - int(i)
     return None
