@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from attacks import mersenne
 from utils.errors import InputError
@@ -23,21 +23,25 @@ from utils.kernels.layers import Network
 EQUATIONS = 20_500  # 563 more than there are unknowns
 SPARE = 64  # equations that must be left over, at least
 FREE = 8  # unknowns without a pivot whose values are tried, at most
-LEADING = 10, 3, 30  # singular directions that are taken for what training wrote, in turn
-SHARE = 1 / 6  # of a layer's directions, of which no more are taken
+LEADING = 0, 1, 2, 3, 5, 8, 12, 30  # singular directions that may be taken for what training wrote
+ATTEMPTS = (
+    0.25,
+    0.1,
+)  # shares of a layer's motion that each of its neurons and inputs is taken to have at least, in turn
+NARROW = 16  # rows and columns of a weight that is used, at least
+ROWS = 1024  # of a weight that are looked at: its first ones
+KEPT = 0.05  # share of a value that is left, at least, when directions are taken off
 FLOOR = 0.02  # of a start's variance, by which every weight is taken to have moved
 QUIET = 0.1  # share of the neurons whose energy is taken for the start's
 DOUBTFUL = 2500  # of the least reliable equations, among which up to four wrong ones are sought
+ROUNDING = 0.01  # share of their range by which values above and below may overlap: in half precision they do
 TRIED = 64  # values by which a rule is tried before it is tried by all
-RULES = {  # outputs that a number of a uniform distribution takes: bits of its first one that say whether it is above the middle
-    "float32": (1, 1 << 23),
-    "float64": (2, 1 << 20),
-    "bfloat16": (1, 1 << 7),
-    "float16": (1, 1 << 10),
-}
+RULES = (1, 1 << 23), (2, 1 << 20)  # outputs a uniform number takes, in single and double precision; its highest bit
 PAIRS = 16  # normal numbers are drawn so many at a time: the first eight are cosines, the others sines of eight angles
 FEW = "Only {} of its weights tell bits of the generator, and {} are needed: try seeds instead."
-NONE = "Its signs agree with no state of torch's generator: another generator drew them, the layers have another order, "
+NONE = (
+    "Its signs agree with no state of torch's generator: another generator drew them, the layers have another order, "
+)
 NONE += "neurons were permuted, or the weights moved too far."
 
 
@@ -58,7 +62,9 @@ class Start(NamedTuple):
 
     state: torch.Tensor  # of torch's generator before the start was drawn, as `torch.set_rng_state` takes it
     module: torch.nn.Module  # the start
-    seed: tuple[int, int] | None  # the low 32 bits of the seed, and how many outputs were drawn before; None if too many
+    seed: (
+        tuple[int, int] | None
+    )  # the low 32 bits of the seed, and how many outputs were drawn before; None if too many
     spare: int  # equations that were left over and hold
     mended: int  # equations that were found to be wrong
 
@@ -83,14 +89,14 @@ def drawing_from(state: torch.Tensor) -> Iterator[None]:
         yield
 
 
-class Watch(TorchDispatchMode):
-    """Where torch's generator stands, among the outputs (n,) of its seed, after every operation that draws from it."""
+class Watch(TorchFunctionMode):
+    """Where torch's generator stands, among the outputs (n,) of its seed, after every call that draws from it."""
 
     def __init__(self, seed):
         super().__init__()
         self.seed, self.outputs, self.marks = seed, mersenne.draw(1 << 16, seed), [0]
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         before = torch.get_rng_state()
         result = func(*args, **(kwargs or {}))
         if not torch.equal(before, torch.get_rng_state()):
@@ -125,8 +131,8 @@ def watch(build: Callable[[], torch.nn.Module], seed: int = 1) -> list[Drawn]:
     segments = list(zip(watched.marks, watched.marks[1:]))[::-1]  # what was drawn last counts
     found: list[Drawn] = []
     for name, p in module.named_parameters():
-        if p.dim() < 2:
-            continue  # a few biases
+        if p.dim() < 2 or min(p.flatten(1).shape) < NARROW:
+            continue  # few values, and much trained
         values = p.detach().double().flatten()
         for begin, end in segments:
             if end - begin >= len(values) and (drawn := explain(name, values, watched.outputs[begin:end], begin)):
@@ -137,7 +143,7 @@ def watch(build: Callable[[], torch.nn.Module], seed: int = 1) -> list[Drawn]:
 
 def explain(name, values, outputs, begin):
     """The Drawn of a parameter's values (n,), if they follow from these outputs from number `begin` on; else none."""
-    for step, mask in RULES.values():
+    for step, mask in RULES:
         if step * len(values) <= len(outputs):
             each = step * np.arange(len(values))
             if one := separate(name, values, torch.arange(len(values)), outputs[each], mask, begin + each):
@@ -161,42 +167,62 @@ def separate(name, values, places, outputs, mask, numbers):
             return None
         above = bool(here[ones].mean() > here[~ones].mean())
         high, low = (here[ones], here[~ones]) if above else (here[~ones], here[ones])
-        if low.max() > high.min():
+        if low.max() - high.min() > ROUNDING * (high.max() - low.min()):
             return None
     middle = (low.max() + high.min()).item() / 2
     return Drawn(name, places, numbers, mask, middle, above, values.var().item())
 
 
-def clean(weight: torch.Tensor, variance: float, leading: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is left of a start in a trained weight (h, …), and how reliable each value's sign is, both flat.
+def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is left of a start in the first rows of a trained weight (h, …), and how reliable each sign is, both flat.
 
-    Training adds few directions and the start, of a known variance, lies in all: so the `leading` singular ones are
-    taken off. Uncertain is a value by what it lost with them, and by the energy that its row has beyond a start's.
+    Training adds few directions, and a start of a known variance lies in all: so some leading singular ones are taken
+    off, as many as leave the signs most reliable. A value is uncertain by what it lost with them, and by what training
+    left there: the product of the energies that its neuron and its input have beyond a start's, each taken to be at
+    least the share `least` of the layer's.
     """
-    rows = weight.detach().double().flatten(1)
-    count = min(leading, int(SHARE * min(rows.shape)))
-    left, values, right = torch.linalg.svd(rows, full_matrices=False)
-    left, right = left[:, :count], right[:count]
-    rows = rows - left * values[:count] @ right
-    lost = left.square().sum(1, keepdim=True) + right.square().sum(0)
-    energy = rows.square().mean(1, keepdim=True) / (1 - lost.mean(1, keepdim=True)).clamp_min(SHARE)
-    variance = min(variance, energy.quantile(QUIET).item())
-    moved = lost + (energy / variance - 1).clamp_min(0) + FLOOR
-    return rows.flatten(), (rows.abs() / (variance * moved).sqrt()).flatten()
+    rows = weight.detach().double().flatten(1)[:ROWS]
+    left = torch.linalg.eigh(rows @ rows.mT)[1].flip(1)[:, : max(LEADING)]
+    best = (-1.0, rows, rows)
+    for count in (k for k in LEADING if k <= min(rows.shape) // 4):
+        taken = left[:, :count].mT @ rows
+        rest = rows - left[:, :count] @ taken
+        shares = taken.square() / taken.square().sum(1, keepdim=True)
+        lost = left[:, :count].square().sum(1, keepdim=True) + shares.sum(0)
+        energy = rest.square() / (1 - lost).clamp_min(KEPT)
+        usual = energy.mean(1).quantile(QUIET).item() / (
+            1 - 1.5 * rows.shape[1] ** -0.5
+        )  # which is above that quantile
+        energy = energy / min(variance, usual) - 1
+        of_input = energy.view(len(rows), weight.shape[1], -1)  # of all places of a kernel together
+        moved = shrink(energy, (1,), least) * shrink(of_input, (0, 2), least).expand_as(of_input[:1]).reshape(1, -1)
+        moved = lost + moved / energy.mean().clamp_min(FLOOR) + FLOOR
+        reliability = (rest.abs() / (min(variance, usual) * moved).sqrt()).flatten()
+        lowest = reliability.topk(min(EQUATIONS, len(reliability) // 4)).values.min().item()
+        best = max(best, (lowest, rest.flatten(), reliability), key=lambda one: one[0])
+    return best[1:]
 
 
-def choose_signs(parameters: Mapping[str, torch.Tensor], drawn: list[Drawn], leading: int, count: int = EQUATIONS):
-    """The `count` most reliable equations, the least reliable first: number of the Drawn, output and right-hand side."""
-    parts = []
-    cleaned = {}
+def shrink(energy, dims, least):
+    """Means of energies over some dimensions, drawn to that of all as far as they are uncertain, and not below a share."""
+    means, overall = energy.mean(dims, keepdim=True), energy.mean().clamp_min(FLOOR)
+    noise = 2 * means.numel() / energy.numel()  # the variance of a mean of squares of normal numbers
+    return ((means / noise + 1 / overall) / (1 / noise + 1 / overall**2)).maximum(least * overall)
+
+
+def choose_signs(parameters: Mapping[str, torch.Tensor], drawn: list[Drawn], least: float):
+    """The most reliable equations by `clean`, the least reliable first: number of the Drawn, output, right-hand side."""
+    parts, cleaned = [], {}
     for k, one in enumerate(drawn):
         if one.name not in cleaned:
-            p = parameters[one.name]
-            cleaned[one.name] = clean(p - one.middle, one.variance, leading)
-        values, reliability = (part[one.places].numpy() for part in cleaned[one.name])
-        parts.append((np.full(len(values), k), one.outputs, (values > 0) == one.above, reliability))
+            cleaned[one.name] = clean(parameters[one.name] - one.middle, one.variance, least)
+        rest, reliability = cleaned[one.name]
+        near = one.places < len(rest)
+        places, outputs = one.places[near], one.outputs[near.numpy()]
+        right = (rest[places] > 0).numpy() == one.above
+        parts.append((np.full(len(places), k), outputs, right, reliability[places].numpy()))
     which, outputs, right, reliability = map(np.concatenate, zip(*parts))
-    best = np.argsort(reliability)[-count:]
+    best = np.argsort(reliability)[-EQUATIONS:]
     return which[best], outputs[best], right[best]
 
 
@@ -211,22 +237,23 @@ def rows_of(drawn, which, outputs):
     return rows
 
 
-def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> np.ndarray | None:
-    """Which one to four equations are wrong, if they are among the first DOUBTFUL: numbers, or None.
+def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> list[int]:
+    """Which equations are wrong: one or two of all, or up to four among the first DOUBTFUL; none, if these do not tell.
 
     `fingerprints` (n, 64) say which checks hold an equation, and those of the wrong ones sum up to the failing checks
-    `bad` (64,). Sums of two are compared with what sums of two others leave; no equation counts as one, too.
+    `bad` (64,). So the sum of some of them is found among what `bad` leaves of the sums of others.
     """
-    each = np.append(binary.pack(fingerprints[:DOUBTFUL])[:, 0], np.uint64(0))
-    first, second = np.triu_indices(len(each), 1)
-    sums = each[first] ^ each[second]
-    hits = np.flatnonzero(np.isin(sums, sums ^ binary.pack(bad[None])[0, 0]))
-    if not len(hits):
-        return None
-    other = np.flatnonzero(sums == sums[hits[0]] ^ binary.pack(bad[None])[0, 0])
-    four = [first[hits[0]], second[hits[0]], first[other[0]], second[other[0]]]
-    numbers, times = np.unique(four, return_counts=True)
-    return numbers[(times == 1) & (numbers < len(each) - 1)]
+    each = np.append(binary.pack(fingerprints)[:, 0], np.uint64(0))  # the last one is no equation
+    alone = np.arange(len(each))
+    few = np.append(alone[:-1][:DOUBTFUL], alone[-1])
+    for parts in ((alone,), tuple(few[part] for part in np.triu_indices(len(few), 1))):
+        sums = np.bitwise_xor.reduce([each[part] for part in parts])
+        rest = sums ^ binary.pack(bad[None])[0, 0]
+        if (hits := np.flatnonzero(np.isin(sums, rest))).size:
+            both = hits[0], np.flatnonzero(sums == rest[hits[0]])[0]
+            numbers, times = np.unique([part[i] for part in parts for i in both], return_counts=True)
+            return numbers[(times == 1) & (numbers < len(fingerprints))].tolist()
+    return []
 
 
 def solve(rows: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], int, int]:
@@ -236,14 +263,12 @@ def solve(rows: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], int, i
     solution, bad = binary.solve(factors, right)
     if spare < SPARE or factors.rank < mersenne.ORDER - FREE:
         return [], spare, 0
-    wrong = np.zeros(0, int)
+    wrong: list[int] = []
     if bad.any():
-        wrong = find_wrong(binary.check_sums(factors), bad[: binary.BITS])
-        if wrong is None:
-            return [], spare, 0
-        right = right.copy()
-        right[wrong] ^= True
-        solution, bad = binary.solve(factors, right)
+        wanted = np.random.default_rng(0).integers(0, 2, (spare, binary.BITS))
+        wrong = find_wrong(binary.check_sums(factors, wanted), bad @ wanted % 2)
+        mended = right ^ np.isin(np.arange(len(right)), wrong)
+        solution, bad = binary.solve(factors, mended)
     if bad.any():
         return [], spare, 0
     solutions = [solution]
@@ -261,8 +286,8 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
     drawn = watch(build)
     if not drawn:
         raise InputError("No initial value is drawn by torch's generator: another one drew them, or none.")
-    for leading in LEADING:
-        which, outputs, right = choose_signs(parameters, drawn, leading)
+    for least in ATTEMPTS:
+        which, outputs, right = choose_signs(parameters, drawn, least)
         if len(which) < mersenne.ORDER + SPARE:
             raise InputError(FEW.format(f"{len(which):,}", f"{mersenne.ORDER + SPARE:,}"))
         solutions, spare, mended = solve(rows_of(drawn, which, outputs), right)

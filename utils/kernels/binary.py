@@ -163,11 +163,14 @@ def solve_homogeneous(factors: Factors, unknowns: int) -> list[np.ndarray]:
     return [substitute(factors, np.zeros(len(factors.order), np.uint64), begin) for begin in begins]
 
 
-def check_sums(factors: Factors, count: int = BITS) -> np.ndarray:
-    """Which equations sum up to zero: of each of the first `count` such sums, whether it holds each equation: (n, count)."""
-    n, rank = len(factors.order), factors.rank
-    sums = np.zeros((n, count), np.float32)
-    sums[rank : rank + count] = np.eye(count)[: n - rank]
+def check_sums(factors: Factors, wanted: np.ndarray) -> np.ndarray:
+    """Which equations sum up to zero by several spare ones: `wanted` (n − rank, c) says which, the answer (n, c) of what.
+
+    Where a solution contradicts spare equations b, each column of `wanted` summed over b is the sum of the right-hand
+    sides that are wrong.
+    """
+    sums = np.zeros((len(factors.order), wanted.shape[1]), np.float32)
+    sums[factors.rank :] = wanted
     for w, r, columns, inverse in reversed(factors.blocks):
         k = len(columns)
         taken = unpack(factors.rows[r + k :, w, None], k).astype(np.float32)
