@@ -8,7 +8,7 @@ left over: a wrong start would do so with a chance of 2^−500.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,8 +65,8 @@ class Start(NamedTuple):
     seed: (
         tuple[int, int] | None
     )  # the low 32 bits of the seed, and how many outputs were drawn before; None if too many
-    spare: int  # equations that were left over and hold
-    mended: int  # equations that were found to be wrong
+    spare: int = 0  # equations that were left over and hold
+    mended: int = 0  # equations that were found to be wrong
 
 
 def stack_of(network: Network) -> torch.nn.Sequential:
@@ -294,19 +294,21 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
             raise InputError(FEW.format(f"{len(which):,}", f"{mersenne.ORDER + SPARE:,}"))
         solutions, spare, mended = solve(rows_of(drawn, which, outputs), right)
         if solutions:
-            starts = [start_of(solution, build) for solution in solutions]
-            likeness = [alike(parameters, module) for *_, module in starts]
-            words, state, module = starts[int(np.argmax(likeness))]
-            return Start(state, module, mersenne.find_seed(words), spare, mended)
+            return draw_start(solutions, parameters, build)._replace(spare=spare, mended=mended)
     raise InputError(NONE)
 
 
-def start_of(solution, build):
-    """Of unknowns (WIDTH,) the words of state, torch's state, and the module that `build()` draws from it."""
-    words = mersenne.state_after(solution)
-    state = mersenne.as_generator(words).get_state()
-    with drawing_from(state):
-        return words, state, build()
+def draw_start(
+    solutions: Sequence[np.ndarray], parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Module]
+) -> Start:
+    """The Start that `build()` draws from unknowns (WIDTH,), of several solutions the one most like the parameters."""
+    several = []
+    for solution in solutions:
+        words = mersenne.state_after(solution)
+        state = mersenne.as_generator(words).get_state()
+        with drawing_from(state):
+            several.append(Start(state, build(), mersenne.find_seed(words)))
+    return max(several, key=lambda start: alike(parameters, start.module))
 
 
 def alike(parameters, module):
