@@ -8,6 +8,7 @@ left over: a wrong start would do so with a chance of 2^−500.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ KEPT = 0.05  # share of a value that is left, at least, when directions are take
 FLOOR = 0.02  # of a start's variance, by which every weight is taken to have moved
 QUIET = 0.1  # share of the neurons whose energy is taken for the start's
 DOUBTFUL = 2500  # of the least reliable equations, among which up to four wrong ones are sought
+ALONE = 2  # parameters that are tried before all of them, at most
 ROUNDING = 0.01  # share of their range by which values above and below may overlap: in half precision they do
 TRIED = 64  # values by which a rule is tried before it is tried by all
 RULES = (1, 1 << 23), (2, 1 << 20)  # outputs a uniform number takes, in single and double precision; its highest bit
@@ -211,7 +213,7 @@ def shrink(energy, dims, least):
 
 
 def choose_signs(
-    parameters: Mapping[str, torch.Tensor], drawn: list[Drawn], least: float
+    parameters: Mapping[str, torch.Tensor], drawn: Sequence[Drawn], least: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The most reliable equations, the least reliable first: the number of the Drawn, output, and right-hand side."""
     parts, cleaned = [], {}
@@ -279,6 +281,16 @@ def solve(rows: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], int, i
     return solutions, spare, len(wrong)
 
 
+def plan(drawn: Sequence[Drawn]) -> list[tuple[Sequence[Drawn], float]]:
+    """What is tried in turn: parameters with many weights alone, the largest first, then all together."""
+    sizes: Counter[str] = Counter()
+    for one in drawn:
+        sizes[one.name] += len(one.places)
+    alone = [name for name, size in sizes.most_common(ALONE) if size > 2 * EQUATIONS]
+    tried: list = [([one for one in drawn if one.name == name], ATTEMPTS[0]) for name in alone]
+    return tried + [(drawn, least) for least in ATTEMPTS]
+
+
 def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Module]) -> Start:
     """The Start of trained `parameters` {name: values}, of a module that `build()` draws; InputError if it is not read.
 
@@ -288,11 +300,11 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
     drawn = watch(build)
     if not drawn:
         raise InputError("No initial value is drawn by torch's generator: another one drew them, or none.")
-    for least in ATTEMPTS:
-        which, outputs, right = choose_signs(parameters, drawn, least)
+    for some, least in plan(drawn):
+        which, outputs, right = choose_signs(parameters, some, least)
         if len(which) < mersenne.ORDER + SPARE:
             raise InputError(FEW.format(f"{len(which):,}", f"{mersenne.ORDER + SPARE:,}"))
-        solutions, spare, mended = solve(rows_of(drawn, which, outputs), right)
+        solutions, spare, mended = solve(rows_of(some, which, outputs), right)
         if solutions:
             return draw_start(solutions, parameters, build)._replace(spare=spare, mended=mended)
     raise InputError(NONE)

@@ -143,7 +143,7 @@ def error_probability(x, y, network, sharpness):
 
 def solve_bits(rows, right):
     """Textbook elimination over GF(2) of bits (n, c) and right-hand sides (n,): a solution (c,), and the rank."""
-    table, pivots = np.column_stack([rows, right]).astype(bool), []
+    table, pivots = np.column_stack([rows, right]) != 0, []
     for column in range(rows.shape[1]):
         below = np.flatnonzero(table[len(pivots) :, column]) + len(pivots)
         if len(below):
