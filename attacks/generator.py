@@ -204,14 +204,16 @@ def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Te
 
 
 def shrink(energy, dims, least):
-    """Means of energies over some dimensions, drawn to that of all as far as they are uncertain, and not below a share."""
+    """Means of energies over dimensions, drawn to that of all as they are uncertain, and at least a share of it."""
     means, overall = energy.mean(dims, keepdim=True), energy.mean().clamp_min(FLOOR)
     noise = 2 * means.numel() / energy.numel()  # the variance of a mean of squares of normal numbers
     return ((means / noise + 1 / overall) / (1 / noise + 1 / overall**2)).maximum(least * overall)
 
 
-def choose_signs(parameters: Mapping[str, torch.Tensor], drawn: list[Drawn], least: float):
-    """The most reliable equations by `clean`, the least reliable first: number of the Drawn, output, right-hand side."""
+def choose_signs(
+    parameters: Mapping[str, torch.Tensor], drawn: list[Drawn], least: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The most reliable equations, the least reliable first: the number of the Drawn, output, and right-hand side."""
     parts, cleaned = [], {}
     for k, one in enumerate(drawn):
         if one.name not in cleaned:
@@ -257,7 +259,7 @@ def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> list[int]:
 
 
 def solve(rows: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], int, int]:
-    """The solutions (WIDTH,) of equations, the least reliable first: none, if they contradict; spare and mended ones."""
+    """The solutions (WIDTH,) of equations, the least reliable first, none if they contradict; spare and mended ones."""
     factors = binary.factor(rows)
     spare = len(right) - factors.rank
     solution, bad = binary.solve(factors, right)

@@ -130,7 +130,7 @@ def shift(rows: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 
 def equations(draws: np.ndarray, mask: int = 1 << BIT) -> np.ndarray:
-    """Of rising outputs `draws` (n,), the unknowns whose sum is the parity of an output's bits in `mask`: (n, WIDTH)."""
+    """Of rising outputs (n,), the unknowns whose sum is the parity of an output's bits in a mask: (n, WIDTH)."""
     start = functools.reduce(int.__xor__, (p for j, p in enumerate(bit_polynomials()) if mask >> j & 1))
     base, at = as_words(start)[None], 0
     rows, jump = np.empty((len(draws), WIDTH), np.uint64), np.array([64])

@@ -19,7 +19,11 @@ CHOICES = {
     "START": ("random", "untuned", "ground_truth", "partition"),  # of an attack
     "INITIAL": INITIAL_NETWORKS,
     # What the attacker has of a known start.
-    "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled", "another", "state"),
+    "KNOWN": ("start", "half", "later", "noise 0.1 %", "noise 1 %", "noise 10 %", "rescaled", "another", "state")
+    + ("found",),  # read from the generator
+    # How a start is drawn: as experiments/generator.py says, or by numpy, or its neurons are permuted.
+    "DRAWN": ("torch", "kaiming_normal", "kaiming_uniform", "xavier_normal", "xavier_uniform", "normal", "uniform")
+    + ("trunc_normal", "truncated at two", "orthogonal", "elsewhere", "permuted"),
     "SPACE": ("span", "pixels"),
     "PRECISION": ("exact", "bfloat16", "TF32"),
     "BODY": ("frozen", "trained"),

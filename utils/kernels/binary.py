@@ -101,7 +101,7 @@ def invert(words: np.ndarray, columns: list) -> np.ndarray:
     return sums
 
 
-def take_columns(words: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def take_columns(words: np.ndarray, columns: list) -> np.ndarray:
     """The bits of words (n,) in some columns, as the lowest bits of words."""
     if len(columns) == BITS:
         return words.copy()
@@ -139,7 +139,7 @@ def factor(rows: np.ndarray) -> Factors:
 
 
 def solve(factors: Factors, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The solution (w,), packed, whose free columns are zero, and which of the n − rank spare equations contradict it."""
+    """The solution (w,), packed, whose free columns are zero, and which of the n − rank spare equations it breaks."""
     rows, y = factors.rows, right[factors.order].astype(np.uint64)
     for w, r, columns, inverse in factors.blocks:
         k = len(columns)
@@ -164,7 +164,7 @@ def solve_homogeneous(factors: Factors, unknowns: int) -> list[np.ndarray]:
 
 
 def check_sums(factors: Factors, wanted: np.ndarray) -> np.ndarray:
-    """Which equations sum up to zero by several spare ones: `wanted` (n − rank, c) says which, the answer (n, c) of what.
+    """Which equations (n, c) sum up to zero, of sums that hold the spare ones that `wanted` (n − rank, c) says.
 
     Where a solution contradicts spare equations b, each column of `wanted` summed over b is the sum of the right-hand
     sides that are wrong.

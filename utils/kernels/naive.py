@@ -6,6 +6,7 @@ with biases, σ(s) = softplus(βs)/β of a sharpness β and one output, images x
 
 import math
 
+import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from torch.nn.utils import parameters_to_vector as vector_of
@@ -138,3 +139,18 @@ def gradient(x, y, network, weight_decay, sharpness):
 def error_probability(x, y, network, sharpness):
     """|sigmoid(z) − y|, the probability of the other class, one minus the confidence in the label: (m,)."""
     return torch.sigmoid((1 - 2 * y) * logits(x, network, sharpness))
+
+
+def solve_bits(rows, right):
+    """Textbook elimination over GF(2) of bits (n, c) and right-hand sides (n,): a solution (c,), and the rank."""
+    table, pivots = np.column_stack([rows, right]).astype(bool), []
+    for column in range(rows.shape[1]):
+        below = np.flatnonzero(table[len(pivots) :, column]) + len(pivots)
+        if len(below):
+            table[[len(pivots), below[0]]] = table[[below[0], len(pivots)]]
+            others = np.flatnonzero(table[:, column])
+            table[others[others != len(pivots)]] ^= table[len(pivots)]
+            pivots.append(column)
+    solution = np.zeros(rows.shape[1], int)
+    solution[pivots] = table[: len(pivots), -1]
+    return solution, len(pivots)

@@ -1,0 +1,128 @@
+"""Networks whose start torch draws from a generator that nobody knows, for the attack that reads it."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from attacks import generator
+from training import Victim, ordinary, uniform
+from training.images import Part
+from utils.errors import InputError
+from utils.kernels.layers import Network, Shape
+from utils.networks import Layer, Released, change
+
+Build = Callable[[], nn.Sequential]
+BEFORE = 100_000  # outputs that may have been drawn before a start
+STARTS = {  # how the weights of a network are drawn, as a script says it: None is torch's own way
+    "torch": None,
+    "kaiming_normal": nn.init.kaiming_normal_,
+    "kaiming_uniform": nn.init.kaiming_uniform_,
+    "xavier_normal": nn.init.xavier_normal_,
+    "xavier_uniform": nn.init.xavier_uniform_,
+    "normal": partial(nn.init.normal_, std=0.02),
+    "uniform": partial(nn.init.uniform_, a=-0.02, b=0.02),
+    "trunc_normal": partial(nn.init.trunc_normal_, std=0.02),
+    "truncated at two": partial(nn.init.trunc_normal_, std=0.02, a=-0.04, b=0.04),
+    "orthogonal": nn.init.orthogonal_,
+}
+
+
+def choose_secret(seed: int) -> tuple[int, int]:
+    """A seed of 32 bits, and how many outputs are drawn before the start: nobody but the evaluator knows them."""
+    chance = np.random.default_rng(seed)
+    return int(chance.integers(2**32)), int(chance.integers(BEFORE))
+
+
+def hide(seed: int) -> torch.Tensor:
+    """The state of torch's generator behind what `choose_secret` gives."""
+    secret, before = choose_secret(seed)
+    hidden = torch.Generator().manual_seed(secret)
+    torch.rand(before, generator=hidden)
+    return hidden.get_state()
+
+
+def builder(start: str, inputs: int, hidden: Sequence[int]) -> Build:
+    """The public function that draws a network of fully connected layers of these widths, as one of STARTS says."""
+
+    def build():
+        widths, layers = (inputs, *hidden, 1), []
+        for pair in zip(widths, widths[1:]):
+            layers += [nn.Linear(*pair), nn.ReLU()]
+            if STARTS[start]:
+                STARTS[start](layers[-2].weight)
+        return nn.Sequential(*layers[:-1])
+
+    return build
+
+
+def builder_as_written(inputs: int, width: int) -> Build:
+    """The public function that draws the first paper's network (`training.uniform`)."""
+    return partial(uniform.draw, inputs, width)
+
+
+def parameters_of(network: Network, build: Build) -> dict[str, torch.Tensor]:
+    """The parameters of a network of Layers, as the module of `build()` names them."""
+    return dict(zip((name for name, _ in build().named_parameters()), [p for layer in network for p in layer]))
+
+
+def draw_elsewhere(net: nn.Sequential, seed: int) -> None:
+    """Draw torch's own start of a module in place from another generator, numpy's PCG64."""
+    chance = np.random.default_rng(seed)
+    with torch.no_grad():
+        for layer in net[::2]:
+            for p in layer.parameters():
+                bound = layer.in_features**-0.5
+                p.copy_(torch.from_numpy(chance.uniform(-bound, bound, tuple(p.shape))))
+
+
+def permute(network: Network, seed: int) -> Network:
+    """The same function, with the neurons of the first hidden layer in another order."""
+    first, second, *others = network
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(first.weight)))
+    moved = change((first,), lambda p: p[order])
+    return *moved, Layer(second.weight[:, order], second.bias), *others
+
+
+def train(
+    secret: Part, shape: Shape, build: Build, seed: int, trainer: str, epochs: int, decay: float | None = None,
+    elsewhere: bool = False, permuted: bool = False,
+) -> Victim:  # fmt: skip
+    """Train what `build()` draws from a hidden state by one of ordinary.TRAINERS, or with another weight decay.
+
+    The start may be drawn `elsewhere`, from numpy's generator, or the neurons be `permuted` before they are released.
+    """
+    with generator.drawing_from(hide(seed)):
+        net = build()
+    if elsewhere:
+        draw_elsewhere(net, seed)
+    initial, mean = ordinary.layers_of(net), ordinary.colour_mean(secret, shape)
+
+    def change_decay(_, optimiser):
+        for group in optimiser.param_groups:
+            group["weight_decay"] = group["weight_decay"] if decay is None else decay
+
+    loss = ordinary.fit(net, secret, mean, shape, trainer, epochs, seed + 2, prepare=change_decay)
+    networks = ordinary.layers_of(net), initial
+    if permuted:
+        networks = permute(networks[0], seed), permute(networks[1], seed)
+    released = Released(networks[0], secret.labels, ordinary.recipe(*(len(l.weight) for l in initial[:-1])))
+    return Victim(released, mean, loss, len(secret.labels) * (1 + ordinary.TRAINERS[trainer][1]), networks[1])
+
+
+def train_as_written(secret: Part, build: Build, seed: int) -> Victim:
+    """Train the first paper's network that `build()` draws from a hidden state."""
+    with generator.drawing_from(hide(seed)):
+        net = build()
+    return uniform.train(secret, net)
+
+
+def read(released: Released, build: Build) -> tuple[generator.Start | None, Network, str]:
+    """The Start that a released network tells, its Layers, and what the attack says if it refuses: None and () then."""
+    try:
+        start = generator.read(parameters_of(released.network, build), build)
+    except InputError as refusal:
+        return None, (), str(refusal)
+    return start, ordinary.layers_of(start.module), ""
