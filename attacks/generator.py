@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import ndtr
 from torch.overrides import TorchFunctionMode
 
 from attacks import mersenne
@@ -34,11 +35,13 @@ KEPT = 0.05  # share of a value that is left, at least, when directions are take
 FLOOR = 0.02  # of a start's variance, by which every weight is taken to have moved
 QUIET = 0.1  # share of the neurons whose energy is taken for the start's
 DOUBTFUL = 2500  # of the least reliable equations, among which up to four wrong ones are sought
+HOPELESS = 200  # equations that are expected to be wrong, above which none are solved
 ROUNDING = 0.01  # share of their range by which values above and below may overlap: in half precision they do
 TRIED = 64  # values by which a rule is tried before it is tried by all
 RULES = (1, 1 << 23), (2, 1 << 20)  # outputs a uniform number takes, in single and double precision; its highest bit
 PAIRS = 16  # normal numbers are drawn so many at a time: the first eight are cosines, the others sines of eight angles
 FEW = "Only {} of its weights tell bits of the generator, and {} are needed: try seeds instead."
+MOVED = "The weights moved too far: about {:,.0f} of the signs that are needed changed."
 NONE = (
     "Its signs agree with no state of torch's generator: another generator drew them, the layers have another order, "
 )
@@ -225,6 +228,9 @@ def choose_signs(
         parts.append((np.full(len(places), k), outputs, right, reliability[places].numpy()))
     which, outputs, right, reliability = map(np.concatenate, zip(*parts))
     best = np.argsort(reliability)[-EQUATIONS:]
+    wrong = ndtr(-reliability[best]).sum()
+    if len(best) >= mersenne.ORDER + SPARE and wrong > HOPELESS:
+        raise InputError(MOVED.format(wrong))
     return which[best], outputs[best], right[best]
 
 
