@@ -257,7 +257,7 @@ def ran(stage, limit, progress):
     if stage.expected > limit:
         skipped = f"It would take {about}, and the limit is {limit:g} s."
         return stages.Outcome(stage.name, "skipped", skipped, stage.expected)
-    if progress and "TQDM_DISABLE" not in os.environ:
+    if progress and stage.expected and "TQDM_DISABLE" not in os.environ:
         print(f"{stage.name}, {about}", file=sys.stderr, flush=True)
     started = time.monotonic()
     try:
