@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import ndtr
 from torch.overrides import TorchFunctionMode
 
 from attacks import mersenne
@@ -25,10 +26,7 @@ EQUATIONS = 20_500  # 563 more than there are unknowns
 SPARE = 64  # equations that must be left over, at least
 FREE = 8  # unknowns without a pivot whose values are tried, at most
 LEADING = 0, 1, 2, 3, 5, 8, 12, 30  # singular directions that may be taken for what training wrote
-ATTEMPTS = (
-    0.25,
-    0.1,
-)  # shares of a layer's motion that each of its neurons and inputs is taken to have at least, in turn
+ATTEMPTS = 0.25, 0.1  # shares of a layer's motion, one of which each neuron and input is taken to have at least
 NARROW = 16  # rows and columns of a weight that is used, at least
 ROWS = 1024  # of a weight that are looked at: its first ones
 KEPT = 0.05  # share of a value that is left, at least, when directions are taken off
@@ -36,11 +34,13 @@ FLOOR = 0.02  # of a start's variance, by which every weight is taken to have mo
 QUIET = 0.1  # share of the neurons whose energy is taken for the start's
 DOUBTFUL = 2500  # of the least reliable equations, among which up to four wrong ones are sought
 ALONE = 2  # parameters that are tried before all of them, at most
+HOPELESS = 200  # equations that are expected to be wrong, above which none are solved
 ROUNDING = 0.01  # share of their range by which values above and below may overlap: in half precision they do
 TRIED = 64  # values by which a rule is tried before it is tried by all
 RULES = (1, 1 << 23), (2, 1 << 20)  # outputs a uniform number takes, in single and double precision; its highest bit
 PAIRS = 16  # normal numbers are drawn so many at a time: the first eight are cosines, the others sines of eight angles
 FEW = "Only {} of its weights tell bits of the generator, and {} are needed: try seeds instead."
+MOVED = "The weights moved too far: of the signs that are needed, about {:,.0f} changed."
 NONE = (
     "Its signs agree with no state of torch's generator: another generator drew them, the layers have another order, "
 )
@@ -215,7 +215,10 @@ def shrink(energy, dims, least):
 def choose_signs(
     parameters: Mapping[str, torch.Tensor], drawn: Sequence[Drawn], least: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The most reliable equations, the least reliable first: the number of the Drawn, output, and right-hand side."""
+    """The most reliable equations, the least reliable first: the number of the Drawn, output, and right-hand side.
+
+    InputError if there are too few, or if by their reliability too many are wrong.
+    """
     parts, cleaned = [], {}
     for k, one in enumerate(drawn):
         if one.name not in cleaned:
@@ -227,6 +230,10 @@ def choose_signs(
         parts.append((np.full(len(places), k), outputs, right, reliability[places].numpy()))
     which, outputs, right, reliability = map(np.concatenate, zip(*parts))
     best = np.argsort(reliability)[-EQUATIONS:]
+    if len(best) < mersenne.ORDER + SPARE:
+        raise InputError(FEW.format(f"{len(best):,}", f"{mersenne.ORDER + SPARE:,}"))
+    if (wrong := ndtr(-reliability[best]).sum()) > HOPELESS:
+        raise InputError(MOVED.format(wrong))
     return which[best], outputs[best], right[best]
 
 
@@ -299,15 +306,18 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
     """
     drawn = watch(build)
     if not drawn:
-        raise InputError("No initial value is drawn by torch's generator: another one drew them, or none.")
+        raise InputError("No layer of some size is drawn by torch's generator: another one drew the start, or none.")
+    refusal = InputError(NONE)
     for some, least in plan(drawn):
-        which, outputs, right = choose_signs(parameters, some, least)
-        if len(which) < mersenne.ORDER + SPARE:
-            raise InputError(FEW.format(f"{len(which):,}", f"{mersenne.ORDER + SPARE:,}"))
+        try:
+            which, outputs, right = choose_signs(parameters, some, least)
+        except InputError as error:
+            refusal = error
+            continue
         solutions, spare, mended = solve(rows_of(some, which, outputs), right)
         if solutions:
             return draw_start(solutions, parameters, build)._replace(spare=spare, mended=mended)
-    raise InputError(NONE)
+    raise refusal
 
 
 def draw_start(

@@ -59,7 +59,8 @@ def parser():
 
 def of_network(add):
     """Options that tell more of the network."""
-    add("--before", metavar="NETWORK", help="the network before training, if an attacker can have it")
+    add("--before", metavar="NETWORK", help="the network before training, if an attacker can have it; else its start is"
+        " read from the signs of the weights, where torch drew it on a CPU")  # fmt: skip
     add("--model", metavar="MODULE:FUNCTION", help="your function that builds it, of any kind, such as nets:resnet or"
         " path/nets.py:resnet; its code is run")  # fmt: skip
     add("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")

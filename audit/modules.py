@@ -52,17 +52,33 @@ def first_with(name, folders):
     return next((one for one in folders if (one / name).is_dir() or (one / f"{name}.py").is_file()), None)
 
 
-def built(spec, network, key=None):
-    """The module that the user's function returns, with the weights that `twin` takes; InputError if not."""
+def made(spec):
+    """The module that the user's function returns, on the CPU; InputError if it returns none."""
     try:
         module = called(spec)
+    except InputError:
+        raise
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         mend = "give MODULE:FUNCTION, as found from here, or FILE.py:FUNCTION"
         raise InputError(f"{spec} built no network ({reason}): {mend}.") from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"{spec} returned a {type(module).__name__}: let it return a torch.nn.Module.")
-    return twin(module, network, key)
+    return module.cpu()
+
+
+def built(spec, network, key=None):
+    """The module that the user's function returns, with the weights that `twin` takes; InputError if not."""
+    return twin(made(spec), network, key)
+
+
+def redrawn(module):
+    """A copy of a module whose layers are drawn anew, in their order, as torch does."""
+    module = copy.deepcopy(module)
+    for part in module.modules():
+        if hasattr(part, "reset_parameters"):
+            part.reset_parameters()
+    return module
 
 
 def twin(module, network, key=None):

@@ -12,7 +12,7 @@ import torch
 
 from audit import judge
 from audit.page import bytes_of, page
-from audit.stages import BY_LOSS, BY_SHADOWS, UNREAD, Outcome
+from audit.stages import BY_LOSS, BY_SHADOWS, READ, UNREAD, Outcome
 from evaluation.notation import number
 from training.images import DATA
 from utils.errors import check_writable, write_all, written
@@ -71,7 +71,7 @@ def not_asked(target, outcomes):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
         if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
             sentences.append("Membership by loss took the likeliest classes for true ones: give folders of classes.")
-    attacked = any(one.state == "ran" and one.name not in (BY_LOSS, BY_SHADOWS) for one in outcomes)
+    attacked = any(one.state == "ran" and one.name not in (BY_LOSS, BY_SHADOWS, READ) for one in outcomes)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
 

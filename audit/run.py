@@ -19,6 +19,7 @@ import audit.pictures as pictures
 import audit.report as report
 import audit.shadows as reference
 import audit.stages as stages
+import audit.start as start
 import audit.states as states
 import audit.weights as weights
 import audit.whole as whole
@@ -63,23 +64,23 @@ def audit(
     check_settings(loss, level, limit, steps, seed, resize, alpha, accuracy)
     target, shape = network_for(network, (members, held_out), shape, layout, key, model, activation)
     normalisation, held = normalisation_for(target, mean, deviation, centred)
-    target, initial, frozen = initial_for(target, before, shape, layout, key)
     state = state_for(network, optimizer, target.layers, shape, layout)
     given = fit.Showing(normalisation[0], normalisation[1], centred, layout, activation, shape, resize, turn, alpha)
     load = functools.partial(pictures.load, shape=shape, skip=skip, resize=resize, turn=turn, alpha=alpha)
     both = load(members, what="training pictures"), load(held_out, what="held-out pictures")
     sides, done = pictures.distinct(both, shape)
-    case = case_of(target, initial, sides, shape, normalisation, classes, loss, steps=steps, seed=seed, state=state)
+    case = case_of(target, sides, shape, normalisation, classes, loss, steps=steps, seed=seed, state=state)
+    case, target, said, outcomes = with_start(case, target, network, before, model, layout, key, limit, progress)
     names = pictures.order_of(sides, case.outputs, classes)
     better, slow = better_of(target, given, (members, held_out), sides, case, names, limit, level)
     control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
     planned = reference.planned(case, shadows, train) + stages.planned(case) + whole.planned(case)
-    outcomes = [ran(stage, limit, progress) for stage in planned]
+    outcomes += [ran(stage, limit, progress) for stage in planned]
     doubts = fits_better(better, names) if better else "", poor_accuracy(outcomes, case, accuracy)
     settings = given._asdict() | dict(loss=case.recipe.loss, seed=seed, steps=steps, limit=limit, classes=[*classes])
-    stated = dict(before=before is not None, state=state.entry, key=key, model=model, shadows=shadows)
-    settings |= {name: value for name, value in (stated | {"accuracy": accuracy}).items() if value}
-    args = case, target, sides, outcomes, control, [*held, *done, *slow, *frozen, *state.notes], doubts, settings, level
+    stated = dict(before=start.WORDS if case.since else before is not None, state=state.entry, key=key, model=model)
+    settings |= {name: value for name, value in (stated | dict(shadows=shadows, accuracy=accuracy)).items() if value}
+    args = case, target, sides, outcomes, control, [*held, *done, *slow, *said, *state.notes], doubts, settings, level
     return report.reported(*args, time.monotonic() - started)
 
 
@@ -92,6 +93,17 @@ def normalisation_for(target, mean, deviation, centred):
             notes.append(f"The {name} is that in the network's file: {', '.join(f'{x:g}' for x in given[k])}.")
         given[k] = usual if given[k] is None else given[k]
     return (*(tuple(torch.as_tensor(one, dtype=torch.float64).flatten().tolist()) for one in given), centred), notes
+
+
+def with_start(case, target, network, before, model, layout, key, limit, progress):
+    """The Case and the Target with the start: `before`, or one that is read; notes; and the Outcomes of a reading."""
+    planned = start.planned(target, network, model, case.shape, layout) if before is None else []
+    outcomes = [ran(stage, limit, progress) for stage in planned]
+    read = next((one for one in outcomes if one.start), None)
+    before, key = (read.start, None) if read else (before, key)
+    target, initial, notes = initial_for(target, before, case.shape, layout, key)
+    since, notes = (start.SINCE, [read.sentence, *notes]) if read else ("", notes)
+    return case._replace(initial=initial, module=target.module, since=since), target, notes, outcomes
 
 
 def initial_for(target, before, shape, layout, key):
@@ -130,7 +142,7 @@ def network_for(
         target, shape = network_for(built, sources, shape, layout, activation=activation)
         name = Path(network).name if isinstance(network, str | Path) else target.name
         notes = [*target.notes, f"The code of {model} was run to build the network."]
-        return target._replace(name=name, notes=notes), shape
+        return target._replace(name=name, notes=notes, built=built), shape
     readings, refusals = [], []
     for one in shapes_of(sources, shape):
         try:
@@ -195,7 +207,7 @@ def channels(value, shape, name):
     return numbers.expand(shape).flatten()
 
 
-def case_of(target, initial, sides, shape, normalisation, classes, loss, **given):
+def case_of(target, sides, shape, normalisation, classes, loss, **given):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
     mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
     if not ((deviation > SMALLEST) & (deviation < 1 / SMALLEST)).all():
@@ -211,7 +223,7 @@ def case_of(target, initial, sides, shape, normalisation, classes, loss, **given
 
     given |= {"recipe": recipe_of(target, outputs, loss, normalisation[2]), "module": target.module}
     given["count"] = sides[0].count
-    return stages.Case(target.layers, initial, target.logits, outputs, alone, together, labels, shape, shown, **given)
+    return stages.Case(target.layers, (), target.logits, outputs, alone, together, labels, shape, shown, **given)
 
 
 def recipe_of(target, outputs, loss, centred):
@@ -245,7 +257,7 @@ def ran(stage, limit, progress):
     if stage.expected > limit:
         skipped = f"It would take {about}, and the limit is {limit:g} s."
         return stages.Outcome(stage.name, "skipped", skipped, stage.expected)
-    if progress and "TQDM_DISABLE" not in os.environ:
+    if progress and stage.expected and "TQDM_DISABLE" not in os.environ:
         print(f"{stage.name}, {about}", file=sys.stderr, flush=True)
     started = time.monotonic()
     try:

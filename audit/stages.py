@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,7 +22,7 @@ from utils.networks import Released
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
 EVALUATIONS = 200, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
 BY_LOSS, BY_SHADOWS = "membership by loss", "membership by reference networks"
-UNREAD = "unmixing of the optimiser's state"
+UNREAD, READ = "unmixing of the optimiser's state", "reading of the start"
 RATE = 5e10  # operations in a second of a usual core: no verdict depends on how busy this one is
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
@@ -45,6 +45,7 @@ class Case(NamedTuple):
     state: states.State = states.State()  # of the optimiser
     module: Whole | None = None  # where its layers are not all that it computes
     count: int = 0  # of training pictures, near-copies among them; 0 for as many as there are on their side
+    since: str = ""  # in the names of attacks on what training added: from when, if nobody gave that start
 
     @property
     def released(self):
@@ -72,6 +73,7 @@ class Outcome(NamedTuple):
     score: judge.Scored | None = None  # of membership
     others: tuple = ()  # other such scores: (name, judge.Scored)
     facts: dict = {}  # what else there is to say, for JSON
+    start: Any = None  # of the network, as `weights.read` takes it, if it was read
 
 
 class Classified(NamedTuple):
@@ -113,7 +115,7 @@ def planned(case: Case) -> list[Stage]:
     first = case.released._replace(network=case.layers[:1])
     layers = {"W₁": lambda: (first, None)}
     if case.initial:
-        layers["the change of W₁"] = cache(partial(change_of, case, first))
+        layers[f"the change of W₁{case.since}"] = cache(partial(change_of, case, first))
     if case.state.entry:
         layers[case.state.entry] = cache(partial(moment_of, case, first))
     mixing, moving = forecast(case)

@@ -55,6 +55,7 @@ class Target(NamedTuple):
     module: Whole | None = None  # where these layers are not all
     all_layers: tuple = ()  # of a file or a state dict, if all were read, whatever stands between them
     sized: Callable | None = None  # (H, W, C) -> logits of pictures of this shape, where it may take any
+    built: torch.nn.Module | None = None  # by the user's function
 
 
 def square(inputs):

@@ -26,7 +26,7 @@ def planned(case: stages.Case) -> list[stages.Stage]:
     if before is not None:
         layers = roomy(case)
         algebra = 200 * sum(len(weight) * weight.numel() for _, weight, _ in layers.values()) / stages.RATE
-        found.append(stages.Stage(BY_SPAN, 1 + algebra + LAYERS * forward, partial(by_span, case, layers)))
+        found.append(stages.Stage(BY_SPAN + case.since, 1 + algebra + LAYERS * forward, partial(by_span, case, layers)))
     return found
 
 
@@ -98,7 +98,8 @@ def by_span(case, layers):
         comparisons += tests
         said.append(f"{name}.weight, {basis.shape[1]} of {len(basis)} directions")
     sentence = f"The span of what training added was tested in {'; '.join(said)}."
-    return stages.Outcome(BY_SPAN, "ran", sentence, comparisons=tuple(comparisons), score=scores[0])
+    name = BY_SPAN + case.since
+    return stages.Outcome(name, "ran", sentence, comparisons=tuple(comparisons), score=scores[0])
 
 
 def inside(whole, layer, basis, x):

@@ -34,7 +34,7 @@ def area(above: torch.Tensor, below: torch.Tensor) -> Area:
     table = ((above[:, None] > below) + 0.5 * (above[:, None] == below)).double().numpy()  # (n, k)
     draw = np.random.default_rng(0).multinomial
     rows, columns = (draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape)  # (RESAMPLES, n), (RESAMPLES, k)
-    low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975))
+    low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975)).clip(0, 1)  # of rounding
     return Area(table.mean().item(), low.item(), high.item())
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
-from attacks import starts
+from attacks import generator, starts
 from training import images, stationary
 from utils import networks
 from utils.errors import InputError
@@ -26,6 +26,17 @@ settings.load_profile("same")
 def pytest_runtest_setup():
     """What a test draws without a generator of its own is the same in every run."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def unread(request, monkeypatch):
+    """No audit takes half a minute to read a start, but in the tests of that."""
+    if request.path.parent.name == "audit" and request.path.stem != "test_start":
+
+        def refuse(*_):
+            raise InputError(generator.NONE)
+
+        monkeypatch.setattr(generator, "read", refuse)
 
 
 def chapter_functions(stem):

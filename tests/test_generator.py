@@ -125,7 +125,7 @@ def test_what_cannot_be_read_is_refused(trained, monkeypatch):
         drawn.draw_elsewhere(net, 1)
         return net
 
-    assert "No initial value is drawn by torch's generator" in refused(generator.read, after, from_numpy)
+    assert "No layer of some size is drawn by torch's generator" in refused(generator.read, after, from_numpy)
 
 
 def test_the_first_papers_network_is_trained_as_autograd_trains_it():

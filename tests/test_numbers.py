@@ -67,7 +67,16 @@ def text_of(page):
 def test_sentences_have_the_numbers_of_the_records():
     known = numbers()
     # “no held-out image comes back”
-    nulls = "null_read", "unknown_not_read", "null_known", "null_unknown", "null_beside", "null_files", "null_undone", "file_private"
+    nulls = (
+        "null_read",
+        "unknown_not_read",
+        "null_known",
+        "null_unknown",
+        "null_beside",
+        "null_files",
+        "null_undone",
+        "file_private",
+    )
     assert {known[name] for name in (*nulls, "by_pixels")} == {"0"}
     assert known["natural_three"] == known["natural_sgd"] == "1"  # “all training pictures are told”
     assert known["starts_read"] == 20  # “in twenty of twenty networks”
