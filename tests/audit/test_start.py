@@ -72,7 +72,7 @@ def test_what_a_function_draws_is_read_or_refused_in_a_sentence(kind, sides, tmp
     torch.manual_seed(11)
     torch.save(trained(modules.made(model), sides).state_dict(), tmp_path / "net.pt")
     by_name, _ = checked(audit(tmp_path / "net.pt", *sides, model=model, limit=1e9, progress=False))
-    refusals = {"seeded": "whose outputs cannot be counted", "by_numpy": "No initial value is drawn by torch's"}
+    refusals = {"seeded": "whose outputs cannot be counted", "by_numpy": "No layer of some size is drawn by torch's"}
     found = by_name[stages.READ]
     assert refusals.get(kind, "seed 11, 0 draws before") in found["said"]
     assert (found["state"] == "ran") == (kind == "small") == (whole.BY_SPAN + start.SINCE in by_name)
