@@ -32,6 +32,7 @@ CHOICES = {
     "HEAD": ("flat", "pooled"),
     "NORM": ("none", "group", "batch"),
     "FILES": ("every entry", "the state", "the states", "settings"),  # what is asked of a training's files
+    "GENERATOR": ("torch", "other"),  # what draws a start and the noise of private gradients
     **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS", "RATE_KNOWN"), ("yes", "no")),
 }
 
