@@ -1,7 +1,6 @@
 """A practitioner's script: start, order, mirror images and dropout are all drawn from torch's default generator.
 
-Whoever has its state before, and runs the script once more on any images, learns from the log what was drawn; and on
-the right images it meets the final weights to the last bit, on a processor like the trainer's.
+Run once more from its state on any images, it logs what was drawn, and on the right ones meets the same last bits.
 """
 
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms.v2 import RandomHorizontalFlip
 
@@ -18,6 +16,7 @@ from training.images import Part
 from utils.errors import choose
 from utils.kernels.layers import Shape
 
+Build = Callable[[], nn.Sequential]
 BATCH, DROPPED = 10, 0.1  # images in a step; the share of activations of the first hidden layer that dropout takes
 TRAINERS = {  # name: whose optimiser in ordinary.TRAINERS it takes, whether it mirrors images, and has dropout
     "sgd": ("sgd", False, False),
@@ -39,8 +38,8 @@ class Pictures(TensorDataset):
     """Images (m, C, H, W) less their mean colour, with labels, of which `flip` may mirror some; it logs what was so."""
 
     def __init__(self, part, shape, flip, drawn):
-        centred = (part.images - ordinary.colour_mean(part, shape)).float()
-        super().__init__(centred.view(-1, *shape).permute(0, 3, 1, 2), part.labels.float())
+        centred = (part.images - ordinary.colour_mean(part, shape)).float().view(-1, *shape)
+        super().__init__(centred.permute(0, 3, 1, 2), part.labels.float())
         self.flip, self.drawn = flip, drawn
 
     def __getitem__(self, number):
@@ -51,20 +50,23 @@ class Pictures(TensorDataset):
         return seen.permute(1, 2, 0).flatten(), label
 
 
-def train(
-    part: Part, shape: Shape, build: Callable[[], nn.Sequential], trainer: str, epochs: int
-) -> tuple[nn.Sequential, Drawn]:
+def train(part: Part, shape: Shape, build: Build, trainer: str, epochs: int) -> tuple[nn.Sequential, Drawn]:
     """Train what `build()` draws on a Part's images of a shape (H, W, C) by one of TRAINERS: it, and what was drawn."""
     optimiser, flips, drops = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
     net, drawn = build(), Drawn([], [], [])
-    if drops:  # before the ReLU, which is the same as behind it, but there no activation is zero already
-        net.insert(1, nn.Dropout(DROPPED))
-        net[1].register_forward_hook(lambda _, given, kept: drawn.masks.append(kept != 0))
+    if drops:
+        net.insert(2, nn.Dropout(DROPPED))
+
+        @net[2].register_forward_pre_hook
+        def log(_, given):  # the mask that comes next, on ones, as some activations are zero already
+            with torch.random.fork_rng(devices=[]):
+                drawn.masks.append(nn.functional.dropout(torch.ones_like(given[0]), DROPPED) > 0)
+
     pictures = Pictures(part, shape, RandomHorizontalFlip() if flips else nn.Identity(), drawn)
     loader, descent = DataLoader(pictures, BATCH, shuffle=True), ordinary.TRAINERS[optimiser][0](net.parameters())
     for _ in range(epochs):
         for images, labels in loader:
             descent.zero_grad()
-            binary_cross_entropy_with_logits(net(images)[:, 0], labels).backward()
+            nn.functional.binary_cross_entropy_with_logits(net(images)[:, 0], labels).backward()
             descent.step()
     return net.eval(), drawn
