@@ -4,7 +4,8 @@ torch draws a start on the CPU from a Mersenne twister. Whether a weight began a
 one bit of one output, or the sum of two, and so a sum of unknown bits of the generator's state (`mersenne`). Training
 hardly ever takes a large weight of a quiet neuron across the middle. So the signs of the largest trained weights are
 equations for the state. More of them are taken than there are unknowns, and what is returned agrees with all that are
-left over: a wrong start would do so with a chance of 2^−500.
+left over. In a large layer these are 563, and a wrong start would agree with a chance of 2^−563, or about 2^−520 if
+four signs were mended; of the smallest layers 64 are left over, and it is 2^−64, or about 2^−23.
 """
 
 import contextlib
@@ -41,9 +42,7 @@ RULES = (1, 1 << 23), (2, 1 << 20)  # outputs a uniform number takes, in single 
 PAIRS = 16  # normal numbers are drawn so many at a time: the first eight are cosines, the others sines of eight angles
 FEW = "Only {} of its weights tell bits of the generator, and {} are needed: try seeds instead."
 MOVED = "The weights moved too far: of the signs that are needed, about {:,.0f} changed."
-NONE = (
-    "Its signs agree with no state of torch's generator: another generator drew them, the layers have another order, "
-)
+NONE = "Its signs agree with no state of torch's generator: another one drew them, the layers have another order, "
 NONE += "neurons were permuted, or the weights moved too far."
 
 
@@ -64,9 +63,7 @@ class Start(NamedTuple):
 
     state: torch.Tensor  # of torch's generator before the start was drawn, as `torch.set_rng_state` takes it
     module: torch.nn.Module  # the start
-    seed: (
-        tuple[int, int] | None
-    )  # the low 32 bits of the seed, and how many outputs were drawn before; None if too many
+    seed: tuple[int, int] | None  # its low 32 bits, and how many outputs were drawn before; None if too many
     spare: int = 0  # equations that were left over and hold
     mended: int = 0  # equations that were found to be wrong
 
@@ -192,14 +189,13 @@ def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Te
         shares = taken.square() / taken.square().sum(1, keepdim=True)
         lost = left[:, :count].square().sum(1, keepdim=True) + shares.sum(0)
         energy = rest.square() / (1 - lost).clamp_min(KEPT)
-        usual = energy.mean(1).quantile(QUIET).item() / (
-            1 - 1.5 * rows.shape[1] ** -0.5
-        )  # which is above that quantile
-        energy = energy / min(variance, usual) - 1
+        below = 1 - 1.5 * rows.shape[1] ** -0.5  # where that quantile of a start's energies lies, about
+        usual = min(variance, energy.mean(1).quantile(QUIET).item() / below)
+        energy = energy / usual - 1
         of_input = energy.view(len(rows), weight.shape[1], -1)  # of all places of a kernel together
         moved = shrink(energy, (1,), least) * shrink(of_input, (0, 2), least).expand_as(of_input[:1]).reshape(1, -1)
         moved = lost + moved / energy.mean().clamp_min(FLOOR) + FLOOR
-        reliability = (rest.abs() / (min(variance, usual) * moved).sqrt()).flatten()
+        reliability = (rest.abs() / (usual * moved).sqrt()).flatten()
         lowest = reliability.topk(min(EQUATIONS, len(reliability) // 4)).values.min().item()
         best = max(best, (lowest, rest.flatten(), reliability), key=lambda one: one[0])
     return best[1:]
