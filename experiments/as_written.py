@@ -14,7 +14,7 @@ from utils.kernels.layers import Network, joint, square_norm
 from utils.networks import Released
 
 INNER = 10  # steps of training that eq. (2) goes through
-SIZES = 0.1, 0.03, 0.01  # of eq. (3): how far the first step moves a pixel
+SIZES = 0.1, 0.03  # of eq. (3): how far the first step moves a pixel
 MOMENTUM = 0.9
 
 
@@ -31,7 +31,7 @@ def describe(x: torch.Tensor, y: torch.Tensor, initial: Network, released: Relea
         kept[f"{name}/active"] = (append_ones(x) @ rows.mT > 0).double().mean()
         kept[f"{name}/always"] = (rows[:, :-1].clamp_max(0).sum(1) + rows[:, -1] > 0).double().mean()
     for name, rows in {"ten_steps": early, "end": joint(released.network[0])}.items():
-        added = rows - joint(initial[0])
+        added = (rows - joint(initial[0])) @ networks.span_of(append_ones(x))  # (h, m), all but what rounding added
         energies = torch.linalg.eigvalsh(added.mT @ added).flip(0).clamp_min(0)
         kept[f"{name}/first_share"] = energies[0] / energies.sum()
         kept[f"{name}/rank"] = (energies > 1e-6 * energies[0]).sum().item()  # singular values above a thousandth
@@ -99,7 +99,7 @@ def descend_with_momentum(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Eq. (3) from images `start` (m, d) by SGD with momentum: images, ‖∇E‖² before and after.
 
-    Of three learning rates, and of all steps whose images are within the pixel range of the start, those of the lowest
+    Of two learning rates, and of all steps whose images are within the pixel range of the start, those of the lowest
     loss.
     """
     loss = with_slope(lambda x: square_gradient(x, released), start.shape)
