@@ -150,6 +150,14 @@ def test_a_baseline_can_be_taken_off_and_only_the_papers_setting_needs_its_size(
     assert [*found.values.values()] == [2] * 5 and found.word == "did not hold"
 
 
+def test_a_quantity_can_be_of_another_record(made):
+    made(alike=[3] * 5)
+    for path in [*(recorded.DATA / "results").iterdir()]:
+        path.with_stem("other").write_text(path.read_text().replace(",3,1", ",1,1"))
+    both = OF | {"other": {"name": f"{AT}/alike", "record": "other"}}
+    assert [*judged(quantities=both, formula="value - other").values.values()] == [2] * 5
+
+
 @pytest.mark.parametrize(
     "needs, victim, distance, word",
     [
