@@ -202,9 +202,10 @@ def train(
 def steps_until(network: nn.Module, secret: Part, mean: torch.Tensor, rate: float, most: int, until: float) -> int:
     """How many steps of gradient descent on a Part less a mean (d,) bring its loss below `until`; `most` at most."""
     network, x, y = copy.deepcopy(network), (secret.images - mean).float(), secret.labels.long()
-    for taken in range(1, most + 1):
-        if train(network, x, y, "plain", rate, 1)[0] < until:
-            break
+    taken, loss = 0, float("inf")
+    while taken < most and loss >= until:
+        loss, _ = train(network, x, y, "plain", rate, 1)
+        taken += 1
     return taken
 
 
