@@ -244,6 +244,24 @@ class Ends:
         return grouped(bent[:-1], share, lambda at: gradients(module, at, x, y))._replace(gap=gap, rate=rate)
 
 
+@dataclass(frozen=True)
+class Straight(Ends):
+    """Both ends, with the straight line between them as the only guess: nothing is simulated."""
+
+    def again(self, module, path, x, y, done):
+        """The same Path."""
+        return path
+
+
+@dataclass(frozen=True)
+class Start(Straight):
+    """Both ends, and gradients at the start alone, as where a single one is inverted: Geiping et al. (2020)."""
+
+    def begin(self):
+        """The start as the only anchor."""
+        return Path(self.initial[None], torch.zeros(1, dtype=torch.long, device=self.end.device))
+
+
 def shares(gradients, change):
     """Weights w ≥ 0 (K,) for which Σ w_k g_k is nearest to a change (P,), for gradients g (K, P)."""
     q, r = torch.linalg.qr(gradients.double().mT)

@@ -82,6 +82,12 @@ def initial(words, public, width, steps, seed):
     return model
 
 
+def loss_of_counts(public, rows, words):
+    """The mean loss of texts (n, T) if each of so many words comes as often as in public texts, and once more."""
+    counts = public.flatten().bincount(minlength=words) + 1.0
+    return -(counts / counts.sum()).log()[rows].mean()
+
+
 def tune(base, rows, trainer, kind, steps, seed):
     """Fine-tune a copy of a model on texts (n, T + 1), its embedding frozen, trained or tied, or adapters of a rank."""
     model, frozen = copy.deepcopy(base), ()

@@ -6,7 +6,7 @@ import contextlib
 from attacks import ATTACKS, RULES
 from utils.errors import InputError, choose
 
-FROM_ZERO = ("SEED", "SHIFT", "PRETRAINED")  # parameters that may be zero
+FROM_ZERO = ("SEED", "SHIFT", "PRETRAINED", "UNTIL")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
 DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")  # as in training/images.py, beside a path
 INITIAL_NETWORKS = ("torch", "pretrained", "elsewhere")  # torch's own, or trained before on other images
@@ -31,6 +31,7 @@ CHOICES = {
     "ACTIVATION": ("gelu", "relu"),
     "HEAD": ("flat", "pooled"),
     "NORM": ("none", "group", "batch"),
+    "GUESS": ("simulated", "straight", "start"),  # of the way that training took
     "FILES": ("every entry", "the state", "the states", "settings"),  # what is asked of a training's files
     "GENERATOR": ("torch", "other"),  # what draws a start and the noise of private gradients
     **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS", "RATE_KNOWN"), ("yes", "no")),

@@ -10,6 +10,7 @@ from torch import nn
 from attacks import optimisers, path, span
 from conftest import drawn, refused
 from training import deep
+from training.images import Part
 from utils.kernels import naive
 from utils.networks import Released
 
@@ -111,6 +112,33 @@ def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(vict
     assert guess.rate == 0.1 and guess.gap < 1e-6 and len(guess.part) == 8
     g = path.gradients(network(), guess.anchors, x, LABELS)
     assert torch.allclose(0.1 * known.total(guess, g, 0.5), initial - end)
+
+
+def test_a_guess_without_a_simulation_stays_where_it_is(victim):
+    x, initial, end = victim
+    straight, start = path.Straight(initial, end), path.Start(initial, end)
+    assert torch.equal(straight.begin().anchors, path.Ends(initial, end).begin().anchors)
+    guess = start.begin()
+    assert torch.equal(guess.anchors, initial[None])
+    for known, path_ in ((straight, straight.begin()), (start, guess)):
+        assert known.again(network(), path_, x, LABELS, 0.9) is path_
+    single = path.gradient(network(), initial, x, LABELS)
+    total = start.total(guess, path.gradients(network(), guess.anchors, x, LABELS), 0.5)
+    assert torch.cosine_similarity(total, single, dim=0) > 1 - 1e-9
+    assert path.misfit(start, guess, single[None], 0.5)[0] == pytest.approx(
+        1 - torch.cosine_similarity(single, initial - end, dim=0).item(), abs=1e-9
+    )
+
+
+def test_steps_are_counted_until_the_loss_is_low():
+    x, net = pictures(2, 1), network().float()
+    before, secret = path.flat(net), Part(x.double(), LABELS.double())
+    losses = [deep.train(network().float(), x.float(), LABELS, "plain", 0.1, steps)[0] for steps in range(1, 9)]
+    assert losses == sorted(losses, reverse=True)  # each step helps
+    between = (losses[4] + losses[5]) / 2
+    assert deep.steps_until(net, secret, 0.0, 0.1, 8, between) == 6
+    assert deep.steps_until(net, secret, 0.0, 0.1, 3, between) == 3  # and no more than are allowed
+    assert torch.equal(path.flat(net), before)
 
 
 def test_adams_moves_are_torchs_and_add_up_to_the_change():

@@ -45,6 +45,12 @@ def test_a_text_comes_back_whole_and_a_held_out_one_does_not(base, kind, entry):
     assert found["exact"] == (M, 0) and found["area"][0] == 1 and found["in_place"][1] < 0.2
 
 
+def test_the_counts_of_words_lose_what_a_model_that_knows_them_alone_would():
+    public, rows = torch.tensor([[1, 1, 2], [1, 3, 2]]), torch.tensor([[1, 4]])
+    counted = -(torch.tensor([4 / 11, 1 / 11])).log().mean()  # of 6 words and one for each of 5
+    torch.testing.assert_close(language.loss_of_counts(public, rows, 5), counted)
+
+
 def test_the_change_is_asked_in_the_middle_of_training_and_the_moment_at_its_end(base):
     tuned = language.tune(base, drawn(M, 2), "sgd", "trained", 3, 0)
     found = language.entries(tuned, "trained", M)

@@ -199,6 +199,16 @@ def train(
     return loss, optimiser
 
 
+def steps_until(network: nn.Module, secret: Part, mean: torch.Tensor, rate: float, most: int, until: float) -> int:
+    """How many steps of gradient descent on a Part less a mean (d,) bring its loss below `until`; `most` at most."""
+    network, x, y = copy.deepcopy(network), (secret.images - mean).float(), secret.labels.long()
+    taken, loss = 0, float("inf")
+    while taken < most and loss >= until:
+        loss, _ = train(network, x, y, "plain", rate, 1)
+        taken += 1
+    return taken
+
+
 def moment(optimiser, weight):
     """The first moment of a weight in an optimiser's state, or None."""
     state = optimiser.state.get(weight, {})
