@@ -114,10 +114,10 @@ def sentence(fields):
 
 def of_seeds(line, formula):
     """{seed: number} by a formula of a line's quantities; InputError if one of them is not in the record."""
-    numbers, record = {}, record_of(line.record)
+    numbers = {}
     for name, quantity in line.quantities.items():
         of = quantity if isinstance(quantity, dict) else {"name": quantity}
-        where = line.where | of.get("where", {})
+        record, where = record_of(of.get("record", line.record)), line.where | of.get("where", {})
         numbers[name] = recorded.values(record, of["name"], of.get("column", "value"), **where)
         if not numbers[name]:
             raise InputError(f"{record.name} has no {of['name']} with {where or 'any parameters'}: see {FILE.name}.")

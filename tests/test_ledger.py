@@ -54,7 +54,7 @@ def test_the_records_alone_give_the_verdict_that_was_committed(sentence, k, line
 def test_every_sentence_stands_once_and_is_judged_by_chapters_that_are_there():
     rows, page = ledger.load(), ledger.lists()
     assert len(rows) >= 40 and all(page.count(f"** {row.sentence} (") == 1 for row in rows)
-    assert ledger.counts().endswith(f"| sentences | {sum(row.paper == 1 for row in rows)} | 14 |")
+    assert ledger.counts().endswith(f"| sentences | {sum(row.paper == 1 for row in rows)} | 20 |")
     chapters = {chapter for row in rows for chapter in row.chapters}
     assert all((BOOK / f"{chapter}.ipynb").exists() for chapter in chapters)
     for chapter in chapters:
@@ -148,6 +148,14 @@ def test_a_baseline_can_be_taken_off_and_only_the_papers_setting_needs_its_size(
     both = {"alike": f"{AT}/alike", "held_out": {"name": f"{AT}/alike", "column": "baseline"}}
     found = judged(at="ours", quantities=both, formula="alike - held_out")
     assert [*found.values.values()] == [2] * 5 and found.word == "did not hold"
+
+
+def test_a_quantity_can_be_of_another_record(made):
+    made(alike=[3] * 5)
+    for path in [*(recorded.DATA / "results").iterdir()]:
+        path.with_stem("other").write_text(path.read_text().replace(",3,1", ",1,1"))
+    both = OF | {"other": {"name": f"{AT}/alike", "record": "other"}}
+    assert [*judged(quantities=both, formula="value - other").values.values()] == [2] * 5
 
 
 @pytest.mark.parametrize(

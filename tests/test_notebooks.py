@@ -36,7 +36,7 @@ def alike(a, b, tolerance=1e-5):
 
 # What is true of a number v and its baseline b, by a pattern of names; other(name) is another number of the same run.
 RELATIONS = {
-    r"(bilevel|reading)/.*/relative_distance": lambda v, b, other: v <= b + 1e-25,
+    r"(bilevel|reading|as_written)/.*/(relative_distance|square_gradient)": lambda v, b, other: v <= b + 1e-25,
     r"(.*)/(mean_)?square_distance": lambda v, b, other: alike(v / b, other(r"\1/relative_distance", over=True), 1e-9),
     r"bilevel/.*/nearest_start_l2": lambda v, b, other: b == 0,
     r"bilevel/.*/ground_truth/.*nearest_training_l2": lambda v, b, other: b == 0,

@@ -11,6 +11,7 @@ from training import Victim, ordinary
 from training.images import Part
 from utils import networks
 from utils.errors import InputError
+from utils.kernels.layers import Network
 from utils.networks import Layer, Released
 
 RATE = 1e-2  # of the descent
@@ -25,21 +26,32 @@ def draw(inputs: int, width: int) -> torch.nn.Sequential:
     return net
 
 
-def train(secret: Part, net: torch.nn.Sequential, rate: float = RATE, steps: int = STEPS) -> Victim:
-    """Train a network of `draw` on a Part, whose images are as they are: Victim, with weights in single precision."""
-    hidden, _ = initial = ordinary.layers_of(net)
-    x, y = secret.images, secret.labels
+def descend(
+    x: torch.Tensor, y: torch.Tensor, network: Network, rate: float, steps: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Full-batch descent on the logistic loss of images x (m, d) from a network: M (h, m), and w₂ and b₂ behind it.
+
+    Afterwards W₁ is W₁⁰ + MX, and b₁ is b₁⁰ + M1. All is differentiable in x.
+    """
+    hidden, (weight, bias) = network
     begun = x @ hidden.weight.mT + hidden.bias  # (m, h)
     products = x @ x.mT + 1  # (m, m), of images with a one behind them, for the biases
     written = x.new_zeros(len(hidden.weight), len(x))  # M
-    weight, bias = (p.detach().double().clone() for p in net[2].parameters())
     for _ in range(steps):
         z = begun + (written @ products).mT
         activations = z.clamp_min(0)
         slopes = (torch.sigmoid(activations @ weight[0] + bias) - y) / len(x)  # (m,), of the loss by the output
-        written -= rate * (slopes[:, None] * weight * (z > 0)).mT
-        weight -= rate * activations.mT @ slopes
-        bias -= rate * slopes.sum()
+        written = written - rate * (slopes[:, None] * weight * (z > 0)).mT
+        weight = weight - rate * activations.mT @ slopes
+        bias = bias - rate * slopes.sum()
+    return written, weight, bias
+
+
+def train(secret: Part, net: torch.nn.Sequential, rate: float = RATE, steps: int = STEPS) -> Victim:
+    """Train a network of `draw` on a Part, whose images are as they are: Victim, with weights in single precision."""
+    hidden, _ = initial = ordinary.layers_of(net)
+    x, y = secret.images, secret.labels
+    written, weight, bias = descend(x, y, initial, rate, steps)
     trained = Layer(hidden.weight + written @ x, hidden.bias + written.sum(1)), Layer(weight, bias)
     network = networks.round_to_single(trained)
     width = len(hidden.weight)

@@ -1,0 +1,117 @@
+"""The first paper's attacks on its own network, eq. (9): a ReLU, and every first weight from U(0, 1), trained to fit.
+
+Eq. (2) by L-BFGS through ten steps of training, and eq. (3) by descent with momentum, which an affine victim has, too.
+"""
+
+from typing import Any
+
+import torch
+
+from training import uniform
+from utils import networks
+from utils.kernels import affine, solvers
+from utils.kernels.layers import Network, joint, square_norm
+from utils.networks import Released
+
+INNER = 10  # steps of training that eq. (2) goes through
+SIZES = 0.1, 0.03  # of eq. (3): how far the first step moves a pixel
+MOMENTUM = 0.9
+
+
+def describe(x: torch.Tensor, y: torch.Tensor, initial: Network, released: Released) -> dict[str, Any]:
+    """{quantity: number} of a victim: how near to an affine model it is, from the start to the end of its training.
+
+    A neuron `always` active is so on every image with pixels in [0, 1]; where all are, the network is affine there.
+    """
+    written, _, _ = uniform.descend(x, y, initial, uniform.RATE, INNER)
+    early = joint(initial[0]) + written @ append_ones(x)
+    kept = {"accuracy": networks.accuracy(released.outputs(x), y)}
+    kept["theta0_distance"] = networks.distance(initial, released.network)
+    for name, rows in {"start": joint(initial[0]), "ten_steps": early, "end": joint(released.network[0])}.items():
+        kept[f"{name}/active"] = (append_ones(x) @ rows.mT > 0).double().mean()
+        kept[f"{name}/always"] = (rows[:, :-1].clamp_max(0).sum(1) + rows[:, -1] > 0).double().mean()
+    for name, rows in {"ten_steps": early, "end": joint(released.network[0])}.items():
+        added = (rows - joint(initial[0])) @ networks.span_of(append_ones(x))  # (h, m), all but what rounding added
+        energies = torch.linalg.eigvalsh(added.mT @ added).flip(0).clamp_min(0)
+        kept[f"{name}/first_share"] = energies[0] / energies.sum()
+        kept[f"{name}/rank"] = (energies > 1e-6 * energies[0]).sum().item()  # singular values above a thousandth
+    return kept
+
+
+def append_ones(x):
+    """Images (m, d) with a one behind each, for the biases."""
+    return torch.nn.functional.pad(x, (0, 1), value=1.0)
+
+
+def square_distance(x: torch.Tensor, released: Released, initial: Network) -> torch.Tensor:
+    """‖θ(x) − θ*‖² of eq. (2), after ten steps of training on images x (m, d) from a network θ⁰; differentiable.
+
+    The products of images alone are needed, and not the weights: W₁ − W₁* is W₁⁰ − W₁* + MX.
+    """
+    rate = released.recipe.learning_rate
+    written, *last = uniform.descend(x, released.labels, initial, rate, INNER)
+    before, ones = joint(initial[0]) - joint(released.network[0]), append_ones(x)
+    first = before.square().sum() + (written * (2 * before @ ones.mT + written @ (ones @ ones.mT))).sum()
+    return first + sum((ours - theirs).square().sum() for ours, theirs in zip(last, released.network[1]))
+
+
+def square_gradient(x: torch.Tensor, released: Released) -> torch.Tensor:
+    """‖∇_θ E(x, y; θ*)‖² of eq. (3) for images x (m, d), on an affine network or one with a hidden layer."""
+    network, y, decay = released.network, released.labels, released.recipe.weight_decay
+    if len(network) == 1:
+        return affine.energy_gradient(x, y, networks.flatten(network), decay).square().sum()
+    inputs, (z, outputs) = released.forward(x)
+    slopes = (torch.sigmoid(outputs[:, 0]) - y) / len(x)  # of E by the output; E has no decay here
+    back = slopes[:, None] * network[1].weight * (z > 0)  # by z
+    first = ((back @ back.mT) * (x @ x.mT + 1)).sum()  # ‖backᵀ[x, 1]‖²
+    return first + (slopes @ inputs[1]).square().sum() + slopes.sum().square()
+
+
+def with_slope(loss, shape):
+    """A function of flat images that gives a loss and its gradient, for a solver."""
+
+    def evaluate(flat):
+        x = flat.view(shape).detach().requires_grad_()
+        value = loss(x)
+        return value.detach(), torch.autograd.grad(value, x)[0].flatten()
+
+    return evaluate
+
+
+def has_left(x, start):
+    """Whether images have moved by more than the range of a pixel, root mean square."""
+    return (x - start).square().mean() > 1
+
+
+def solve_bilevel(
+    released: Released, start: torch.Tensor, initial: Network, iterations: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Eq. (2) from images `start` (m, d), with training from a network θ⁰: images, ‖θ(x) − θ*‖² before and after."""
+    scale, flat = square_norm(released.network), start.flatten()
+    loss = with_slope(lambda x: square_distance(x, released, initial) / scale, start.shape)
+    settings = {"iterations": iterations, "value_tolerance": 1e-13, "each": lambda x, _: has_left(x, flat)}
+    end = solvers.lbfgs(loss, flat, **settings)
+    return end.x.view_as(start), scale * loss(flat)[0], scale * end.value
+
+
+def descend_with_momentum(
+    released: Released, start: torch.Tensor, iterations: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Eq. (3) from images `start` (m, d) by SGD with momentum: images, ‖∇E‖² before and after.
+
+    Of two learning rates, and of all steps whose images are within the pixel range of the start, those of the lowest
+    loss.
+    """
+    loss = with_slope(lambda x: square_gradient(x, released), start.shape)
+    before, slope = loss(start.flatten())
+    images, least = start.flatten(), before
+    for size in SIZES:
+        rate = (1 - MOMENTUM) * size * start.numel() ** 0.5 / slope.norm().clamp_min(1e-200)
+        at, step, down = start.flatten(), 0.0, slope
+        for _ in range(iterations):
+            step = MOMENTUM * step + down
+            at = at - rate * step
+            now, down = loss(at)
+            if now < least and not has_left(at, start.flatten()):  # false for what is not a number
+                images, least = at, now
+    return images.view_as(start), before, least
