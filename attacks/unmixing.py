@@ -39,11 +39,12 @@ class Unmixed(NamedTuple):
     columns: torch.Tensor | None = None  # of B (h, m), there, but for the size of each
 
 
-def read(released: Released, count: int | None = None) -> tuple[int, torch.Tensor, torch.Tensor]:
+def read(released: Released, count: int | None = None, most: float = MOST) -> tuple[int, torch.Tensor, torch.Tensor]:
     """How many images m the first layer saw, an orthonormal basis (d, r) of their span, and W₁ in it (n_1, r).
 
     A given `count` is believed. InputError without a gap, tenfold or more, in the singular values, or if it lies behind
-    all neurons or pixels. The recipe says whether the images sum to zero, and then r = m − 1.
+    a share `most` of the living neurons or pixels; infinity takes any given count. The recipe says whether the images
+    sum to zero, and then r = m − 1.
     """
     check_layers(released.network)
     weight, centred = released.network[0].weight.double(), int(released.recipe.centred)
@@ -56,9 +57,9 @@ def read(released: Released, count: int | None = None) -> tuple[int, torch.Tenso
     if not r or r < 2:
         raise InputError("There is no gap in the singular values of W₁: the count cannot be read.")
     lengths = weight.norm(dim=1)
-    most = min((lengths > 1e-6 * lengths.max()).sum().item(), weight.shape[1])
-    if r > MOST * most:  # rows that vanish, pruned ones say, make a gap of their own
-        raise InputError(f"W₁ has {most} living neurons or pixels, too few to tell {r} images or more apart: no gap.")
+    living = min((lengths > 1e-6 * lengths.max()).sum().item(), weight.shape[1])
+    if r > most * living:  # rows that vanish, pruned ones say, make a gap of their own
+        raise InputError(f"W₁ has {living} living neurons or pixels, too few to tell {r} images or more apart: no gap.")
     basis = torch.linalg.qr(weight.mT @ vectors[:, :r] if wide else vectors[:, :r])[0]
     return r + centred, basis, weight @ basis
 
@@ -143,19 +144,19 @@ def flip_signs(signals, signs, unsure, clear=0.2):
 
 def attack(
     released: Released, shape: Shape, *, count: int | None = None, seed: int = 0,
-    later: Sequence[tuple[float, int, int]] = LATER, precision: str = "exact",
+    later: Sequence[tuple[float, int, int]] = LATER, precision: str = "exact", most: float = MOST,
 ) -> Attack:  # fmt: skip
     """Unmix the training images (m, d), each with a spread of 0.22, from the released first layer.
 
     `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
     while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
-    for more than FEW images, and `precision` that of all but its last stage. InputError as `read` says.
+    for more than FEW images, and `precision` that of all but its last stage. `most` and InputError as `read` says.
     """
     clock, centred = time.perf_counter(), released.recipe.centred
     (first,) = change(released.network[:1], torch.Tensor.double)
     if first.weight.shape[1] != math.prod(shape):
         raise InputError(f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}.")
-    asked, (count, basis, mixing) = count, read(released, count)
+    asked, (count, basis, mixing) = count, read(released, count, most)
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
         matrix, history = unmix(basis, shape, count, seed + k, later=later, precision=precision)

@@ -1,6 +1,7 @@
 """What each entry of a training's files gives back, and what becomes of an optimiser's state that is kept otherwise."""
 
 import itertools
+import math
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,8 @@ from experiments.variants import Settings, private_gradients
 from training import ordinary
 from utils.errors import InputError
 from utils.kernels import naive
-from utils.networks import Checkpoint, Layer, change
+from utils.kernels.similarity import match
+from utils.networks import Checkpoint, Layer, change, span, within
 
 BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
 
@@ -71,6 +73,29 @@ def entries(released, initial, average, of_gradient, shape, count, seed):
         undone = Layer(rows.weight * scale.weight.sqrt(), rows.bias * scale.bias.sqrt())
         found["second"] = attacked(released, started._replace(layer=undone), *how, zeros=False)
     return found | states(released, *how)
+
+
+def crowded(released, initial, shape, count, seed):
+    """What a known start and moments give back of any number of images, {name: (Rows, {how it was counted: Entry})}.
+
+    The number is read, or else nothing comes back; or it is `given`, and believed however few the neurons are.
+    """
+    kept, settings, found = released.checkpoints, {"seed": seed, "later": unmixing.SOON, "most": math.inf}, {}
+    rows = {"start": first_layer.difference(kept[-1].network, initial)}
+    rows |= {"state": first_layer.of_files(kept[-1:]), "states": first_layer.of_files(kept)}
+    for name, some in rows.items():
+        read = first_layer.attempt(released, some, shape, None, seed)
+        given = read  # if the number read is right
+        if read.details.count != count:
+            given = unmixing.attack(first_layer.as_released(some, released), shape, count=count, **settings)
+        found[name] = some, {"read": Entry(read), "given": Entry(given)}
+    return found
+
+
+def inside(layer, sides, bar=measures.STRONG):
+    """Of how many images of each of two `sides` (m, d) a layer's row space holds a picture that is like them."""
+    basis = span((layer,), 1e-7)
+    return tuple(match(x, within(x, basis)).above(bar) for x in sides)
 
 
 def averaging(decay=0.99):

@@ -32,7 +32,8 @@ CHOICES = {
     "HEAD": ("flat", "pooled"),
     "NORM": ("none", "group", "batch"),
     "GUESS": ("simulated", "straight", "start"),  # of the way that training took
-    "FILES": ("every entry", "the state", "the states", "settings"),  # what is asked of a training's files
+    # What is asked of a training's files.
+    "FILES": ("every entry", "the state", "the states", "settings", "many images"),
     "GENERATOR": ("torch", "other"),  # what draws a start and the noise of private gradients
     **dict.fromkeys(("RESTART", "UNMIX", "MEASURE", "CONTROLS", "RATE_KNOWN"), ("yes", "no")),
 }

@@ -61,6 +61,19 @@ def test_entries_are_stacked_at_one_size_and_moments_go_before_differences(victi
     assert 0.9 < alpha < 1
 
 
+def test_more_images_than_neurons_are_counted_by_none_and_some_come_back(data):
+    """With twelve neurons the number, twenty, cannot be read; a given one is believed if that is asked."""
+    settings = ("sgd", (12, 30), EPOCHS, 0, (EPOCHS // 2, EPOCHS))
+    victim = ordinary.train(data.secret, None, data.shape, *settings)
+    sides = [victim.subtract_mean(part.images) for part in (data.secret, data.held_out)]
+    for name, (rows, found) in files.crowded(victim.released, victim.initial, data.shape, M, 0).items():
+        read, given = (found[counted].unmixed for counted in ("read", "given"))
+        assert read.images is None or name == "states"
+        assert given.images.shape == sides[0].shape and given.images.isfinite().all()
+        ours, theirs = files.inside(rows.layer, sides)
+        assert theirs < ours <= M
+
+
 def test_files_that_say_nothing_are_refused_in_one_sentence(victims):
     (last,) = victims["adamw"].released.checkpoints[-1:]
     assert refused(first_layer.of_files, (Checkpoint(last.network),)).endswith("give a file with the state, or two.")
