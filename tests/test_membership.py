@@ -4,12 +4,12 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 from sklearn.metrics import roc_auc_score
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, softplus
 
 from attacks import decoreco, detectors, starts
 from attacks.contract import Attack
 from conftest import drawn, refused
-from evaluation import measures, null
+from evaluation import measures, membership, null
 from experiments import closed_world, detection
 from training import stationary
 from utils import networks
@@ -125,6 +125,52 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, 
     untrained = networks.initial(victim.recipe._replace(initial="standard"), 3072, 1)
     told = closed_world.areas(Released(untrained, victim.labels, victim.recipe), views, trained.mean)
     assert all(area.low < 0.5 < area.high for area in told.values())
+
+
+# ---- Reference networks ----
+
+
+def test_every_picture_is_in_half_of_the_networks_and_every_class_is_halved():
+    labels = torch.tensor([0] * 9 + [1] * 14 + [2])
+    masks = membership.halves(labels, 6, seed=1)
+    assert torch.equal(masks[1::2], ~masks[::2]) and (masks.sum(0) == 3).all() and len(masks.unique(dim=0)) == 6
+    for kind in labels.unique():
+        assert ((2 * masks - 1)[:, labels == kind].sum(1).abs() <= 1).all()
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_the_likelihood_ratio_finds_what_the_loss_hides(alike):
+    """Pictures are of very different difficulty; with distances of their own, or only one distance for all."""
+    n, masks = 400, membership.halves(torch.zeros(400), 64, seed=0)
+    hard, gap = 5 * drawn(n), 1.0 if alike else 2 * torch.rand(n, generator=torch.Generator().manual_seed(1))
+    phis = hard + gap * masks + 0.5 * drawn(64, n, seed=2)
+    target, known = (softplus(-phi) for phi in (phis[0], phis[1:]))
+    inside = masks[0]
+    losses = target, known
+    scores = [-target, membership.lira(*losses, masks[1:]), membership.rmia(*losses)]
+    scores += [membership.lira_offline(*losses, masks[1:], own) for own in (False, True)]
+    areas = [null.area(score[inside], score[~inside]).value for score in scores]
+    assert areas[0] < 0.65 and areas[1] > 0.85 and areas[2] > 0.8 and min(areas[3:]) > 0.8
+
+
+def test_the_relative_likelihood_orders_pictures_as_its_share_of_others_does():
+    target, known = drawn(30).square(), drawn(8, 30, seed=1).square()
+    ratio = (-target).exp() / (-known).exp().mean(0)
+    share = (ratio[:, None] > ratio).double().mean(1)
+    assert torch.equal(membership.rmia(target, known).argsort(), share.argsort())
+
+
+def test_offline_scores_of_pictures_in_no_network_pass_a_bar_as_often_as_those_that_set_it():
+    """Pictures of no member, of very different difficulty, and networks that know of neither half."""
+    hard, masks = 5 * drawn(4000), membership.halves(torch.zeros(4000), 64, seed=0)
+    target, *known = softplus(-(hard + 0.5 * drawn(65, 4000, seed=2)))
+    losses = target, torch.stack(known), masks
+    scores = [membership.lira_offline(*losses, own) for own in (False, True)] + [membership.rmia_offline(*losses)]
+    for score in scores:
+        passing = (score[1::2] > score[::2].quantile(0.99)).double().mean()
+        assert 0.003 < passing < 0.02
+    member = membership.lira_offline(softplus(-(hard + 2)), *losses[1:], True)
+    assert (member > scores[1].quantile(0.99)).double().mean() > 0.8
 
 
 # ---- Scores that need no training data, and the numbers and the quiz of their chapter ----
