@@ -283,3 +283,31 @@ def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
     assert rows["stationarity/partition/auc"].value == rows["stationarity/partition/agreement/auc"].value
     beside = {name for name in rows if name.startswith("unmixing")}
     assert beside == {"unmixing/none/share_true", "unmixing/none/share_true_in_pixels"}
+
+
+# ---- A natural picture in hand ----
+
+
+def test_a_search_finds_the_picture_that_was_moved_and_mirrored_as_far_as_it_is_there(views):
+    x = views.secret.images[:3]
+    pictures = x.view(-1, *SHAPE)
+    (away,) = (one for move, one in closed_world.moved(x, SHAPE, 2) if move == (2, -1))
+    torch.testing.assert_close(away.view(-1, *SHAPE)[:, 2:, :-1], pictures[:, :-2, 1:])
+    assert (away.view(-1, *SHAPE)[:, :2] == away.view(-1, *SHAPE)[:, 2:3]).all()  # an edge, repeated
+    tried = list(closed_world.tries(closed_world.CHANGES["mirrored"](away, SHAPE), SHAPE))
+    nearest = min(tried, key=lambda one: (one - x).abs().sum())
+    assert len(tried) == 50
+    torch.testing.assert_close(nearest.view(-1, *SHAPE)[:, :-2, 1:], pictures[:, :-2, 1:])
+
+
+def test_every_change_of_a_picture_is_small_but_for_the_mirror(views):
+    x = views.secret.images[:4]
+    differences = {name: (change(x, SHAPE) - x).abs().mean() for name, change in closed_world.CHANGES.items()}
+    assert differences.pop("as_trained") == 0 and differences.pop("mirrored") > 0.05
+    assert 0 < min(differences.values()) and max(differences.values()) < 0.05
+
+
+def test_a_bar_of_some_is_passed_by_one_of_a_thousand_of_the_others():
+    scores, members = drawn(20_000), drawn(1000) + 3
+    found, alarms = closed_world.by_half(members, scores)
+    assert 0.3 < found < 0.6 and 0 < alarms < 0.003
