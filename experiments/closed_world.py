@@ -5,7 +5,7 @@ Images x (n, d) are without the trainer's mean, with labels y (n,). An attack on
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -18,9 +18,12 @@ from training import Victim, ordinary
 from training.images import Labelled, Part, Split
 from utils import networks
 from utils.errors import InputError
-from utils.kernels.layers import Shape, square_norm
+from utils.kernels import naive
+from utils.kernels.layers import Network, Shape, square_norm
 from utils.kernels.losses import LOSSES
 from utils.networks import Released, span
+
+EPOCHS = 60  # of a training from a known start, as of ordinary.train
 
 
 def by_loss(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -76,9 +79,31 @@ def train(part: Part, shape: Shape, name: str, neurons: int, seed: int) -> tuple
     return victim, victim.released
 
 
-def mean_of(part: Part, shape: Shape, name: str, recipe: networks.Recipe) -> torch.Tensor:
+def references(
+    parts: Sequence[Part], shape: Shape, name: str, neurons: int, seed: int, initial: Network
+) -> Iterator[tuple[Network, torch.Tensor]]:
+    """Networks trained as `train` does on Parts, each with its own batches or start, and the means (d,) that they take.
+
+    Where the start is known, all of them begin at this `initial` one.
+    """
+    means = [mean_of(part, shape, name) for part in parts]
+    seeds = range(1000 * (seed + 1), 1000 * (seed + 1) + len(parts))
+    if name not in ordinary.TRAINERS:
+        o = variants.settings(name, neurons)
+        several = [part.images - mean for part, mean in zip(parts, means)]
+        yield from zip(variants.train_together(several, [part.labels for part in parts], 1, o, seeds), means)
+        return
+    for part, mean, own_seed in zip(parts, means, seeds):
+        net = naive.module_of(initial).float().to(mean.device)
+        ordinary.fit(net, part, mean, shape, name, EPOCHS, own_seed)
+        yield ordinary.layers_of(net), mean
+
+
+def mean_of(part: Part, shape: Shape, name: str) -> torch.Tensor:
     """The mean (d,) of a Part, of the kind that this trainer takes away."""
-    return ordinary.colour_mean(part, shape) if name in ordinary.TRAINERS else part.images.mean(0) * recipe.centred
+    if name in ordinary.TRAINERS:
+        return ordinary.colour_mean(part, shape)
+    return part.images.mean(0) * variants.settings(name, 1).centred
 
 
 def basis_of(added: Released, count: int) -> torch.Tensor:
