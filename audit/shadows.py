@@ -1,8 +1,7 @@
 """Reference networks: trained as the network was, each on a random half of both sides' pictures, and compared with it.
 
 A picture is in exactly half of them, whichever side it is on, and no training hears of sides: if the network knows
-neither, both can still be exchanged. The scores are the likelihood ratio of Carlini et al. (2022), LiRA, and the
-relative one of Zarifzadeh et al. (2024), RMIA.
+neither, both can still be exchanged. The scores are those of `evaluation.membership`, LiRA and RMIA.
 """
 
 import time
@@ -12,6 +11,7 @@ from functools import partial
 import torch
 
 from audit import judge, modules, stages, weights
+from evaluation.membership import halves, lira, rmia
 from utils import networks
 from utils.errors import InputError
 
@@ -50,17 +50,6 @@ def planned(case: stages.Case, count: int, train: Callable | str | None = None) 
 def named(train):
     """What to call a function that trains, or its MODULE:FUNCTION."""
     return train if isinstance(train, str) else getattr(train, "__name__", "a function")
-
-
-def halves(labels, count, seed):
-    """Masks (count, n) of what the networks are trained on: a random half of every class (n,), then all others."""
-    generator, masks = torch.Generator().manual_seed(seed), []
-    for _ in range(count // 2):
-        order = torch.randperm(len(labels), generator=generator)
-        order = order[labels[order].argsort(stable=True)]
-        half = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, order[::2], True)
-        masks += [half, ~half]
-    return torch.stack(masks)
 
 
 def asked(case, train, mask, k):
@@ -127,28 +116,3 @@ def by_shadows(case, masks, ask, begun, how):
         comparisons=tuple(judge.of_area(f"likelihood ratio, {name}", score) for name, score in found.items()),
         others=tuple((f"{stages.BY_SHADOWS}, {name}", score) for name, score in found.items()),
     )  # fmt: skip
-
-
-def lira(target, known, masks):
-    """The likelihood ratio of losses `target` (n,), after those in networks (N, n) that were trained on masks (N, n).
-
-    φ is the logit of the confidence exp(−loss), normal with one deviation for all pictures, about a mean in networks
-    that a picture was in and one in the others. How far these are apart is shrunk to what it is for all pictures by as
-    much as chance spreads it (empirical Bayes): a few networks tell little of one picture.
-    """
-    phi, phis = (-loss - (-torch.expm1(-loss)).log() for loss in (target, known))
-    inside, outside = ((phis * mask).sum(0) / mask.sum(0) for mask in (masks, ~masks))
-    variance = (phis - torch.where(masks, inside, outside)).square().sum() / (masks.numel() - 2 * len(target))
-    gap = inside - outside
-    chance = 4 * variance / len(masks)  # variance of a gap, as a picture is in half of the networks
-    kept = (1 - chance / gap.var().clamp_min(1e-30)).clamp_min(0)
-    gap = (gap.mean() + kept * (gap - gap.mean())).clamp_min(0)
-    return gap * (phi - (inside + outside) / 2) / variance.clamp_min(1e-30)
-
-
-def rmia(target, known):
-    """log p(x | network)/p(x) of losses (n,), where p(x) is the mean confidence of all networks' losses (N, n).
-
-    The share of other pictures that a picture exceeds in this ratio is RMIA's score at γ = 1, of the same order.
-    """
-    return -target - (-known).logsumexp(0)

@@ -184,6 +184,31 @@ def train_in_coordinates(x, y, outputs, o, seed):
     return networks.Layer(first + size * (drawn - networks.within(drawn, basis)), bias), *upper
 
 
+def train_together(several, labels, outputs, o, seeds):
+    """The networks that `train_in_coordinates` gives of images x (m, d), labels (m,) and seeds, N of each, all at once.
+
+    Every step takes all images, by SGD; the images of all sets span equally many dimensions.
+    """
+    begun = [initialised(x[None], outputs, o, seed) for x, seed in zip(several, seeds)]
+    parameters = [torch.stack(same).detach() for same in zip(*(net.parameters() for net, *_ in begun))]
+    factors = torch.ones(len(begun), device=parameters[0].device)
+    moving = [p.requires_grad_() for p in (*parameters, factors)]
+    optimiser = torch.optim.SGD(moving, o.rate, o.momentum, weight_decay=o.decay)
+    x, y = torch.stack([x @ basis for x, (_, basis, _) in zip(several, begun)]).float(), torch.cat(labels).float()
+    network = [networks.Layer(*pair) for pair in zip(parameters[::2], parameters[1::2])]
+    for _ in range(o.steps):
+        optimiser.zero_grad()
+        z = layers.forward(network, x)[1][-1].flatten(0, 1)  # (N·m, K)
+        (len(begun) * LOSSES[o.loss](z, y) + 0 * factors.sum()).backward()
+        optimiser.step()
+    trained = []
+    for k, (_, basis, orthogonal) in enumerate(begun):
+        (first, bias), *upper = networks.change(network, lambda p, k=k: p[k].detach().double())
+        first = layers.join(first, basis, orthogonal, factors[k].detach().double())
+        trained.append((networks.Layer(first, bias), *upper))
+    return trained
+
+
 def changed(weight, o, noise):
     """The weights of a layer as the trainer gives them away: with noise, in few bits, or the largest alone."""
     size = weight.square().mean().sqrt()

@@ -4,13 +4,13 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 from sklearn.metrics import roc_auc_score
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, softplus
 
 from attacks import decoreco, detectors, starts
 from attacks.contract import Attack
 from conftest import drawn, refused
-from evaluation import measures, null
-from experiments import closed_world, detection
+from evaluation import measures, membership, null
+from experiments import closed_world, detection, variants
 from training import stationary
 from utils import networks
 from utils.kernels import contrast
@@ -127,6 +127,52 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, 
     assert all(area.low < 0.5 < area.high for area in told.values())
 
 
+# ---- Reference networks ----
+
+
+def test_every_picture_is_in_half_of_the_networks_and_every_class_is_halved():
+    labels = torch.tensor([0] * 9 + [1] * 14 + [2])
+    masks = membership.halves(labels, 6, seed=1)
+    assert torch.equal(masks[1::2], ~masks[::2]) and (masks.sum(0) == 3).all() and len(masks.unique(dim=0)) == 6
+    for kind in labels.unique():
+        assert ((2 * masks - 1)[:, labels == kind].sum(1).abs() <= 1).all()
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_the_likelihood_ratio_finds_what_the_loss_hides(alike):
+    """Pictures are of very different difficulty; with distances of their own, or only one distance for all."""
+    n, masks = 400, membership.halves(torch.zeros(400), 64, seed=0)
+    hard, gap = 5 * drawn(n), 1.0 if alike else 2 * torch.rand(n, generator=torch.Generator().manual_seed(1))
+    phis = hard + gap * masks + 0.5 * drawn(64, n, seed=2)
+    target, known = (softplus(-phi) for phi in (phis[0], phis[1:]))
+    inside = masks[0]
+    losses = target, known
+    scores = [-target, membership.lira(*losses, masks[1:]), membership.rmia(*losses)]
+    scores += [membership.lira_offline(*losses, masks[1:], own) for own in (False, True)]
+    areas = [null.area(score[inside], score[~inside]).value for score in scores]
+    assert areas[0] < 0.65 and areas[1] > 0.85 and areas[2] > 0.8 and min(areas[3:]) > 0.8
+
+
+def test_the_relative_likelihood_orders_pictures_as_its_share_of_others_does():
+    target, known = drawn(30).square(), drawn(8, 30, seed=1).square()
+    ratio = (-target).exp() / (-known).exp().mean(0)
+    share = (ratio[:, None] > ratio).double().mean(1)
+    assert torch.equal(membership.rmia(target, known).argsort(), share.argsort())
+
+
+def test_offline_scores_of_pictures_in_no_network_pass_a_bar_as_often_as_those_that_set_it():
+    """Pictures of no member, of very different difficulty, and networks that know of neither half."""
+    hard, masks = 5 * drawn(4000), membership.halves(torch.zeros(4000), 64, seed=0)
+    target, *known = softplus(-(hard + 0.5 * drawn(65, 4000, seed=2)))
+    losses = target, torch.stack(known), masks
+    scores = [membership.lira_offline(*losses, own) for own in (False, True)] + [membership.rmia_offline(*losses)]
+    for score in scores:
+        passing = (score[1::2] > score[::2].quantile(0.99)).double().mean()
+        assert 0.003 < passing < 0.02
+    member = membership.lira_offline(softplus(-(hard + 2)), *losses[1:], True)
+    assert (member > scores[1].quantile(0.99)).double().mean() > 0.8
+
+
 # ---- Scores that need no training data, and the numbers and the quiz of their chapter ----
 
 
@@ -237,3 +283,40 @@ def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
     assert rows["stationarity/partition/auc"].value == rows["stationarity/partition/agreement/auc"].value
     beside = {name for name in rows if name.startswith("unmixing")}
     assert beside == {"unmixing/none/share_true", "unmixing/none/share_true_in_pixels"}
+
+
+# ---- A natural picture in hand ----
+
+
+def test_a_search_finds_the_picture_that_was_moved_and_mirrored_as_far_as_it_is_there(views):
+    x = views.secret.images[:3]
+    pictures = x.view(-1, *SHAPE)
+    (away,) = (one for move, one in closed_world.moved(x, SHAPE, 2) if move == (2, -1))
+    torch.testing.assert_close(away.view(-1, *SHAPE)[:, 2:, :-1], pictures[:, :-2, 1:])
+    assert (away.view(-1, *SHAPE)[:, :2] == away.view(-1, *SHAPE)[:, 2:3]).all()  # an edge, repeated
+    tried = list(closed_world.tries(closed_world.CHANGES["mirrored"](away, SHAPE), SHAPE))
+    nearest = min(tried, key=lambda one: (one - x).abs().sum())
+    assert len(tried) == 50
+    torch.testing.assert_close(nearest.view(-1, *SHAPE)[:, :-2, 1:], pictures[:, :-2, 1:])
+
+
+def test_every_change_of_a_picture_is_small_but_for_the_mirror(views):
+    x = views.secret.images[:4]
+    differences = {name: (change(x, SHAPE) - x).abs().mean() for name, change in closed_world.CHANGES.items()}
+    assert differences.pop("as_trained") == 0 and differences.pop("mirrored") > 0.05
+    assert min(differences.values()) > 0 and max(differences.values()) < 0.05
+
+
+def test_a_bar_of_some_is_passed_by_one_of_a_thousand_of_the_others():
+    scores, members = drawn(20_000), drawn(1000) + 3
+    found, alarms = closed_world.by_half(members, scores)
+    assert 0.3 < found < 0.6 and 0 < alarms < 0.003
+
+
+def test_networks_that_are_trained_together_are_those_that_are_trained_alone(views):
+    o, labels = variants.settings("base", 12)._replace(steps=40), views.secret.labels
+    several = [part.images - part.images.mean(0) for part in (views.secret, views.held_out)]
+    together = variants.train_together(several, [labels, labels.flip(0)], 1, o, (3, 4))
+    for x, y, seed, network in zip(several, (labels, labels.flip(0)), (3, 4), together):
+        alone = variants.train_in_coordinates(x[None], y, 1, o, seed)
+        torch.testing.assert_close(flatten(network), flatten(alone), rtol=1e-3, atol=1e-5)

@@ -13,8 +13,7 @@ from torch import nn
 
 from audit import audit, report, shadows, stages
 from audit.command import main
-from conftest import SIDE, M, drawn
-from evaluation import null
+from conftest import SIDE, M
 from utils.errors import InputError
 
 SCHEMA = json.loads(report.SCHEMA.read_text())
@@ -55,34 +54,6 @@ def fitted(pictures, labels, seed=0):
         nn.functional.cross_entropy(net(pictures.flatten(1)), labels).backward()
         step.step()
     return net
-
-
-def test_every_picture_is_in_half_of_the_networks_and_every_class_is_halved():
-    labels = torch.tensor([0] * 9 + [1] * 14 + [2])
-    masks = shadows.halves(labels, 6, seed=1)
-    assert torch.equal(masks[1::2], ~masks[::2]) and (masks.sum(0) == 3).all() and len(masks.unique(dim=0)) == 6
-    for kind in labels.unique():
-        assert ((2 * masks - 1)[:, labels == kind].sum(1).abs() <= 1).all()
-
-
-@pytest.mark.parametrize("alike", [False, True])
-def test_the_likelihood_ratio_finds_what_the_loss_hides(alike):
-    """Pictures are of very different difficulty; with distances of their own, or only one distance for all."""
-    n, masks = 400, shadows.halves(torch.zeros(400), 64, seed=0)
-    hard, gap = 5 * drawn(n), 1.0 if alike else 2 * torch.rand(n, generator=torch.Generator().manual_seed(1))
-    phis = hard + gap * masks + 0.5 * drawn(64, n, seed=2)
-    target, known = (nn.functional.softplus(-phi) for phi in (phis[0], phis[1:]))
-    inside = masks[0]
-    areas = [null.area(score[inside], score[~inside]).value for score in (
-        -target, shadows.lira(target, known, masks[1:]), shadows.rmia(target, known))]  # fmt: skip
-    assert areas[0] < 0.65 and areas[1] > 0.85 and areas[2] > 0.8
-
-
-def test_the_relative_likelihood_orders_pictures_as_its_share_of_others_does():
-    target, known = drawn(30).square(), drawn(8, 30, seed=1).square()
-    ratio = (-target).exp() / (-known).exp().mean(0)
-    share = (ratio[:, None] > ratio).double().mean(1)
-    assert torch.equal(shadows.rmia(target, known).argsort(), share.argsort())
 
 
 def test_a_function_trains_on_both_sides_alike_and_the_report_says_what_it_told(sides):
