@@ -11,6 +11,7 @@ from training import uniform
 from utils import networks
 from utils.kernels import affine, solvers
 from utils.kernels.layers import Network, joint, square_norm
+from utils.kernels.one_hidden import append_ones
 from utils.networks import Released
 
 INNER = 10  # steps of training that eq. (2) goes through
@@ -36,11 +37,6 @@ def describe(x: torch.Tensor, y: torch.Tensor, initial: Network, released: Relea
         kept[f"{name}/first_share"] = energies[0] / energies.sum()
         kept[f"{name}/rank"] = (energies > 1e-6 * energies[0]).sum().item()  # singular values above a thousandth
     return kept
-
-
-def append_ones(x):
-    """Images (m, d) with a one behind each, for the biases."""
-    return torch.nn.functional.pad(x, (0, 1), value=1.0)
 
 
 def square_distance(x: torch.Tensor, released: Released, initial: Network) -> torch.Tensor:
