@@ -12,7 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.modules["rfc3987_syntax"] = None  # a grammar that nbformat's imports would build, in two seconds
+# a grammar that nbformat's imports would build, in two seconds
+sys.modules["rfc3987_syntax"] = None
 from jupyter_client.manager import KernelManager  # noqa: E402
 from jupyter_client.provisioning import local_provisioner  # noqa: E402
 
@@ -23,7 +24,9 @@ begin = KernelManager.__init__
 
 @functools.wraps(begin)
 def begin_with_files(manager, *given, **settings):
-    begin(manager, *given, **{"transport": "ipc", "ip": f"{FOLDER}/{secrets.token_hex(8)}"} | settings)
+    begin(
+        manager, *given, **{"transport": "ipc", "ip": f"{FOLDER}/{secrets.token_hex(8)}"} | settings
+    )
 
 
 KernelManager.__init__ = begin_with_files

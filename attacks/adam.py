@@ -29,16 +29,28 @@ from utils.kernels.layers import Network, Shape
 from utils.kernels.similarity import ncc
 from utils.networks import Layer, Released
 
-SIZE, FLOOR = 8.0, 1e-3  # root mean square that U is brought to, about that of a training at rate one; v_0
-SLICES, ROUNDS, SPARE = 3, 2, 10  # K; fits, each of which is unmixed; images for one more that is sought
+SIZE = 8.0  # root mean square that U is brought to, about that of a training at rate one
+FLOOR = 1e-3  # v_0
+SLICES = 3  # K
+ROUNDS = 2  # fits, each of which is unmixed
+SPARE = 10  # images for one more that is sought
 BLOCKS = 3  # of pixels, that take turns: steps of a third of the work
 STEPS = 90, 300  # with fixed images, then with free ones
-RATES = (0.05, 0.0, 0.0), (0.03, 0.02, 0.03)  # of the slices, of the images and of the scores, in either case
-BATCHES, MOMENTUM = 5, 0.9  # of the first epoch, whose steps are modelled one by one; β₁
-MOST, WORTH = 100, 0.9  # images for which batches are learned; the share of the residual that is left at most
-NEURONS, LEARN = 150, (240, (0.05, 0.0, 0.15))  # that batches are learned from; steps and rates
-SEARCH, TRIED, SHARP = ((40, 30, 12), (80, 90, 1)), 12, 8.0  # neurons, steps, orders kept; at once; scores times this
-BETAS, OUTLIER = (0.9, 0.99), 1.5  # of our own Adam; median misfits from which the loss grows but slowly
+RATES = (
+    (0.05, 0.0, 0.0),
+    (0.03, 0.02, 0.03),
+)  # of the slices, of the images and of the scores, in either case
+BATCHES = 5  # of the first epoch, whose steps are modelled one by one
+MOMENTUM = 0.9  # β₁
+MOST = 100  # images for which batches are learned
+WORTH = 0.9  # the share of the residual that is left at most
+NEURONS = 150  # that batches are learned from
+LEARN = (240, (0.05, 0.0, 0.15))  # steps and rates
+SEARCH = ((40, 30, 12), (80, 90, 1))  # neurons, steps, orders kept
+TRIED = 12  # at once
+SHARP = 8.0  # scores times this
+BETAS = (0.9, 0.99)  # of our own Adam
+OUTLIER = 1.5  # median misfits from which the loss grows but slowly
 
 
 class Slices(NamedTuple):
@@ -48,7 +60,8 @@ class Slices(NamedTuple):
     spreads: torch.Tensor  # log C (K, h, m)
     commons: torch.Tensor  # l (K, h, m)
     slopes: torch.Tensor  # (h, m), in the first epoch, where it is modelled by itself
-    scores: torch.Tensor | None = None  # (T, 1 or h, m), of images for its T batches, see `balanced_shares`; else None
+    # (T, 1 or h, m), of images for its T batches, see `balanced_shares`; else None
+    scores: torch.Tensor | None = None
 
 
 class Undone(NamedTuple):
@@ -57,7 +70,8 @@ class Undone(NamedTuple):
     alpha: float | None = None  # α, what weight decay left of the initial weights
     residuals: tuple = ()  # Σ(U − fit)²/ΣU² after each round
     slices: Slices | None = None  # of the last round
-    fitted: torch.Tensor | None = None  # the last round's images (m, d) before unmixing, each pixel in units
+    # the last round's images (m, d) before unmixing, each pixel in units
+    fitted: torch.Tensor | None = None
     unmixed: unmixing.Unmixed = unmixing.Unmixed()  # what the unmixing of the last round knows
 
 
@@ -70,7 +84,9 @@ def balanced_shares(scores):
     """Shares (T, …, m) of images in batches: positive, with sum one over T, and m/T over m."""
     for _ in range(10):
         scores = scores - scores.logsumexp(0, keepdim=True)
-        scores = scores - scores.logsumexp(-1, keepdim=True) + math.log(scores.shape[-1] / len(scores))
+        scores = (
+            scores - scores.logsumexp(-1, keepdim=True) + math.log(scores.shape[-1] / len(scores))
+        )
     return scores.softmax(0)
 
 
@@ -80,7 +96,9 @@ def epoch(slopes, shares, x):
     Shares (T, …, m) say how likely an image is in the batch of a step. A gradient is taken for its mean over such
     draws, and its square for that of the mean plus the variance of the draw.
     """
-    mean, total, v = 0.0, 0.0, FLOOR
+    mean = 0.0
+    total = 0.0
+    v = FLOOR
     for k, share in enumerate(shares, 1):
         g = (slopes * share) @ x
         mean = MOMENTUM * mean + (1 - MOMENTUM) * g
@@ -91,7 +109,9 @@ def epoch(slopes, shares, x):
 
 def model_change(slices, x):
     """The change U (h, p) that Slices make of pixels x (m, p): the equation above, with scores after the `epoch`."""
-    total, v, squares = 0.0, FLOOR, x.square() / len(x)
+    total = 0.0
+    v = FLOOR
+    squares = x.square() / len(x)
     if slices.scores is not None:
         total, v = epoch(slices.slopes, balanced_shares(slices.scores), x)
     for b, c, l in zip(*slices[:3]):
@@ -104,7 +124,9 @@ def initial_slices(u, x, generator, scores=None):
     """The Slices to begin with: the regression of U (h, d) on images x (m, d), shared among them, and noise."""
     b = torch.linalg.lstsq(x.mT, u.mT).solution.mT
     noise = torch.randn(3, SLICES, *b.shape, generator=generator).to(b)
-    means, commons, slopes = b / SLICES + 0.01 * noise[0], 0.05 * b + 0.02 * noise[2], 0.1 * b + 0.02 * noise[0, 0]
+    means = b / SLICES + 0.01 * noise[0]
+    commons = 0.05 * b + 0.02 * noise[2]
+    slopes = 0.1 * b + 0.02 * noise[0, 0]
     return Slices(means, 0.3 * noise[1] - 1, commons, slopes, scores)
 
 
@@ -116,7 +138,8 @@ def mirror_of(shape):
 def merge_mirrored(images, mirror):
     """Half as many images (m/2, d): greedily, of two that mirror each other best, one plus the other one mirrored."""
     images = normalize(images, dim=1)
-    others, kept = images[:, mirror], []
+    others = images[:, mirror]
+    kept = []
     table = ncc(images, others).fill_diagonal_(0)
     for _ in range(len(images) // 2):
         i, j = divmod(table.abs().argmax().item(), len(images))
@@ -154,15 +177,26 @@ def fit(
     """
     blocks = [block.to(x.device) for block in blocks_of(x.shape[1], mirror, generator)]
     targets = [torch.cat([u[:, block], u[:, -1:]], 1) for block in blocks]
-    slices, parts = Slices(*(p if p is None else p.clone() for p in slices)), [x[:, block] for block in blocks]
+    slices = Slices(*(p if p is None else p.clone() for p in slices))
+    parts = [x[:, block] for block in blocks]
     free = slices[:4], parts, slices[4:]
-    groups = [{"params": [p.requires_grad_() for p in some], "lr": rate} for some, rate in zip(free, rates) if rate]
-    optimiser, tops = torch.optim.Adam(groups, betas=BETAS), [group["lr"] for group in groups]
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, tops, steps, pct_start=0.1, cycle_momentum=False)
+    groups = [
+        {"params": [p.requires_grad_() for p in some], "lr": rate}
+        for some, rate in zip(free, rates)
+        if rate
+    ]
+    optimiser = torch.optim.Adam(groups, betas=BETAS)
+    tops = [group["lr"] for group in groups]
+    cycle = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, tops, steps, pct_start=0.1, cycle_momentum=False
+    )
     squares = []
     for k in range(steps):
         optimiser.zero_grad()
-        misfit = model_change(slices, model_pixels(parts[k % BLOCKS], mirror is not None)) - targets[k % BLOCKS]
+        misfit = (
+            model_change(slices, model_pixels(parts[k % BLOCKS], mirror is not None))
+            - targets[k % BLOCKS]
+        )
         size = OUTLIER * misfit.detach().flatten()[::61].abs().median()
         (misfit / size).square().log1p().mean().backward()
         optimiser.step()
@@ -175,9 +209,13 @@ def fit(
 
 def residuals_by_order(u, x, slices, orders, steps, generator):
     """U (h, d + 1) less what Slices explain after a `fit` in each of n orders of their batches: (n, h·(d + 1))."""
-    scores = balanced_shares(SHARP * slices.scores[torch.tensor(orders).mT, 0]).clamp_min(1e-9).log()  # (T, n, m)
+    scores = (
+        balanced_shares(SHARP * slices.scores[torch.tensor(orders).mT, 0]).clamp_min(1e-9).log()
+    )  # (T, n, m)
     tiled = (p[..., : len(u), :].repeat(*[1] * (p.ndim - 2), len(orders), 1) for p in slices[:4])
-    slices = Slices(*tiled)._replace(scores=scores.repeat_interleave(len(u), 1))  # orders are further neurons
+    slices = Slices(*tiled)._replace(
+        scores=scores.repeat_interleave(len(u), 1)
+    )  # orders are further neurons
     u = u.repeat(len(orders), 1)
     fitted = fit(u, x, slices, steps, RATES[0][:1], generator)[0]
     return (u - model_change(fitted, model_pixels(x, False))).view(len(orders), -1)
@@ -190,7 +228,9 @@ def order_batches(u, x, slices, generator):
         pixels = torch.randperm(x.shape[1], generator=generator)[: x.shape[1] // 2].to(x.device)
         part = torch.cat([u[:neurons, pixels], u[:neurons, -1:]], 1), x[:, pixels], slices
         groups = (orders[k : k + TRIED] for k in range(0, len(orders), TRIED))
-        residuals = torch.cat([residuals_by_order(*part, group, steps, generator) for group in groups])
+        residuals = torch.cat(
+            [residuals_by_order(*part, group, steps, generator) for group in groups]
+        )
         losses = (residuals / (OUTLIER * residuals.abs().median())).square().log1p().mean(1)
         orders = [orders[k] for k in losses.argsort()[:kept].tolist()]
     return slices.scores[list(orders[0])]
@@ -198,8 +238,11 @@ def order_batches(u, x, slices, generator):
 
 def learn_batches(u, x, generator):
     """Scores (T, 1, m) of images x (m, d) for the batches of the first epoch, in their order, from a few neurons."""
-    u, equal = u[:NEURONS], torch.zeros(BATCHES, 1, len(x)).to(x)
-    slices, *_ = fit(u, x, initial_slices(u[:, :-1], x, generator, equal), STEPS[0], RATES[0], generator)
+    u = u[:NEURONS]
+    equal = torch.zeros(BATCHES, 1, len(x)).to(x)
+    slices, *_ = fit(
+        u, x, initial_slices(u[:, :-1], x, generator, equal), STEPS[0], RATES[0], generator
+    )
     scores = 0.1 * torch.randn(equal.shape, generator=generator).to(x)
     scores = fit(u, x, slices._replace(scores=scores), *LEARN, generator)[0].scores
     return order_batches(u, x, slices._replace(scores=scores), generator)
@@ -214,7 +257,8 @@ def faint_directions(u, slices, x, spare):
     """What images x (m, d) lack: leading directions (spare, d) of what Slices leave of U (h, d), its outliers cut."""
     residual = u - model_change(slices, x)
     bound = 3 * OUTLIER * residual.abs().median()
-    residual, basis = residual.clamp(-bound, bound), torch.linalg.qr(x.mT)[0]
+    residual = residual.clamp(-bound, bound)
+    basis = torch.linalg.qr(x.mT)[0]
     residual = residual - residual @ basis @ basis.mT
     return torch.linalg.eigh(residual @ residual.mT)[1][:, -spare:].mT @ residual
 
@@ -223,7 +267,9 @@ def unmix_span(changed, rows, shape, seed):
     """Unmix the span of rows (n, d) in a Released network, into n images: Attack."""
     basis = torch.linalg.qr(rows.double().mT)[0]
     weight, bias = changed.network[0]
-    changed = changed._replace(network=(Layer(weight @ basis @ basis.mT, bias), *changed.network[1:]))
+    changed = changed._replace(
+        network=(Layer(weight @ basis @ basis.mT, bias), *changed.network[1:])
+    )
     return unmixing.attack(changed, shape, count=len(rows), seed=seed, later=unmixing.SOON)
 
 
@@ -231,9 +277,13 @@ def check(changed, shape, count, mirrored):
     """Raise InputError unless a count and a shape can be those of images behind the changed first layer."""
     weight, bias = changed.network[0]
     if bias is None:
-        raise InputError("The first layer has no biases, which say how large the images are: give one that has.")
+        raise InputError(
+            "The first layer has no biases, which say how large the images are: give one that has."
+        )
     if count < 2 or count > (most := int(0.5 * min(weight.shape))):
-        raise InputError(f"COUNT is {count}; behind {weight.shape[0]} neurons it must be from 2 to {most}.")
+        raise InputError(
+            f"COUNT is {count}; behind {weight.shape[0]} neurons it must be from 2 to {most}."
+        )
     if mirrored and (count % 2 or shape[1] % 2):
         raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
 
@@ -250,13 +300,17 @@ def attack(
     mirrored, those of the first epoch are learned, too, and left out again if the fit gains little. InputError as
     `first_layer.check`, `check` and `unmixing.read` say, and if the fit diverges.
     """
-    clock, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
+    clock = time.perf_counter()
+    generator = torch.Generator().manual_seed(seed)
     added = first_layer.difference(released.network, initial, alpha)
     changed, (alpha,) = first_layer.as_released(added, released), added.removed
     check(changed, shape, count, mirrored)
     u = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1).float()
     u = SIZE * u / u.square().mean().sqrt()
-    mirror, residuals, slices, fitted = mirror_of(shape) if mirrored else None, [], None, None
+    mirror = mirror_of(shape) if mirrored else None
+    residuals = []
+    slices = None
+    fitted = None
     found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
     batches = batches and mirror is None and count <= MOST
     for k in range(rounds):
@@ -265,15 +319,23 @@ def attack(
         scores = learn_batches(u, x, generator) if k and batches else None
         slices = initial_slices(u[:, :-1], all_images(x, mirror), generator, scores)
         for steps, rates in zip(STEPS, RATES):
-            slices, x, residual = fit(u, x, slices, steps, rates[: 2 if scores is None else 3], generator, mirror)
+            slices, x, residual = fit(
+                u, x, slices, steps, rates[: 2 if scores is None else 3], generator, mirror
+            )
         if not math.isfinite(residual):
-            raise InputError("The fit of Adam's step diverged: its residual is not finite. Try another SEED.")
+            raise InputError(
+                "The fit of Adam's step diverged: its residual is not finite. Try another SEED."
+            )
         if scores is not None and residual > WORTH * residuals[0]:
-            return attack(released, initial, shape, count, seed, alpha, mirrored, rounds, batches=False)
+            return attack(
+                released, initial, shape, count, seed, alpha, mirrored, rounds, batches=False
+            )
         residuals.append(residual)
         fitted = rows = all_images(x, mirror)
         if k == 0 and mirror is None:
-            rows = torch.cat([rows, faint_directions(u[:, :-1], slices, rows, math.ceil(count / SPARE))])
+            rows = torch.cat(
+                [rows, faint_directions(u[:, :-1], slices, rows, math.ceil(count / SPARE))]
+            )
         found = unmix_span(changed, rows, shape, seed)
     details = Undone(alpha, tuple(residuals), slices, fitted, found.details)
     return found._replace(details=details, seconds=time.perf_counter() - clock)

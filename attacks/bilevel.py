@@ -37,19 +37,26 @@ class Hypergradient(NamedTuple):
     loss: torch.Tensor  # ½‖θ(x) − θ*‖² (…)
     gradient: torch.Tensor  # dl/dx (…, m, d)
     solved: affine.Solved | one_hidden.Solved  # of the model's kernel, with θ(x)
-    sound: torch.Tensor  # booleans (…): whether training and the linear solve converged, at positive curvature
+    sound: (
+        torch.Tensor
+    )  # booleans (…): whether training and the linear solve converged, at positive curvature
 
 
 class Inner(NamedTuple):
     """How the inner problems of an attack were solved."""
 
-    sound: torch.Tensor  # booleans (K+1, …): whether the hypergradient of iteration k can be relied on
+    sound: (
+        torch.Tensor
+    )  # booleans (K+1, …): whether the hypergradient of iteration k can be relied on
     gradient_norm: torch.Tensor  # ‖∇_θ E‖ at the end (…), which says whether they are solved
     iterations: int  # steps of the inner solver, all in all
 
 
 def hypergradient(
-    released: Released, x: torch.Tensor, inverse: Callable | None = None, initial: Network | None = None
+    released: Released,
+    x: torch.Tensor,
+    inverse: Callable | None = None,
+    initial: Network | None = None,
 ) -> Hypergradient:
     """l(x) = ½‖θ(x) − θ*‖² and dl/dx, eq. (7) with the sign of a gradient, at images x (…, m, d): Hypergradient.
 
@@ -58,19 +65,26 @@ def hypergradient(
     """
     lower = lower_level(released)
     if initial is None and lower.model is one_hidden:
-        raise InputError("A network with a hidden layer needs an initial network: zero is a saddle of its energy.")
+        raise InputError(
+            "A network with a hidden layer needs an initial network: zero is a saddle of its energy."
+        )
     return evaluate(lower, x, initial and lower.model.weights(initial, released.sharpness), inverse)
 
 
 def evaluate(
-    lower: Lower, x: torch.Tensor, initial: torch.Tensor | one_hidden.Weights | None, inverse: Callable | None = None
+    lower: Lower,
+    x: torch.Tensor,
+    initial: torch.Tensor | one_hidden.Weights | None,
+    inverse: Callable | None = None,
 ) -> Hypergradient:
     """Eq. (7): the Hypergradient at images x (…, m, d), where training begins at weights of the kernel."""
     model, target, y, decay = lower
     solved, apply_inverse = (inverse or model.inner)(x, y, decay, initial)
     u = model.difference(solved, target)  # θ(x) − θ*
     p, sound = apply_inverse(u)  # (∇²_θ E)⁻¹(θ(x) − θ*)
-    return Hypergradient(model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound)
+    return Hypergradient(
+        model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound
+    )
 
 
 def lower_level(released: Released, basis: torch.Tensor | None = None) -> Lower:
@@ -82,7 +96,8 @@ def lower_level(released: Released, basis: torch.Tensor | None = None) -> Lower:
 
 def model_of(released: Released) -> ModuleType:
     """The kernel of the lower level for a released network; InputError if there is none."""
-    recipe, hidden = released.recipe, len(released.network) - 1
+    recipe = released.recipe
+    hidden = len(released.network) - 1
     if hidden > 1 or recipe.loss != "logistic" or not recipe.weight_decay > 0:
         needed = "at most one hidden layer, trained on the logistic loss with weight decay"
         has = f"{hidden}, the {recipe.loss} loss and decay {recipe.weight_decay:g}"
@@ -94,7 +109,9 @@ def merge_neurons(released: Released, tolerance: float = 1e-6) -> Released:
     """The victim with its equal neurons merged into one, if it has any; see `one_hidden.merge_neurons`."""
     if len(released.network) == 1:
         return released
-    theta = one_hidden.merge_neurons(one_hidden.weights(released.network, released.sharpness), tolerance)
+    theta = one_hidden.merge_neurons(
+        one_hidden.weights(released.network, released.sharpness), tolerance
+    )
     copies = (released.recipe.sharpness / theta.sharpness).square().round()
     return released._replace(network=one_hidden.network(theta), copies=tuple(copies.tolist()))
 
@@ -110,15 +127,19 @@ def attack(
     Ends as `budget` after `inner_budget` inner steps in all, or as `left` where images moved by more than 1 (root mean
     square). `watch(x, loss)` sees every iterate. All happens in the span of start and weights.
     """
-    clock, model = time.perf_counter(), model_of(released)
+    clock = time.perf_counter()
+    model = model_of(released)
     budget = (math.inf if model is affine else BUDGET) if inner_budget is None else inner_budget
     check(released, start, initial, iterations, budget, inner_start)
     small = merge_neurons(released)
     if initial is None and model is one_hidden:
-        released, initial, inner_start = small, small.network, "cold"
+        released = small
+        initial = small.network
+        inner_start = "cold"
     basis = basis_of(start, small.network[0].weight)
     theta = initial and model.weights(initial, released.sharpness, basis)
-    lower, coordinates = lower_level(released, basis), start @ basis
+    lower = lower_level(released, basis)
+    coordinates = start @ basis
     scale = model.square_norm(lower.target) / 2
     goal = tolerance * scale
     settings = {"pixels": start.shape[-2:].numel(), "warm": inner_start == "warm", "budget": budget}
@@ -128,8 +149,13 @@ def attack(
         if watch:
             watch(x @ basis.mT, loss)
 
-    with tuned(coordinates, model.network(lower.target)), bar(iterations, "bilevel attack", progress) as shown:
-        end, solved, inner, history = descend(lower, coordinates, theta, goal, iterations, look, **settings)
+    with (
+        tuned(coordinates, model.network(lower.target)),
+        bar(iterations, "bilevel attack", progress) as shown,
+    ):
+        end, solved, inner, history = descend(
+            lower, coordinates, theta, goal, iterations, look, **settings
+        )
     return Attack(
         images=start + (end.x.reshape(coordinates.shape) - coordinates) @ basis.mT,
         loss=end.value / scale,
@@ -147,7 +173,10 @@ def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget
     Inner solves begin at the Weights θ, or if `warm` at the last θ(x). l(x) counts as infinite once all images are
     further than 2 from their start (root mean square of `pixels`), or the `budget` is used up.
     """
-    history, sound, steps, tried = [], [], 0, start
+    history = []
+    sound = []
+    steps = 0
+    tried = start
     here: Any = None  # the last Hypergradient, at what was `tried` last
 
     def moved(flat):
@@ -157,7 +186,8 @@ def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget
         nonlocal steps, tried, here
         if steps >= budget or (moved(flat) > 2).all():
             return torch.full_like(here.loss, math.inf), torch.zeros_like(flat)
-        tried, here = flat, evaluate(lower, flat.view_as(start), theta)
+        tried = flat
+        here = evaluate(lower, flat.view_as(start), theta)
         steps += here.solved.iterations
         return here.loss, here.gradient.flatten(-2)
 
@@ -169,11 +199,18 @@ def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget
         look(flat.view_as(start), value)
         return ~(value.isfinite() & (moved(flat) <= 1))  # which have left the pixel range
 
-    end = solvers.lbfgs(loss, start.flatten(-2), value_tolerance=goal, iterations=iterations, each=keep)
-    solved, stopped = evaluate(lower, end.x.view_as(start), theta).solved, end.stopped
+    end = solvers.lbfgs(
+        loss, start.flatten(-2), value_tolerance=goal, iterations=iterations, each=keep
+    )
+    solved = evaluate(lower, end.x.view_as(start), theta).solved
+    stopped = end.stopped
     if steps >= budget:  # then what no step was left for has not stalled
         names = "stalled", "budget"
-        stopped = stopped.replace(*names) if isinstance(stopped, str) else [word.replace(*names) for word in stopped]
+        stopped = (
+            stopped.replace(*names)
+            if isinstance(stopped, str)
+            else [word.replace(*names) for word in stopped]
+        )
     inner = Inner(torch.stack(sound), solved.gradient_norm, steps)
     return end._replace(stopped=stopped), solved, inner, torch.stack(history)
 
@@ -194,7 +231,9 @@ def check(released, start, initial, iterations, budget, inner_start):
         settings = f"{iterations} iterations and an inner budget of {budget}"
         raise InputError(f"{settings}: give at least 0 iterations and 1 inner step.")
     choose("INNER_START", inner_start, ("warm", "cold"))
-    shapes = [[layer.weight.shape for layer in network] for network in (initial or (), released.network)]
+    shapes = [
+        [layer.weight.shape for layer in network] for network in (initial or (), released.network)
+    ]
     if initial is not None and shapes[0] != shapes[1]:
         raise InputError(
             "The initial network has other shapes than the released network: draw it from the same recipe."

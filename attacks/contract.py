@@ -16,7 +16,9 @@ from utils.networks import Released
 class Attack(NamedTuple):
     """The result of an attack, and how it went; (…) are independent attacks, in one batch."""
 
-    images: torch.Tensor | None  # x (…, n, d), the iterate with the smallest loss; None if the attack refused
+    images: (
+        torch.Tensor | None
+    )  # x (…, n, d), the iterate with the smallest loss; None if the attack refused
     loss: torch.Tensor  # the attacker's, at x (…)
     history: torch.Tensor  # the loss of every iteration, the start first (K+1, …)
     stopped: str | list  # why: a word, or one for every attack of a batch
@@ -41,10 +43,14 @@ class Photographs(Protocol):
 
 def check_layers(network: Network) -> None:
     """Raise InputError unless every layer takes what the one before it gives, and has one bias per output or none."""
-    shapes = [tuple(part if part is None else tuple(part.shape) for part in layer) for layer in network]
+    shapes = [
+        tuple(part if part is None else tuple(part.shape) for part in layer) for layer in network
+    ]
     follow = all(after[0][-1] == before[0][-2] for before, after in zip(shapes, shapes[1:]))  # type: ignore[index]
     if not follow or any(bias not in (None, weight[:-1]) for weight, bias in shapes):  # type: ignore[index]
-        raise InputError(f"W and b have the shapes {shapes}; they do not follow each other: take those of one network.")
+        raise InputError(
+            f"W and b have the shapes {shapes}; they do not follow each other: take those of one network."
+        )
 
 
 def check_start(released: Released, start: torch.Tensor, labels: torch.Tensor) -> None:
@@ -56,17 +62,25 @@ def check_start(released: Released, start: torch.Tensor, labels: torch.Tensor) -
     inputs = d if module else network[0].weight.shape[-1]
     if d != inputs or labels.shape != (n,):
         there = f"there are {tuple(labels.shape)} labels and {inputs} inputs"
-        raise InputError(f"A start of {n} images of {d} values needs {n} labels and {d} inputs, but {there}.")
+        raise InputError(
+            f"A start of {n} images of {d} values needs {n} labels and {d} inputs, but {there}."
+        )
     if not start.numel() or not start.isfinite().all():
-        raise InputError("The start is empty, or holds values that are NaN or infinite: draw it anew.")
+        raise InputError(
+            "The start is empty, or holds values that are NaN or infinite: draw it anew."
+        )
     if not module and n > (most := step.most(network, start.device)):
-        raise InputError(f"{n} candidates do not fit into the memory: choose at most {most} CANDIDATES.")
+        raise InputError(
+            f"{n} candidates do not fit into the memory: choose at most {most} CANDIDATES."
+        )
 
 
 @contextmanager
 def tuned(x, network):
     """Where an attack runs: `step.tuned`; InputError if the memory is full, whoever fills it."""
-    layers = () if isinstance(network, torch.nn.Module) else network  # of a module it is not known what it needs
+    layers = (
+        () if isinstance(network, torch.nn.Module) else network
+    )  # of a module it is not known what it needs
     try:
         with step.tuned(x, layers):
             yield
@@ -80,5 +94,7 @@ def tuned(x, network):
 
 def bar(iterations, name, progress):
     """A bar that counts the start and so many iterations; silent without `progress` or if the environment says so."""
-    silent = not progress or "TQDM_DISABLE" in os.environ  # which tqdm's notebook bars do not heed themselves
+    silent = (
+        not progress or "TQDM_DISABLE" in os.environ
+    )  # which tqdm's notebook bars do not heed themselves
     return tqdm(range(iterations + 1), desc=name, leave=False, disable=silent)

@@ -26,7 +26,9 @@ from utils.networks import Released, change, flatten, in_span
 class State(NamedTuple):
     """All that an attack needs to go on as if it had not stopped. Steps change it in place."""
 
-    step: torch.Tensor  # (1,), how many were taken; behind the last the candidates are looked at once more
+    step: (
+        torch.Tensor
+    )  # (1,), how many were taken; behind the last the candidates are looked at once more
     x: torch.Tensor  # pixels (…, n, d), or coordinates (…, n, r)
     coefficients: torch.Tensor  # λ (…, n)
     best_x: torch.Tensor  # x and λ with the smallest loss so far, among those with the last α
@@ -41,7 +43,9 @@ class State(NamedTuple):
         self.history.index_copy_(0, self.step.clamp_max(len(self.history) - 1), loss[None])
         better = counts & (loss < self.least)
         self.best_x.copy_(torch.where(better[..., None, None], self.x, self.best_x))
-        self.best_coefficients.copy_(torch.where(better[..., None], self.coefficients, self.best_coefficients))
+        self.best_coefficients.copy_(
+            torch.where(better[..., None], self.coefficients, self.best_coefficients)
+        )
         self.least.copy_(torch.where(better, loss, self.least))
 
 
@@ -56,21 +60,32 @@ class Settings(NamedTuple):
 
     def alpha(self, k, iterations):
         """α at step k; it has arrived at `sharpness` after four fifths of the iterations."""
-        return self.softest * (self.sharpness / self.softest) ** (min(1.0, k / iterations / 0.8) if iterations else 1)
+        return self.softest * (self.sharpness / self.softest) ** (
+            min(1.0, k / iterations / 0.8) if iterations else 1
+        )
 
     def plan(self, optimiser, iterations, like):
         """α and the rates of x and of λ at every step (K+1, 3), of the type of `like`; the last step moves nothing."""
         factors = [*(solvers.STEPS[optimiser][1](k, iterations) for k in range(iterations)), 0.0]
         rates = self.learning_rate, self.coefficient_rate
-        rows = [(self.alpha(k, iterations), *(factor * rate for rate in rates)) for k, factor in enumerate(factors)]
+        rows = [
+            (self.alpha(k, iterations), *(factor * rate for rate in rates))
+            for k, factor in enumerate(factors)
+        ]
         return torch.tensor(rows, dtype=torch.float64).to(like)
 
 
 # `sgd` as Buzaglo et al. (2023) publish it for regression on CIFAR-10; the others were chosen by the attacker's loss.
 SETTINGS = {
-    "sgd": Settings(learning_rate=0.952, coefficient_rate=1e-4, sharpness=90.3, softest=90.3, scale=0.0197),
-    "adam": Settings(learning_rate=0.03, coefficient_rate=0.03, sharpness=100.0, softest=10.0, scale=0.0197),
-    "projection": Settings(learning_rate=0.01, coefficient_rate=0.0, sharpness=30.0, softest=30.0, scale=0.0197),
+    "sgd": Settings(
+        learning_rate=0.952, coefficient_rate=1e-4, sharpness=90.3, softest=90.3, scale=0.0197
+    ),
+    "adam": Settings(
+        learning_rate=0.03, coefficient_rate=0.03, sharpness=100.0, softest=10.0, scale=0.0197
+    ),
+    "projection": Settings(
+        learning_rate=0.01, coefficient_rate=0.0, sharpness=30.0, softest=30.0, scale=0.0197
+    ),
 }
 EXACT = 0.1  # of the steps, the last ones: their products are not rounded
 
@@ -124,7 +139,9 @@ class Objective:
         r.layers[..., 0] += self.unseen
         outside, push = self.outside(x)
         below = (self.bound - coefficients).clamp_min(0)
-        parts = Parts(*(part / self.scale for part in (r.layers, outside, 5 * below.square().sum(-1))))
+        parts = Parts(
+            *(part / self.scale for part in (r.layers, outside, 5 * below.square().sum(-1)))
+        )
         return parts, r.x_gradient + push, r.coefficient_gradient - 10 * below
 
     def outside(self, x):
@@ -134,14 +151,22 @@ class Objective:
         pixels = self.pixels(x)
         beyond = pixels - pixels.clamp(-1, 1)
         push = 2 * self.range_weight * beyond
-        return self.range_weight * beyond.square().sum((-2, -1)), push if self.basis is None else push @ self.basis
+        return self.range_weight * beyond.square().sum(
+            (-2, -1)
+        ), push if self.basis is None else push @ self.basis
 
     def share(self, x, coefficients):
         """By how much R/‖θ*‖² grows without candidate i: 2λᵢ(b − Hλ)ᵢ + λᵢ²Hᵢᵢ, as R is a quadratic in λ; (…, n)."""
         h, b = self.stationarity.quadratic(x)
-        lambdas = torch.ones_like(coefficients) if isinstance(self.stationarity.rule, Tied) else coefficients
+        lambdas = (
+            torch.ones_like(coefficients)
+            if isinstance(self.stationarity.rule, Tied)
+            else coefficients
+        )
         residual = b - (h @ lambdas[..., None])[..., 0]
-        return (2 * lambdas * residual + lambdas.square() * h.diagonal(dim1=-2, dim2=-1)) / self.scale
+        return (
+            2 * lambdas * residual + lambdas.square() * h.diagonal(dim1=-2, dim2=-1)
+        ) / self.scale
 
     def best_coefficients(self, x):
         """The λ (…, n) above the bound that minimises R for these x."""
@@ -168,13 +193,18 @@ def attack(
     With `until` an attack stops after so many steps; a call given its `details.state` goes on. InputError if it
     diverges; of a batch, `stopped` says it.
     """
-    clock, x = time.perf_counter(), start.to(dtype)
-    choices = ["sgd", "adam"] if rule == "tied" else SETTINGS  # without λ there is nothing to project
+    clock = time.perf_counter()
+    x = start.to(dtype)
+    choices = (
+        ["sgd", "adam"] if rule == "tied" else SETTINGS
+    )  # without λ there is nothing to project
     given = zip(Settings._fields, (learning_rate, coefficient_rate, sharpness, sharpness))
     changed = {name: value for name, value in given if value is not None}
     settings = SETTINGS[choose("OPTIMISER", optimiser, choices)]._replace(**changed)
     if labels is None:
-        labels = balanced_labels(start.shape[-2], max(outputs_of(released.network), 2), start.device)
+        labels = balanced_labels(
+            start.shape[-2], max(outputs_of(released.network), 2), start.device
+        )
     check(released, start, labels, basis, settings.sharpness, lambda_min, range_weight, iterations)
     network, target = (net and of_type(net, dtype) for net in (released.network, target))
     rule = make_rule(rule, labels.to(dtype), network, released.recipe)
@@ -184,13 +214,17 @@ def attack(
         settings = settings._replace(learning_rate=settings.learning_rate * pixels_per_axis**0.5)
     objective = Objective(network, rule, settings.softest, lambda_min, range_weight, basis, target)
     plan = settings.plan(optimiser, iterations, x)
-    state = state or begin(x, draw(rule, x, seed) if coefficients is None else coefficients, iterations)
+    state = state or begin(
+        x, draw(rule, x, seed) if coefficients is None else coefficients, iterations
+    )
     with tuned(x, objective.stationarity.network):
         state = descend(objective, state, plan, optimiser, tolerance, until, progress, precision)
     return result(objective, state, plan, tolerance, until, start, clock)
 
 
-def by_rate(released: Released, start: torch.Tensor, rates: Sequence[float], **settings: Any) -> Tuned:
+def by_rate(
+    released: Released, start: torch.Tensor, rates: Sequence[float], **settings: Any
+) -> Tuned:
     """Attack at each of these learning rates, with these settings: an attacker tunes by its own loss, not the truth."""
     tried = [Tuned(attack(released, start, learning_rate=rate, **settings), rate) for rate in rates]
     return min(tried, key=lambda one: one.attack.loss)
@@ -198,26 +232,39 @@ def by_rate(released: Released, start: torch.Tensor, rates: Sequence[float], **s
 
 def begin(x, coefficients, iterations):
     """The State of an attack that begins at candidates x (…, n, d) and λ (…, n)."""
-    coefficients, least = coefficients.to(x).expand(x.shape[:-1]), x.new_full(x.shape[:-2], math.inf)
-    history, step = least.new_zeros(iterations + 1, *least.shape), x.new_zeros(1, dtype=torch.long)
+    coefficients = coefficients.to(x).expand(x.shape[:-1])
+    least = x.new_full(x.shape[:-2], math.inf)
+    history = least.new_zeros(iterations + 1, *least.shape)
+    step = x.new_zeros(1, dtype=torch.long)
     memories = (part.new_zeros(2, *part.shape) for part in (x, coefficients))
     return State(step, x, coefficients, x, coefficients, least, history, *memories)
 
 
 def descend(objective, state, plan, optimiser, tolerance, until, progress, precision="exact"):
     """Step from a State until all has converged or diverged, to the end, or `until` a step: the State there."""
-    state, move = State(*(part.clone() for part in state)), solvers.STEPS[optimiser][0]
-    projects, last, taken = optimiser == "projection", len(plan) - 1, int(state.step)
-    end = until if until is not None and until < last else last + 1  # the last candidates have a loss, too
+    state = State(*(part.clone() for part in state))
+    move = solvers.STEPS[optimiser][0]
+    projects = optimiser == "projection"
+    last = len(plan) - 1
+    taken = int(state.step)
+    end = (
+        until if until is not None and until < last else last + 1
+    )  # the last candidates have a loss, too
     final = plan[-1, 0]  # the α behind which losses count
     precision = products.possible(precision, state.x.device)
-    rough = 0 if precision == "exact" else round((1 - EXACT) * last)  # steps whose losses do not count
+    rough = (
+        0 if precision == "exact" else round((1 - EXACT) * last)
+    )  # steps whose losses do not count
 
     def step():  # reads and writes tensors of the state alone: a GPU captures it
         alpha, rate, coefficient_rate = plan.index_select(0, state.step.clamp_max(last))[0].unbind()
         objective.stationarity.sharpness.copy_(alpha)
-        if projects:  # the best λ for the candidates, which may have diverged; found on the processor
-            state.coefficients.copy_(objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3)))
+        if (
+            projects
+        ):  # the best λ for the candidates, which may have diverged; found on the processor
+            state.coefficients.copy_(
+                objective.best_coefficients(state.x.nan_to_num().clamp(-1e3, 1e3))
+            )
         parts, x_gradient, coefficient_gradient = objective(state.x, state.coefficients)
         counts = (alpha == final) & (state.step[0] >= rough)
         state.keep(parts.total, counts & (state.least > tolerance))  # what has converged stays
@@ -226,7 +273,10 @@ def descend(objective, state, plan, optimiser, tolerance, until, progress, preci
         state.step.add_(1)
 
     def ended():  # all have converged, or all have diverged; the history is zero before the first step
-        return bool((state.least <= tolerance).all() or not state.history[int(state.step) - 1].isfinite().any())
+        return bool(
+            (state.least <= tolerance).all()
+            or not state.history[int(state.step) - 1].isfinite().any()
+        )
 
     graph = not (projects or objective.slow)
     with bar(end - 1, "DecoReco attack", progress) as shown:
@@ -241,9 +291,13 @@ def result(objective, state, plan, tolerance, until, start, clock):
     """The Attack that ends in a State; InputError if all has diverged."""
     history = state.history[: int(state.step)]
     diverged = ~history[-1:].isfinite().all(0)
-    stopped = solvers.name_stops("iterations", converged=state.least <= tolerance, diverged=diverged)
+    stopped = solvers.name_stops(
+        "iterations", converged=state.least <= tolerance, diverged=diverged
+    )
     if stopped == "diverged":
-        raise InputError("The attack diverged: its loss is not finite. Give `attack` a smaller learning_rate.")
+        raise InputError(
+            "The attack diverged: its loss is not finite. Give `attack` a smaller learning_rate."
+        )
     counted = until is None or state.least.isfinite().all()
     at = (state.best_x, state.best_coefficients) if counted else (state.x, state.coefficients)
     objective.stationarity.sharpness.copy_(plan[min(int(state.step), len(plan) - 1), 0])
@@ -268,7 +322,9 @@ def of_type(network, dtype):
 
 def outputs_of(network):
     """How many outputs a network has: the rows of its last weights."""
-    return len([*network.parameters()][-1] if isinstance(network, torch.nn.Module) else network[-1].weight)
+    return len(
+        [*network.parameters()][-1] if isinstance(network, torch.nn.Module) else network[-1].weight
+    )
 
 
 def draw(rule, x, seed):
@@ -276,7 +332,9 @@ def draw(rule, x, seed):
     if isinstance(rule, Tied):
         return x.new_zeros(x.shape[:-1])
     sample = torch.rand if rule.bounded else torch.randn
-    return starts.random(x[..., 0].numel(), 1, seed, x.device, sample, use=2).view(x.shape[:-1]).to(x)
+    return (
+        starts.random(x[..., 0].numel(), 1, seed, x.device, sample, use=2).view(x.shape[:-1]).to(x)
+    )
 
 
 def balanced_labels(n, kinds, device="cpu"):
@@ -289,14 +347,24 @@ def balanced_labels(n, kinds, device="cpu"):
 def make_rule(name, labels, network, recipe):
     """The rule for candidates with labels (n,) and a network trained by a recipe; InputError unless they fit."""
     classes = max(outputs := outputs_of(network), 2)
-    several = choose("RULE", name, RULES) == "multiclass" or (name == "tied" and recipe.loss == "cross_entropy")
+    several = choose("RULE", name, RULES) == "multiclass" or (
+        name == "tied" and recipe.loss == "cross_entropy"
+    )
     if several != (outputs > 1):
-        needed, other = ("several outputs", "signed or margin") if several else ("one output", "multiclass")
-        raise InputError(f"The rule {name!r} needs a network with {needed}, but this one has {outputs}: use {other}.")
+        needed, other = (
+            ("several outputs", "signed or margin") if several else ("one output", "multiclass")
+        )
+        raise InputError(
+            f"The rule {name!r} needs a network with {needed}, but this one has {outputs}: use {other}."
+        )
     if name == "tied" and not recipe.weight_decay > 0:
-        raise InputError(f"The tied rule divides by the weight decay, which is {recipe.weight_decay:g}.")
+        raise InputError(
+            f"The tied rule divides by the weight decay, which is {recipe.weight_decay:g}."
+        )
     if name != "signed" and not torch.isin(labels, torch.arange(classes).to(labels)).all():
-        raise InputError(f"The rule {name!r} needs labels from 0 to {classes - 1}, but has {labels.unique().tolist()}.")
+        raise InputError(
+            f"The rule {name!r} needs labels from 0 to {classes - 1}, but has {labels.unique().tolist()}."
+        )
     return RULES[name](labels, outputs, recipe.loss, recipe.weight_decay)
 
 
@@ -305,11 +373,21 @@ def check(released, start, labels, basis, sharpness, lambda_min, range_weight, i
     check_start(released, start, labels)
     if isinstance(released.network, torch.nn.Module):
         if basis is not None:
-            raise InputError("A module is attacked in pixels: give no basis, or the layers of a fully connected stack.")
+            raise InputError(
+                "A module is attacked in pixels: give no basis, or the layers of a fully connected stack."
+            )
     elif len(released.network) > 1 and math.isfinite(released.recipe.sharpness):
-        raise InputError("The stationarity attack needs a ReLU network, and this one has a softplus: use sharpness=∞.")
+        raise InputError(
+            "The stationarity attack needs a ReLU network, and this one has a softplus: use sharpness=∞."
+        )
     if not sharpness > 0:
-        raise InputError(f"The sharpness α of the surrogate is {sharpness:g}; it must be larger than 0.")
-    for name, value in {"LAMBDA_MIN": lambda_min, "RANGE_WEIGHT": range_weight, "STEPS": iterations}.items():
+        raise InputError(
+            f"The sharpness α of the surrogate is {sharpness:g}; it must be larger than 0."
+        )
+    for name, value in {
+        "LAMBDA_MIN": lambda_min,
+        "RANGE_WEIGHT": range_weight,
+        "STEPS": iterations,
+    }.items():
         if not value >= 0:
             raise InputError(f"{name} is {value:g}; it cannot be negative.")

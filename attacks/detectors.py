@@ -38,10 +38,12 @@ class Adversary(NamedTuple):
 
 def photographs(known: Photographs, n: int, shape: Shape) -> torch.Tensor:
     """n known photographs or fewer, of every class alike, less their mean; mirrored ones where these are too few."""
-    some, labels = known.images, known.labels
+    some = known.images
+    labels = known.labels
     if n > len(some):
         mirrored = some.view(-1, *shape).flip(2).flatten(1)
-        some, labels = torch.cat([some, mirrored]), torch.cat([labels, labels])
+        some = torch.cat([some, mirrored])
+        labels = torch.cat([labels, labels])
     kinds = labels.unique()
     some = torch.cat([some[labels == kind][: -(-n // len(kinds))] for kind in kinds])
     return (some - known.images.mean(0))[:n]
@@ -51,7 +53,9 @@ def draw_start(known: Photographs, n: int, shape: Shape, seed: int, place: str) 
     """The start (n, d) of the stationarity attack: known photographs if `place` is partition, and noise otherwise."""
     if place == "partition":
         return photographs(known, n, shape)
-    return starts.normal(n, known.images.shape[1], decoreco.SETTINGS["adam"].scale, seed, known.images.device)
+    return starts.normal(
+        n, known.images.shape[1], decoreco.SETTINGS["adam"].scale, seed, known.images.device
+    )
 
 
 def unmix_surplus(released: Released, shape: Shape, seed: int) -> torch.Tensor:
@@ -62,13 +66,17 @@ def unmix_surplus(released: Released, shape: Shape, seed: int) -> torch.Tensor:
     return SPREAD * images / images.std(dim=1, keepdim=True)
 
 
-def make_attacks(released: Released, known: Photographs, shape: Shape, seed: int, place: str, steps: int) -> Adversary:
+def make_attacks(
+    released: Released, known: Photographs, shape: Shape, seed: int, place: str, steps: int
+) -> Adversary:
     """Attack a released network by stationarity, so many steps from `place`, and by unmixing, each twice: Adversary."""
-    n, basis = 2 * len(released.labels), span(released.network)
+    n = 2 * len(released.labels)
+    basis = span(released.network)
     start = draw_start(known, n, shape, seed, place)
     other = draw_start(known, n, shape, seed + 1000, "random")
     attack = partial(decoreco.attack, released, basis=basis, iterations=steps)
-    first, again = attack(start, seed=seed), attack(other, seed=seed + 1000)
+    first = attack(start, seed=seed)
+    again = attack(other, seed=seed + 1000)
     unmixed = unmixing.attack(released, shape, seed=seed).images
     more = [unmix_surplus(released, shape, s) for s in (seed, seed + 1000)]
     own = known.images - known.images.mean(0)
@@ -90,22 +98,30 @@ def scores(released, start, attack, again, shape):
     A score that is constant up to rounding is left out, since its order would be that of rounding errors: such as the
     share in the span of an attack that never left it, which is 1 for all.
     """
-    x, basis = attack.images, span(released.network)
-    inside, before = within(x, basis), within(start, basis)
+    x = attack.images
+    basis = span(released.network)
+    inside = within(x, basis)
+    before = within(start, basis)
     named = {
         "drift from the start": (inside - before).norm(dim=1) / before.norm(dim=1).clamp_min(1e-12),
         "share in the span": inside.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
     }
     if again is not None:
-        named["recurrence"] = match(x, again.images, shape).signed  # in an independent Attack on the same network
+        named["recurrence"] = match(
+            x, again.images, shape
+        ).signed  # in an independent Attack on the same network
     if attack.coefficients is not None:
-        named |= {"coefficient": attack.coefficients.abs(), "share of the residual": attack.details.share}
+        named |= {
+            "coefficient": attack.coefficients.abs(),
+            "share of the residual": attack.details.share,
+        }
     return {name: score for name, score in named.items() if not is_constant(score, x.shape[-1])}
 
 
 def candidate_scores(adversary: Adversary) -> dict[str, torch.Tensor]:
     """Every score {name: (n,)} of the reconstructions by stationarity; `scores` and the chapter's own."""
-    x, others = adversary.attack.images, (adversary.again.images, adversary.unmixed)
+    x = adversary.attack.images
+    others = (adversary.again.images, adversary.unmixed)
     recurrence, agreement = (match(x, other, adversary.shape).signed for other in others)
     named = scores(adversary.released, adversary.start, adversary.attack, None, adversary.shape)
     return named | {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
@@ -113,7 +129,8 @@ def candidate_scores(adversary: Adversary) -> dict[str, torch.Tensor]:
 
 def surplus_scores(adversary: Adversary) -> dict[str, torch.Tensor]:
     """Every score {name: (n,)} of the surplus of unmixed images, whose sign is left open."""
-    x, others = adversary.surplus, (adversary.surplus_again, adversary.attack.images)
+    x = adversary.surplus
+    others = (adversary.surplus_again, adversary.attack.images)
     recurrence, agreement = (match(x, other, adversary.shape).either for other in others)
     return {"recurrence": recurrence, "agreement": agreement} | looks(x, adversary)
 
@@ -137,10 +154,12 @@ def fit(
     Returns a function of scores that gives the probability (n,) of being true; None where all are true, or none is:
     then there is nothing to tell apart.
     """
-    x, y = stack_scores(named), truth.cpu()
+    x = stack_scores(named)
+    y = truth.cpu()
     if y.all() or not y.any():
         return None
-    mean, spread = x.mean(0), x.std(0).clamp_min(1e-9)
+    mean = x.mean(0)
+    spread = x.std(0).clamp_min(1e-9)
     fitted = LogisticRegression().fit(((x - mean) / spread).numpy(), y.numpy())
 
     def probability(named):

@@ -24,8 +24,12 @@ ROUNDS = 60  # of alternating least squares, at most
 SETTLED = 1e-9  # change of α at which they end; single precision tells no more
 NEURONS = 160, 700  # to estimate α from: roughly, then from as many as there are
 SPARE = 0.1  # share of the directions of these neurons that is taken to be free of images
-NEAR, MOST, WORSE = 0.9, 0.85, 0.01  # cosine of an image and the unmixed one; share of such images; fall of their score
-UNCHANGED = "The first layer is that of its start: nothing was trained there, or the start is no start."
+NEAR = 0.9  # cosine of an image and the unmixed one
+MOST = 0.85  # share of such images
+WORSE = 0.01  # fall of their score
+UNCHANGED = (
+    "The first layer is that of its start: nothing was trained there, or the start is no start."
+)
 NO_STEP = "The moment is zero: the file was written before the first step, or the state was reset; give a later file."
 
 
@@ -48,14 +52,23 @@ def check(network: Network, initial: Network) -> None:
         shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
         if (ours.bias is None) != (theirs.bias is None):
             has, lacks = ("network", "start") if theirs.bias is None else ("start", "network")
-            raise InputError(f"A layer of the {has} has a bias that the {lacks} lacks: give the network's own start.")
+            raise InputError(
+                f"A layer of the {has} has a bias that the {lacks} lacks: give the network's own start."
+            )
         if shapes[0] != shapes[1]:
-            raise InputError(f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own.")
+            raise InputError(
+                f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own."
+            )
     if len(network) != len(initial):
-        raise InputError(f"The start has {len(initial)} layers and the network {len(network)}: give its own start.")
-    first, before = network[0].weight, initial[0].weight
+        raise InputError(
+            f"The start has {len(initial)} layers and the network {len(network)}: give its own start."
+        )
+    first = network[0].weight
+    before = initial[0].weight
     if not (first.isfinite().all() and before.isfinite().all()):
-        raise InputError("The network or its start holds values that are NaN or infinite: give weights as they were.")
+        raise InputError(
+            "The network or its start holds values that are NaN or infinite: give weights as they were."
+        )
     if is_unchanged(network, initial):
         raise InputError(UNCHANGED)
 
@@ -65,7 +78,9 @@ def is_unchanged(network: Network, initial: Network) -> bool:
     return torch.equal(network[0].weight, initial[0].weight.to(network[0].weight))
 
 
-def shrinkage(weight: torch.Tensor, initial: torch.Tensor, rank: int, alpha: float | None = None) -> float:
+def shrinkage(
+    weight: torch.Tensor, initial: torch.Tensor, rank: int, alpha: float | None = None
+) -> float:
     """α for which W₁ − αW₁⁰ (h, d) is nearest to a matrix of this `rank`, by alternating least squares from `alpha`.
 
     In turns, V (h, h − rank) is taken as the left directions in which W₁ − αW₁⁰ is smallest, and α as the regression of
@@ -74,9 +89,13 @@ def shrinkage(weight: torch.Tensor, initial: torch.Tensor, rank: int, alpha: flo
     alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
         residual = weight - alpha * initial
-        vectors = torch.linalg.eigh(residual @ residual.mT)[1][:, :-rank]  # trailing left directions (h, h − rank)
-        ours, theirs = vectors.mT @ weight, vectors.mT @ initial
-        before, alpha = alpha, ((ours * theirs).sum() / theirs.square().sum()).item()
+        vectors = torch.linalg.eigh(residual @ residual.mT)[1][
+            :, :-rank
+        ]  # trailing left directions (h, h − rank)
+        ours = vectors.mT @ weight
+        theirs = vectors.mT @ initial
+        before = alpha
+        alpha = ((ours * theirs).sum() / theirs.square().sum()).item()
         if abs(alpha - before) <= SETTLED:
             break
     return alpha
@@ -94,7 +113,12 @@ def difference(network: Network, initial: Network, alpha: float | None = None) -
             ours, theirs = (layer.weight[:some] for layer in (last, first))
             alpha = shrinkage(ours, theirs, int((1 - SPARE) * min(ours.shape)), alpha)
     bias = None if last.bias is None else last.bias - alpha * first.bias
-    return Rows(layer=Layer(last.weight - alpha * first.weight, bias), first=first, last=last, removed=(alpha,))
+    return Rows(
+        layer=Layer(last.weight - alpha * first.weight, bias),
+        first=first,
+        last=last,
+        removed=(alpha,),
+    )
 
 
 def of_moment(checkpoint: Checkpoint, factor: float | None = None) -> Rows:
@@ -104,7 +128,9 @@ def of_moment(checkpoint: Checkpoint, factor: float | None = None) -> Rows:
     if not size:
         raise InputError(NO_STEP)
     scaled = change(moment, lambda p: p / size)
-    found = difference(scaled, checkpoint.network[:1], None if factor is None else factor / size.item())
+    found = difference(
+        scaled, checkpoint.network[:1], None if factor is None else factor / size.item()
+    )
     (c,), (weights,) = found.removed, change((weights,), torch.Tensor.double)
     return Rows(layer=found.layer, first=weights, last=weights, removed=(c * size.item(),))
 
@@ -112,10 +138,17 @@ def of_moment(checkpoint: Checkpoint, factor: float | None = None) -> Rows:
 def stack(*several: Rows) -> Rows:
     """Rows of several entries, one below the other, all of the same size."""
     sizes = [one.layer.weight.norm() / len(one.layer.weight) ** 0.5 for one in several]
-    scaled = [change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)]
+    scaled = [
+        change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)
+    ]
     parts = (scaled, [one.first for one in several], [one.last for one in several])
     layer, first, last = (Layer(*map(concatenate, zip(*part))) for part in parts)
-    return Rows(layer=layer, first=first, last=last, removed=tuple(c for one in several for c in one.removed))
+    return Rows(
+        layer=layer,
+        first=first,
+        last=last,
+        removed=tuple(c for one in several for c in one.removed),
+    )
 
 
 def concatenate(parts):
@@ -129,7 +162,9 @@ def of_files(files: Sequence[Checkpoint], moments: bool = True) -> Rows:
     if not found:
         found = [difference(late.network, early.network) for early, late in zip(files, files[1:])]
     if not found:
-        raise InputError("No file holds a moment, and there are no two to compare: give a file with the state, or two.")
+        raise InputError(
+            "No file holds a moment, and there are no two to compare: give a file with the state, or two."
+        )
     return stack(*found)
 
 
@@ -138,7 +173,9 @@ def as_released(rows: Rows, released: Released) -> Released:
     return released._replace(network=(rows.layer,))
 
 
-def attempt(released: Released, rows: Rows, shape: Shape, count: int | None, seed: int = 0) -> Attack:
+def attempt(
+    released: Released, rows: Rows, shape: Shape, count: int | None, seed: int = 0
+) -> Attack:
     """Unmix the rows, with the count that they tell or else the given one, or refuse."""
     return unmixing.attempt(as_released(rows, released), shape, count, seed, unmixing.SOON)
 
@@ -155,11 +192,15 @@ def refine_by_vote(rows: Rows, unmixed: Attack, shape: Shape) -> Attack:
     the far ones are not believed: the unmixed images stay in their places, and are not sure.
     """
     found = apply_refinement(rows, unmixed, shape, sparse.refine_by_vote)
-    before, after = (contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images))
+    before, after = (
+        contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images)
+    )
     near = cosine_similarity(found.images, unmixed.images).abs() > NEAR
     near |= near.double().mean() > MOST and before - after < WORSE
     images = torch.where(near[:, None], found.images, unmixed.images)
-    details = found.details._replace(matrix=images @ found.details.basis, sure=found.details.sure & near.cpu())
+    details = found.details._replace(
+        matrix=images @ found.details.basis, sure=found.details.sure & near.cpu()
+    )
     return found._replace(images=images, details=details)
 
 
@@ -169,9 +210,12 @@ def apply_refinement(rows, unmixed, shape, method):
     If the layer does not tell the count, its span holds more than images: then the images are returned as they were,
     none of them sure.
     """
-    details, device = unmixed.details, unmixed.images.device
+    details = unmixed.details
+    device = unmixed.images.device
     if details.count != details.basis.shape[1]:
-        return unmixed._replace(details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool)))
+        return unmixed._replace(
+            details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool))
+        )
     layers = change((rows.first, rows.last), torch.Tensor.cpu)
     mixing = rows.layer.weight @ details.basis
     on_cpu = (part.cpu() for part in (unmixed.images, mixing, rows.layer.bias, details.basis))

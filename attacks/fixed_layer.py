@@ -35,10 +35,13 @@ class Missed(NamedTuple):
 def missed(first, change, x):
     """What images x (m, d) leave of Δ (k, h): Missed."""
     rows = forward((first,), x)[1][0].clamp_min(0)  # φ(x) (m, h)
-    gram, size = rows @ rows.mT, change.square().sum()
+    gram = rows @ rows.mT
+    size = change.square().sum()
     inverse = torch.linalg.inv(gram + RIDGE * gram.diagonal().mean() * torch.eye(len(x)).to(gram))
     c = inverse @ (rows @ change.mT)
-    return Missed(1 - (rows.mT @ c * change.mT).sum() / size, c.square().sum(1) / inverse.diagonal() / size, c)
+    return Missed(
+        1 - (rows.mT @ c * change.mT).sum() / size, c.square().sum(1) / inverse.diagonal() / size, c
+    )
 
 
 def descend(first, change, x):
@@ -63,12 +66,18 @@ def attack(first: Layer, change: torch.Tensor, count: int, *, seed: int = 0) -> 
     A descent may end with an image that explains nothing, mostly a second copy of another one. Such idle images are
     drawn anew, and the next round of descent goes on with the others where they are.
     """
-    clock, chance = time.perf_counter(), torch.Generator().manual_seed(seed)
+    clock = time.perf_counter()
+    chance = torch.Generator().manual_seed(seed)
     if change.shape[1] != len(first.weight) or not change.isfinite().all() or not change.any():
         shapes = f"values of shape {tuple(change.shape)} for {len(first.weight)} neurons"
-        raise InputError(f"Nothing was added to the last layer, or {shapes}: give its change, one row for an output.")
-    first, change = type(first)(*(p if p is None else p.double() for p in first)), change.double()
-    idle, x, history = torch.ones(count, dtype=torch.bool), first.weight.new_zeros(count, first.weight.shape[1]), []
+        raise InputError(
+            f"Nothing was added to the last layer, or {shapes}: give its change, one row for an output."
+        )
+    first = type(first)(*(p if p is None else p.double() for p in first))
+    change = change.double()
+    idle = torch.ones(count, dtype=torch.bool)
+    x = first.weight.new_zeros(count, first.weight.shape[1])
+    history = []
     for _ in range(ROUNDS):
         drawn = SCALE * torch.randn(x.shape, generator=chance)
         x, losses = descend(first, change, torch.where(idle.to(x.device)[:, None], drawn.to(x), x))

@@ -27,7 +27,10 @@ EQUATIONS = 20_500  # 563 more than there are unknowns
 SPARE = 64  # equations that must be left over, at least
 FREE = 8  # unknowns without a pivot whose values are tried, at most
 LEADING = 0, 1, 2, 3, 5, 8, 12, 30  # singular directions that may be taken for what training wrote
-ATTEMPTS = 0.25, 0.1  # shares of a layer's motion, one of which each neuron and input is taken to have at least
+ATTEMPTS = (
+    0.25,
+    0.1,
+)  # shares of a layer's motion, one of which each neuron and input is taken to have at least
 NARROW = 16  # rows and columns of a weight that is used, at least
 ROWS = 1024  # of a weight that are looked at: its first ones
 KEPT = 0.05  # share of a value that is left, at least, when directions are taken off
@@ -38,7 +41,10 @@ ALONE = 2  # parameters that are tried before all of them, at most
 HOPELESS = 200  # equations that are expected to be wrong, above which none are solved
 ROUNDING = 0.01  # share of their range by which values above and below may overlap: in half precision they do
 TRIED = 64  # values by which a rule is tried before it is tried by all
-RULES = (1, 1 << 23), (2, 1 << 20)  # outputs a uniform number takes, in single and double precision; its highest bit
+RULES = (
+    (1, 1 << 23),
+    (2, 1 << 20),
+)  # outputs a uniform number takes, in single and double precision; its highest bit
 PAIRS = 16  # normal numbers are drawn so many at a time: the first eight are cosines, the others sines of eight angles
 FEW = "Only {} of its weights tell bits of the generator, and {} are needed: try seeds instead."
 MOVED = "The weights moved too far: of the signs that are needed, about {:,.0f} changed."
@@ -61,9 +67,13 @@ class Drawn(NamedTuple):
 class Start(NamedTuple):
     """A start that was read."""
 
-    state: torch.Tensor  # of torch's generator before the start was drawn, as `torch.set_rng_state` takes it
+    state: (
+        torch.Tensor
+    )  # of torch's generator before the start was drawn, as `torch.set_rng_state` takes it
     module: torch.nn.Module  # the start
-    seed: tuple[int, int] | None  # its low 32 bits, and how many outputs were drawn before; None if too many
+    seed: (
+        tuple[int, int] | None
+    )  # its low 32 bits, and how many outputs were drawn before; None if too many
     spare: int = 0  # equations that were left over and hold
     mended: int = 0  # equations that were found to be wrong
 
@@ -76,7 +86,11 @@ def stack_of(network: Network) -> torch.nn.Sequential:
 
 def parameters_of(network: Network) -> dict[str, torch.Tensor]:
     """The parameters of a network of fully connected layers as `stack_of` names them."""
-    named = {f"{k}.{name}": getattr(layer, name) for k, layer in enumerate(network) for name in ("weight", "bias")}
+    named = {
+        f"{k}.{name}": getattr(layer, name)
+        for k, layer in enumerate(network)
+        for name in ("weight", "bias")
+    }
     return {name: p for name, p in named.items() if p is not None}
 
 
@@ -113,7 +127,9 @@ class Watch(TorchFunctionMode):
         for k in range(1, 4):
             same &= seen[k : len(seen) - 3 + k] == int(probe[k] * 2**24)
         if not same.any():
-            raise InputError("It draws from torch's generator in a way whose outputs cannot be counted.")
+            raise InputError(
+                "It draws from torch's generator in a way whose outputs cannot be counted."
+            )
         return self.marks[-1] + int(same.argmax())
 
 
@@ -134,7 +150,9 @@ def watch(build: Callable[[], torch.nn.Module], seed: int = 1) -> list[Drawn]:
             continue  # few values, and much trained
         values = p.detach().double().flatten()
         for begin, end in segments:
-            if end - begin >= len(values) and (drawn := explain(name, values, watched.outputs[begin:end], begin)):
+            if end - begin >= len(values) and (
+                drawn := explain(name, values, watched.outputs[begin:end], begin)
+            ):
                 found += drawn
                 break
     return found
@@ -145,13 +163,20 @@ def explain(name, values, outputs, begin):
     for step, mask in RULES:
         if step * len(values) <= len(outputs):
             each = step * np.arange(len(values))
-            if one := separate(name, values, torch.arange(len(values)), outputs[each], mask, begin + each):
+            if one := separate(
+                name, values, torch.arange(len(values)), outputs[each], mask, begin + each
+            ):
                 return [one]
-            whole = max(0, len(values) // PAIRS - (len(values) % PAIRS > 0)) * PAIRS  # the last are drawn again
+            whole = (
+                max(0, len(values) // PAIRS - (len(values) % PAIRS > 0)) * PAIRS
+            )  # the last are drawn again
             places = torch.arange(whole).view(-1, 2, PAIRS // 2)
             angles = step * places[:, 1].flatten().numpy()  # of both of a pair
             halves = [(places[:, 1], mask), (places[:, 0], mask | mask >> 1)]
-            found = [separate(name, values, p.flatten(), outputs[angles], m, begin + angles) for p, m in halves]
+            found = [
+                separate(name, values, p.flatten(), outputs[angles], m, begin + angles)
+                for p, m in halves
+            ]
             if len(angles) and all(found):
                 return found
     return []
@@ -189,11 +214,15 @@ def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Te
         shares = taken.square() / taken.square().sum(1, keepdim=True)
         lost = left[:, :count].square().sum(1, keepdim=True) + shares.sum(0)
         energy = rest.square() / (1 - lost).clamp_min(KEPT)
-        below = 1 - 1.5 * rows.shape[1] ** -0.5  # where that quantile of a start's energies lies, about
+        below = (
+            1 - 1.5 * rows.shape[1] ** -0.5
+        )  # where that quantile of a start's energies lies, about
         usual = min(variance, energy.mean(1).quantile(QUIET).item() / below)
         energy = energy / usual - 1
         of_input = energy.view(len(rows), weight.shape[1], -1)  # of all places of a kernel together
-        moved = shrink(energy, (1,), least) * shrink(of_input, (0, 2), least).expand_as(of_input[:1]).reshape(1, -1)
+        moved = shrink(energy, (1,), least) * shrink(of_input, (0, 2), least).expand_as(
+            of_input[:1]
+        ).reshape(1, -1)
         moved = lost + moved / energy.mean().clamp_min(FLOOR) + FLOOR
         reliability = (rest.abs() / (usual * moved).sqrt()).flatten()
         lowest = reliability.topk(min(EQUATIONS, len(reliability) // 4)).values.min().item()
@@ -203,8 +232,11 @@ def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Te
 
 def shrink(energy, dims, least):
     """Means of energies over dimensions, drawn to that of all as they are uncertain, and at least a share of it."""
-    means, overall = energy.mean(dims, keepdim=True), energy.mean().clamp_min(FLOOR)
-    noise = 2 * means.numel() / energy.numel()  # the variance of a mean of squares of normal numbers
+    means = energy.mean(dims, keepdim=True)
+    overall = energy.mean().clamp_min(FLOOR)
+    noise = (
+        2 * means.numel() / energy.numel()
+    )  # the variance of a mean of squares of normal numbers
     return ((means / noise + 1 / overall) / (1 / noise + 1 / overall**2)).maximum(least * overall)
 
 
@@ -215,13 +247,15 @@ def choose_signs(
 
     InputError if there are too few, or if by their reliability too many are wrong.
     """
-    parts, cleaned = [], {}
+    parts = []
+    cleaned = {}
     for k, one in enumerate(drawn):
         if one.name not in cleaned:
             cleaned[one.name] = clean(parameters[one.name] - one.middle, one.variance, least)
         rest, reliability = cleaned[one.name]
         near = one.places < len(rest)
-        places, outputs = one.places[near], one.outputs[near.numpy()]
+        places = one.places[near]
+        outputs = one.outputs[near.numpy()]
         right = (rest[places] > 0).numpy() == one.above
         parts.append((np.full(len(places), k), outputs, right, reliability[places].numpy()))
     which, outputs, right, reliability = map(np.concatenate, zip(*parts))
@@ -258,7 +292,9 @@ def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> list[int]:
         rest = sums ^ binary.pack(bad[None])[0, 0]
         if (hits := np.flatnonzero(np.isin(sums, rest))).size:
             both = hits[0], np.flatnonzero(sums == rest[hits[0]])[0]
-            numbers, times = np.unique([part[i] for part in parts for i in both], return_counts=True)
+            numbers, times = np.unique(
+                [part[i] for part in parts for i in both], return_counts=True
+            )
             return numbers[(times == 1) & (numbers < len(fingerprints))].tolist()
     return []
 
@@ -302,7 +338,9 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
     """
     drawn = watch(build)
     if not drawn:
-        raise InputError("No layer of some size is drawn by torch's generator: another one drew the start, or none.")
+        raise InputError(
+            "No layer of some size is drawn by torch's generator: another one drew the start, or none."
+        )
     refusal = InputError(NONE)
     for some, least in plan(drawn):
         try:
@@ -317,7 +355,9 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
 
 
 def draw_start(
-    solutions: Sequence[np.ndarray], parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Module]
+    solutions: Sequence[np.ndarray],
+    parameters: Mapping[str, torch.Tensor],
+    build: Callable[[], torch.nn.Module],
 ) -> Start:
     """The Start that `build()` draws from unknowns (WIDTH,), of several solutions the one most like the parameters."""
     several = []
@@ -332,7 +372,9 @@ def draw_start(
 def alike(parameters, module):
     """The sum of correlations of parameters with those of a module."""
     return sum(
-        torch.nn.functional.cosine_similarity(p.double().flatten(), parameters[name].double().flatten(), dim=0).item()
+        torch.nn.functional.cosine_similarity(
+            p.double().flatten(), parameters[name].double().flatten(), dim=0
+        ).item()
         for name, p in module.named_parameters()
         if name in parameters
     )

@@ -17,7 +17,12 @@ from utils.networks import Layer, Released, leading_span
 
 
 def attempt(
-    released: Released, initial: Network, shape: Shape, count: int | None, seed: int = 0, alpha: float | None = None
+    released: Released,
+    initial: Network,
+    shape: Shape,
+    count: int | None,
+    seed: int = 0,
+    alpha: float | None = None,
 ) -> tuple[Attack, Rows | None]:
     """Unmix what training added to the `initial` network, and these Rows; a refusal, and None, if it added nothing."""
     if first_layer.is_unchanged(released.network, initial):
@@ -27,7 +32,12 @@ def attempt(
 
 
 def stationarity(
-    released: Released, initial: Network, candidates: torch.Tensor, alpha: float, count: int, **settings: Any
+    released: Released,
+    initial: Network,
+    candidates: torch.Tensor,
+    alpha: float,
+    count: int,
+    **settings: Any,
 ) -> Attack:
     """The stationarity attack on θ* − αθ⁰, in the span of `count` leading directions of W₁ − αW₁⁰.
 
@@ -37,4 +47,6 @@ def stationarity(
     pairs = zip(released.network, initial)
     target = tuple(Layer(*(p - alpha * q for p, q in zip(ours, theirs))) for ours, theirs in pairs)
     basis = leading_span((rows.layer,), count)
-    return decoreco.attack(released, candidates, rule="margin", target=target, basis=basis, **settings)
+    return decoreco.attack(
+        released, candidates, rule="margin", target=target, basis=basis, **settings
+    )

@@ -19,7 +19,9 @@ WORDS = 624  # of 32 bits, in which a generator keeps its state
 BIT = 23  # of an output: the highest of those that a number in single precision is made of
 WIDTH = -(-ORDER // binary.BITS)  # words of 64 bits that hold the unknowns
 LAST = ORDER - binary.BITS * (WIDTH - 1)  # of them in the last word
-SEEDING, TWIST = 1812433253, 0x9908B0DF  # multiplier of the seeding, and coefficients of the twist
+# multiplier of the seeding, and coefficients of the twist
+SEEDING = 1812433253
+TWIST = 0x9908B0DF
 HEADER = "<QiiQ"  # of torch's state: seed, outputs left before the next twist, whether seeded, place of the next one
 
 
@@ -40,13 +42,20 @@ def as_words(polynomial: int) -> np.ndarray:
 
 def shortest_recurrence(bits: np.ndarray) -> int:
     """The characteristic polynomial of the shortest linear recurrence of bits (n,), by Berlekamp and Massey (1969)."""
-    current, former, order, gap, seen = 1, 1, 0, 1, 0
+    current = 1
+    former = 1
+    order = 0
+    gap = 1
+    seen = 0
     for n, bit in enumerate(bits.tolist()):
         seen = seen << 1 | bit
         if (current & seen).bit_count() & 1:
-            before, current = current, current ^ former << gap
+            before = current
+            current = current ^ former << gap
             if 2 * order <= n:
-                order, former, gap = n + 1 - order, before, 0
+                order = n + 1 - order
+                former = before
+                gap = 0
         gap += 1
     return int(f"{current:b}"[::-1], 2) << order + 1 - current.bit_length()
 
@@ -82,13 +91,18 @@ def multiply(a: int, b: int) -> int:
 
 def invert(polynomial: int) -> int:
     """1/a modulo φ of a polynomial a, by Euclid's algorithm."""
-    r, s, x, y = characteristic(), polynomial, 0, 1  # r ≡ xa and s ≡ ya
+    # r ≡ xa and s ≡ ya
+    r = characteristic()
+    s = polynomial
+    x = 0
+    y = 1
     while s != 1:
         shift = r.bit_length() - s.bit_length()
         if shift < 0:
             r, s, x, y = s, r, y, x
         else:
-            r, x = r ^ s << shift, x ^ y << shift
+            r = r ^ s << shift
+            x = x ^ y << shift
     return reduce(y)
 
 
@@ -131,9 +145,13 @@ def shift(rows: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 def equations(draws: np.ndarray, mask: int = 1 << BIT) -> np.ndarray:
     """Of rising outputs (n,), the unknowns whose sum is the parity of an output's bits in a mask: (n, WIDTH)."""
-    start = functools.reduce(int.__xor__, (p for j, p in enumerate(bit_polynomials()) if mask >> j & 1))
-    base, at = as_words(start)[None], 0
-    rows, jump = np.empty((len(draws), WIDTH), np.uint64), np.array([64])
+    start = functools.reduce(
+        int.__xor__, (p for j, p in enumerate(bit_polynomials()) if mask >> j & 1)
+    )
+    base = as_words(start)[None]
+    at = 0
+    rows = np.empty((len(draws), WIDTH), np.uint64)
+    jump = np.array([64])
     blocks, begins = np.unique(draws // 64, return_index=True)
     for block, begin, end in zip(blocks.tolist(), begins, [*begins[1:], len(draws)]):
         for _ in range(block - at):
@@ -199,7 +217,9 @@ def find_seed(words: np.ndarray, most: int = 1_000_000) -> tuple[int, int] | Non
     A seed fills x₀, …, x₆₂₃ by x_j = 1812433253 (x_{j−1} ⊕ x_{j−1}/2³⁰) + j, and the first output is that of x₆₂₄.
     """
     x = step_back(words, most)
-    steps = x[1:] - np.uint32(SEEDING) * (x[:-1] ^ x[:-1] >> np.uint32(30))  # j, where x_j is of a seeding
+    steps = x[1:] - np.uint32(SEEDING) * (
+        x[:-1] ^ x[:-1] >> np.uint32(30)
+    )  # j, where x_j is of a seeding
     numbers = np.arange(2, WORDS, dtype=np.uint32)
     for i in np.flatnonzero(steps[: most + 2] == 2):
         if np.array_equal(steps[i : i + len(numbers)], numbers):

@@ -23,7 +23,9 @@ import torch
 from attacks.path import Ends, Path, between, check, gradient, gradients, grouped, same
 from utils.errors import InputError
 
-BETA, SECOND = 0.9, 0.999  # of Adam
+# of Adam
+BETA = 0.9
+SECOND = 0.999
 SOFT = (0.3, 0.03)  # s, times the `size` of public gradients, at the start and the end
 STEPS = (7, 10, 14, 20, 28, 40)  # as many as Adam may have made, where its rate is not known
 BACK = 20  # steps walked back at most
@@ -45,7 +47,8 @@ class Adam:
         self.step += 1
         self.first = BETA * self.first + (1 - BETA) * g
         self.second = SECOND * self.second + (1 - SECOND) * g.square()
-        mean, square = self.first / (1 - BETA**self.step), self.second / (1 - SECOND**self.step)
+        mean = self.first / (1 - BETA**self.step)
+        square = self.second / (1 - SECOND**self.step)
         return self.rate * mean / (square + self.soft**2 + 1e-16).sqrt()
 
 
@@ -86,11 +89,21 @@ class MomentumState:
 
     def check(self, module, labels):
         """Raise InputError unless a module can be attacked so."""
-        check(module, labels, end=self.end, first=self.first, second=self.first if self.second is None else self.second)
+        check(
+            module,
+            labels,
+            end=self.end,
+            first=self.first,
+            second=self.first if self.second is None else self.second,
+        )
         if not self.first.any():
-            raise InputError("The first moment is zero everywhere: the optimiser made no step, or was emptied.")
+            raise InputError(
+                "The first moment is zero everywhere: the optimiser made no step, or was emptied."
+            )
         if not 0 < self.beta < 1:
-            raise InputError(f"β is {self.beta}: this is SGD without momentum, whose state holds no gradient.")
+            raise InputError(
+                f"β is {self.beta}: this is SGD without momentum, whose state holds no gradient."
+            )
 
     @property
     def change(self):
@@ -121,7 +134,11 @@ class MomentumState:
         first moment. It counts less if the images are not right yet, since no more is taken out of the moment than this
         holds of it, and 0 before training began.
         """
-        theta, first, second, places, counts = self.end, self.first, self.second, [], []
+        theta = self.end
+        first = self.first
+        second = self.second
+        places = []
+        counts = []
         fresh = 1.0 if second is None else 1 - self.beta
         for step in range(self.last, max(0, self.last - BACK), -1):
             theta = theta + self.rate * self.move(first, second, step)
@@ -147,4 +164,6 @@ class MomentumState:
         """The Path of a training on images x (m, …), walked back."""
         places, counts = self.back(module, x, y)
         share = (counts.cumsum(0) - counts / 2) / counts.sum().clamp_min(1e-12)
-        return grouped(places, share, lambda at: gradients(module, at, x, y))._replace(counts=counts)
+        return grouped(places, share, lambda at: gradients(module, at, x, y))._replace(
+            counts=counts
+        )

@@ -35,18 +35,32 @@ from utils.kernels.naive import InPlaceOfReLU
 from utils.networks import Released
 
 PUBLIC = 0.1  # times the median second moment of public gradients: where whitening begins
-RATE, VARIATION = 0.025, (0.12, 8e-3)  # of pixels; weight of the total variation, at the start and the end
+RATE = 0.025  # of pixels
+VARIATION = (0.12, 8e-3)  # weight of the total variation, at the start and the end
 SHARPNESS = (3.0, 30.0)  # β of the softplus through which pixels see a ReLU
 NUDGE = 0.02  # times ‖θ* − θ⁰‖: half the width of a difference of two slopes
-NOISE, BOUND = 0.075, 0.5  # of pixels less their mean: deviation at the start, and bound
+# of pixels less their mean: deviation at the start, and bound
+NOISE = 0.075
+BOUND = 0.5
 ANCHORS = 3
-FIRST, EVERY = 40, 20  # steps until the first simulation, and between two
-LONGEST, PATIENCE = 60, 5  # steps of a simulation: at most; in a row that come no nearer to θ*
+# steps until the first simulation, and between two
+FIRST = 40
+EVERY = 20
+LONGEST = 60  # steps of a simulation: at most
+PATIENCE = 5  # in a row that come no nearer to θ*
 COARSE = (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0)  # factors of the rate, tried first
 FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
 FAR = 0.4  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 # What makes a gradient depend on the batch, or on chance, in training mode.
-BATCHED = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
+BATCHED = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+)
 
 
 def flat(module):
@@ -106,10 +120,13 @@ class Path(NamedTuple):
 
     anchors: torch.Tensor  # a (K, P)
     part: torch.Tensor  # k (T,), the anchor of every place
-    rest: torch.Tensor | None = None  # r (T, P), what its gradient lacks; None where nothing was simulated yet
-    gap: float = 1.0  # from the end of the simulation to where training ended, over the length of the way
+    # r (T, P), what its gradient lacks; None where nothing was simulated yet
+    rest: torch.Tensor | None = None
+    # from the end of the simulation to where training ended, over the length of the way
+    gap: float = 1.0
     rate: float | None = None  # of the descent that was simulated; None where no rate was guessed
-    counts: torch.Tensor | None = None  # (T,), how much each gradient counts; None where all count alike
+    # (T,), how much each gradient counts; None where all count alike
+    counts: torch.Tensor | None = None
 
 
 def grouped(places, share, slopes, anchors=ANCHORS):
@@ -121,12 +138,15 @@ def grouped(places, share, slopes, anchors=ANCHORS):
 
 def descend(module, initial, end, x, y, move):
     """Weights (T + 1, P) of steps that `move` makes of gradients, up to where they come nearest to `end`."""
-    places, nearest, least = [initial], 0, (end - initial).norm()
+    places = [initial]
+    nearest = 0
+    least = (end - initial).norm()
     while len(places) <= LONGEST and len(places) - 1 - nearest < PATIENCE:
         places.append(places[-1] - move(gradient(module, places[-1], x, y)))
         distance = (end - places[-1]).norm()
         if distance < least:
-            nearest, least = len(places) - 1, distance
+            nearest = len(places) - 1
+            least = distance
     return torch.stack(places[: max(1, nearest) + 1])
 
 
@@ -134,7 +154,9 @@ def bend(places, end):
     """A descent's places (T + 1, P), moved to a new end by shares (T,) of the way gone; and these shares."""
     length = places.diff(dim=0).norm(dim=1).cumsum(0)
     share = length / length[-1]
-    return places + torch.cat([torch.zeros_like(share[:1]), share])[:, None] * (end - places[-1]), share
+    return places + torch.cat([torch.zeros_like(share[:1]), share])[:, None] * (
+        end - places[-1]
+    ), share
 
 
 def check(module, labels, **weights):
@@ -149,7 +171,9 @@ def check(module, labels, **weights):
         raise InputError("Labels must be whole numbers, one for each image that is sought.")
     for part in module.modules():
         if part.training and isinstance(part, BATCHED):
-            raise InputError(f"{type(part).__name__} is in training mode: its gradients are not sums. Call eval().")
+            raise InputError(
+                f"{type(part).__name__} is in training mode: its gradients are not sums. Call eval()."
+            )
 
 
 class Evidence(Protocol):
@@ -180,7 +204,9 @@ class Evidence(Protocol):
     def begin(self) -> Path:
         """The Path that the attack begins with."""
 
-    def again(self, module: nn.Module, path: Path, x: torch.Tensor, y: torch.Tensor, done: float) -> Path:
+    def again(
+        self, module: nn.Module, path: Path, x: torch.Tensor, y: torch.Tensor, done: float
+    ) -> Path:
         """The Path of a training on images x (m, d), for one guessed before."""
 
 
@@ -198,7 +224,9 @@ class Ends:
         """Raise InputError unless a module can be attacked so."""
         check(module, labels, initial=self.initial, end=self.end)
         if torch.equal(self.initial, self.end):
-            raise InputError("The weights are those of the start: nothing was trained, or the start is no start.")
+            raise InputError(
+                "The weights are those of the start: nothing was trained, or the start is no start."
+            )
 
     @property
     def change(self):
@@ -233,15 +261,26 @@ class Ends:
     def again(self, module, path, x, y, done):
         """The Path of a training on images x (m, …), for one guessed before."""
         near = 1 + FINE * (1 - done)
-        around = (path.rate / near, path.rate, path.rate * near) if path.rate else self.rates(module, x, y)
+        around = (
+            (path.rate / near, path.rate, path.rate * near)
+            if path.rate
+            else self.rates(module, x, y)
+        )
         rates = [self.rate] if self.rate else around
-        tried = [(descend(module, self.initial, self.end, x, y, self.move(rate)), rate) for rate in rates]
-        gaps = [((self.end - places[-1]).norm() / self.way).nan_to_num(math.inf).item() for places, _ in tried]
+        tried = [
+            (descend(module, self.initial, self.end, x, y, self.move(rate)), rate) for rate in rates
+        ]
+        gaps = [
+            ((self.end - places[-1]).norm() / self.way).nan_to_num(math.inf).item()
+            for places, _ in tried
+        ]
         (places, rate), gap = min(zip(tried, gaps), key=lambda one: one[1])
         if gap > self.far:
             return self.begin()._replace(gap=gap, rate=rate)
         bent, share = bend(places, self.end)
-        return grouped(bent[:-1], share, lambda at: gradients(module, at, x, y))._replace(gap=gap, rate=rate)
+        return grouped(bent[:-1], share, lambda at: gradients(module, at, x, y))._replace(
+            gap=gap, rate=rate
+        )
 
 
 @dataclass(frozen=True)
@@ -265,14 +304,17 @@ class Start(Straight):
 def shares(gradients, change):
     """Weights w ≥ 0 (K,) for which Σ w_k g_k is nearest to a change (P,), for gradients g (K, P)."""
     q, r = torch.linalg.qr(gradients.double().mT)
-    found = torch.as_tensor(nnls(r.cpu().numpy(), (change.double() @ q).cpu().numpy())[0]).to(change)
+    found = torch.as_tensor(nnls(r.cpu().numpy(), (change.double() @ q).cpu().numpy())[0]).to(
+        change
+    )
     return found if found.any() else torch.ones_like(found)
 
 
 def misfit(evidence, path, g, done):
     """1 − cos between what gradients g (K, P) add up to and what they should, by the metric; and its slopes (K, P)."""
     g = g.detach().requires_grad_()
-    total, target = evidence.metric(evidence.total(path, g, done)), evidence.metric(evidence.change)
+    total = evidence.metric(evidence.total(path, g, done))
+    target = evidence.metric(evidence.change)
     loss = 1 - torch.cosine_similarity(total, target, dim=0)
     return loss.item(), torch.autograd.grad(loss, g)[0]
 
@@ -283,7 +325,9 @@ def pull(module, anchors, x, y, toward, width):
     for a, v in zip(anchors, toward):
         if (size := v.norm()) > 0:
             step = width / size * v
-            each.append((slope(module, a + step, x, y) - slope(module, a - step, x, y)) * size / (2 * width))
+            each.append(
+                (slope(module, a + step, x, y) - slope(module, a - step, x, y)) * size / (2 * width)
+            )
     return sum(each)
 
 
@@ -303,7 +347,9 @@ def between(ends, share):
 def noise(count, shape, seed):
     """Where a search begins if nothing better is at hand: images (n, d) of a shape (H, W, C), less their mean."""
     height, width, colours = shape
-    planes = torch.randn(count, colours, height, width, generator=torch.Generator().manual_seed(seed))
+    planes = torch.randn(
+        count, colours, height, width, generator=torch.Generator().manual_seed(seed)
+    )
     return NOISE * planes.permute(0, 2, 3, 1).flatten(1)
 
 
@@ -316,12 +362,14 @@ def attack(
     The search begins at `noise`, or at a `start` (n, d); the details are the last Path. InputError as `check` says.
     """
     evidence.check(released.network, released.labels)
-    module, labels = released.network, released.labels.long()
+    module = released.network
+    labels = released.labels.long()
     clock = time.perf_counter()
     x = (noise(len(labels), shape, seed) if start is None else start).to(evidence.end, copy=True)
     optimiser = torch.optim.Adam([x], lr=RATE, betas=(0.9, 0.99))
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, RATE / 100)
-    path, losses = evidence.begin(), []
+    path = evidence.begin()
+    losses = []
     for k in range(steps):
         done = k / steps
         if k >= FIRST and k % EVERY == 0:

@@ -63,15 +63,30 @@ class At(NamedTuple):
 def problem_of(released: Released, start: torch.Tensor) -> Problem:
     """The Problem for images T (m, d) behind a whole network with one hidden layer."""
     if bilevel.model_of(released) is not one_hidden or released.copies:
-        raise InputError("Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack.")
+        raise InputError(
+            "Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack."
+        )
     small = bilevel.merge_neurons(released)
     first, *rest = bilevel.lower_level(small).target
     axes, upper = torch.linalg.qr(first[:, :-1].T)
-    axes = axes[:, upper.diagonal().abs() > 1e-9 * upper.abs().max()]  # fewer than K if the rows are dependent
+    axes = axes[
+        :, upper.diagonal().abs() > 1e-9 * upper.abs().max()
+    ]  # fewer than K if the rows are dependent
     theta = one_hidden.Weights(torch.cat([first[:, :-1] @ axes, first[:, -1:]], 1), *rest)
-    coordinates, copied = start @ axes, torch.tensor(small.copies).to(first) > 1
-    others, sizes = start - coordinates @ axes.T, 1 + start.square().sum(1)
-    return Problem(theta, released.labels, released.recipe.weight_decay, coordinates, others, axes, sizes, copied)
+    coordinates = start @ axes
+    copied = torch.tensor(small.copies).to(first) > 1
+    others = start - coordinates @ axes.T
+    sizes = 1 + start.square().sum(1)
+    return Problem(
+        theta,
+        released.labels,
+        released.recipe.weight_decay,
+        coordinates,
+        others,
+        axes,
+        sizes,
+        copied,
+    )
 
 
 def nearest(z: torch.Tensor, problem: Problem) -> torch.Tensor:
@@ -98,7 +113,9 @@ def terms(z, labels, theta, decay):
     (rows, first, w, active, slope, curvature, logits), r = evaluate(z, labels, theta)
     third = theta.sharpness * curvature * (1 - 2 * slope)
     turns = curvatures(logits)[:, None] / len(z) * ((slope * w) @ first[:, :-1])  # (m, K) @ (K, r)
-    return At(rows, first, w, active, slope, curvature, third, rows @ first.T, r[:, None], turns, decay)
+    return At(
+        rows, first, w, active, slope, curvature, third, rows @ first.T, r[:, None], turns, decay
+    )
 
 
 def changes(at, of_r, of_s):
@@ -108,9 +125,15 @@ def changes(at, of_r, of_s):
 
 def stationary(at):
     """∇_θE of every neuron over μw_j: Σ_i r_i σ'(s_ij) z̄_i/μ + w̄_j/w_j, zero if the first layer is stationary."""
-    values = (at.r * at.slope).T @ at.rows / at.decay + at.first / at.w[:, None]  # (K, m) @ (m, r+1)
-    slopes = changes(at, at.slope, at.r * at.curvature)[:, None] * at.rows.T[:, :, None]  # (K, r+1, m, r)
-    slopes[:, :-1] += (at.r * at.slope).T[:, None, :, None] * torch.eye(slopes.shape[-1]).to(slopes)[:, None]
+    values = (at.r * at.slope).T @ at.rows / at.decay + at.first / at.w[
+        :, None
+    ]  # (K, m) @ (m, r+1)
+    slopes = (
+        changes(at, at.slope, at.r * at.curvature)[:, None] * at.rows.T[:, :, None]
+    )  # (K, r+1, m, r)
+    slopes[:, :-1] += (at.r * at.slope).T[:, None, :, None] * torch.eye(slopes.shape[-1]).to(
+        slopes
+    )[:, None]
     return values.flatten(), slopes.flatten(0, 1) / at.decay
 
 
@@ -120,13 +143,16 @@ def kink_balance(at):
     Only images near a kink add to the sum, those of one class with one sign. The two sides are compared by a tenth of
     their logarithms' difference, whose slope says where to go even if all images are far from the kink.
     """
-    sign, height = at.w.sign() / at.decay, at.active - at.slope * at.s
+    sign = at.w.sign() / at.decay
+    height = at.active - at.slope * at.s
     balance = (at.first.square().sum(1) / at.w - at.w) * at.w.sign()
     parts = at.r * sign * height  # (m, K)
     above = parts.clamp_min(0).sum(0) + (-balance).clamp_min(0) + 1e-30
     below = (-parts).clamp_min(0).sum(0) + balance.clamp_min(0) + 1e-30
     weights = sign / torch.where(parts > 0, above, below)
-    return (above.log() - below.log()) / 10, changes(at, weights * height, -weights * at.r * at.s * at.curvature) / 10
+    return (above.log() - below.log()) / 10, changes(
+        at, weights * height, -weights * at.r * at.s * at.curvature
+    ) / 10
 
 
 def downward(at):
@@ -145,20 +171,30 @@ def parting(at, copied, sizes, margin):
     """
     if not margin > 0 or not copied.any():
         return at.w.new_zeros(2 * len(copied)), at.w.new_zeros(2 * len(copied), *at.turns.shape)
-    curved = torch.einsum("ia,ij,ib->jab", at.rows, at.r * at.w * at.curvature, at.rows)  # (K, r+1, r+1)
+    curved = torch.einsum(
+        "ia,ij,ib->jab", at.rows, at.r * at.w * at.curvature, at.rows
+    )  # (K, r+1, r+1)
     sums = (at.r * at.slope).T @ at.rows
     q = torch.cat([torch.cat([curved, sums[:, :, None]], 2), pad(sums, (0, 1))[:, None]], 1)
     lowest, vectors = torch.linalg.eigh(q)
-    p, last = vectors[:, :-1, 0], vectors[:, -1, 0]
+    p = vectors[:, :-1, 0]
+    last = vectors[:, -1, 0]
     t = at.rows @ p.T  # the eigenvalue is Σ_i r_i (w_j σ'' t² + 2 last σ' t)_ij
-    one, two = at.w * at.curvature * t, last * at.slope
-    falls = changes(at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.curvature))
+    one = at.w * at.curvature * t
+    two = last * at.slope
+    falls = changes(
+        at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.curvature)
+    )
     falls = falls + 2 * (at.r * (one + two)).T[:, :, None] * p[:, None, :-1]
     each, *of = downward(at)
-    values = torch.cat([1 - (lowest[:, 0] / at.decay + 1) / margin, sizes @ each / (15 * at.decay) - 1]).clamp_min(0)
+    values = torch.cat(
+        [1 - (lowest[:, 0] / at.decay + 1) / margin, sizes @ each / (15 * at.decay) - 1]
+    ).clamp_min(0)
     slopes = torch.cat([-falls / margin, sizes[:, None] * changes(at, *of) / 15]) / at.decay
     on = copied.repeat(2)
-    return on * torch.log1p(values.square()) / 10, (on * values / (1 + values.square()) / 5)[:, None, None] * slopes
+    return on * torch.log1p(values.square()) / 10, (on * values / (1 + values.square()) / 5)[
+        :, None, None
+    ] * slopes
 
 
 def conditions(z, problem, theta, weight, margin=0.0):
@@ -169,7 +205,9 @@ def conditions(z, problem, theta, weight, margin=0.0):
     """
     here = terms(z, problem.labels, theta, problem.weight_decay)
     bias = here.r.sum()[None] / here.decay + theta.second[-1:], here.turns[None] / here.decay
-    each, *of = downward(here)  # E curves up unless images of its class lie near the kink of a neuron
+    each, *of = downward(
+        here
+    )  # E curves up unless images of its class lie near the kink of a neuron
     roots = (each.sum(0) + 1e-14).sqrt()
     curving = weight * roots, weight / 2 * changes(here, *of) / roots[:, None, None]
     parts = parting(here, problem.copied, problem.sizes, margin)
@@ -186,8 +224,12 @@ def settle(z, problem):
     Far from its kink a softplus has no slope. So β grows to its own value from an eighth of it, or from 1.25 if that is
     more; only then do weight and margin fall, as SHARP says.
     """
-    own, softer = problem.theta.sharpness, (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)
-    for factor, *pair, steps in [*((factor, 1, 3e-3, 40) for factor in softer), *((1, *pair) for pair in SHARP)]:
+    own = problem.theta.sharpness
+    softer = (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)
+    for factor, *pair, steps in [
+        *((factor, 1, 3e-3, 40) for factor in softer),
+        *((1, *pair) for pair in SHARP),
+    ]:
         theta = problem.theta._replace(sharpness=torch.maximum(factor * own, own.clamp_max(1.25)))
         z = least(z, problem, theta, pair, steps)
         if steps >= 300:
@@ -217,8 +259,11 @@ def prepare(released: Released, start: torch.Tensor, seed: int = 0) -> torch.Ten
     Chance says on which side of a kink images end: all tries but the first of seed 0 begin at a random change of Z. The
     last is the first that trains to a minimum of the whole network, at a relative squared distance up to 3·10⁻⁴.
     """
-    problem, halves, small = problem_of(released, start), split_copies(released), bilevel.merge_neurons(released)
-    best, generator = ((True, math.inf), start), torch.Generator().manual_seed(seed)
+    problem = problem_of(released, start)
+    halves = split_copies(released)
+    small = bilevel.merge_neurons(released)
+    best = ((True, math.inf), start)
+    generator = torch.Generator().manual_seed(seed)
     initial = problem.coordinates
     for k in range(TRIES):
         change = torch.randn(initial.shape, dtype=torch.float64, generator=generator).to(initial)
@@ -240,11 +285,15 @@ def split_copies(released: Released) -> Released:
     which = torch.cat([torch.arange(len(copies)).to(copies.device), (copies > 1).nonzero()[:, 0]])
     parts = (1.0 + (copies > 1))[which]  # 1 or 2
     second = torch.cat([theta.second[which] / parts.sqrt(), theta.second[-1:]])
-    network = one_hidden.network(theta._replace(first=theta.first[which] / parts.sqrt()[:, None], second=second))
+    network = one_hidden.network(
+        theta._replace(first=theta.first[which] / parts.sqrt()[:, None], second=second)
+    )
     return small._replace(network=network, copies=tuple((copies[which] / parts).tolist()))
 
 
-def train(released: Released, images: torch.Tensor) -> tuple[one_hidden.Solved, torch.Tensor, one_hidden.Weights]:
+def train(
+    released: Released, images: torch.Tensor
+) -> tuple[one_hidden.Solved, torch.Tensor, one_hidden.Weights]:
     """The Solved that training on images (m, d) finds from θ*, the images and θ*, in the span of images and weights."""
     basis = networks.span_of(images, bilevel.merge_neurons(released).network[0].weight)
     _, target, labels, decay = bilevel.lower_level(released, basis)
@@ -254,7 +303,9 @@ def train(released: Released, images: torch.Tensor) -> tuple[one_hidden.Solved, 
 def distance(released: Released, images: torch.Tensor) -> float:
     """‖θ(x) − θ*‖²/‖θ*‖² for the minimum θ(x) that training on images (m, d) finds from θ*."""
     solved, _, target = train(released, images)
-    far = one_hidden.square_norm(one_hidden.difference(solved, target)) / one_hidden.square_norm(target)
+    far = one_hidden.square_norm(one_hidden.difference(solved, target)) / one_hidden.square_norm(
+        target
+    )
     return far.item() if solved.converged else math.inf
 
 
@@ -269,29 +320,41 @@ def leverages(released: Released, images: torch.Tensor) -> torch.Tensor:
 def lowest(released: Released, images: torch.Tensor) -> float:
     """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
     (theta, *_), coordinates, _ = train(released, images)
-    v, decay = one_hidden.pack(theta), released.recipe.weight_decay
+    v = one_hidden.pack(theta)
+    decay = released.recipe.weight_decay
     product = one_hidden.hessian(v, coordinates, released.labels, decay, theta.sharpness)[0]
     return torch.linalg.eigvalsh(product(torch.eye(len(v)).to(v)))[0].item() / decay
 
 
 def attack(
-    released: Released, start: torch.Tensor, iterations: int = 1000, tolerance: float = 1e-8, progress: bool = False
+    released: Released,
+    start: torch.Tensor,
+    iterations: int = 1000,
+    tolerance: float = 1e-8,
+    progress: bool = False,
 ) -> Attack:
     """Prepare a start (m, d), where the history begins, and attack it. InputError if θ* is stationary for no images."""
     clock = time.perf_counter()
     check_start(released, start, released.labels)
     problem_of(released, start)  # says so if it cannot be done
     check_stationary(released)
-    before, tried = distance(bilevel.merge_neurons(released), start), []
+    before = distance(bilevel.merge_neurons(released), start)
+    tried = []
     settings: dict = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
     for seed in range(3):
         images = start if before <= tolerance else prepare(released, start, seed=seed)
         result = bilevel.attack(released, images, **settings)
-        tried.append((lowest(split_copies(released), result.images) < LOWEST, result.loss.item(), result))
+        tried.append(
+            (lowest(split_copies(released), result.images) < LOWEST, result.loss.item(), result)
+        )
         if tried[-1][:2] <= (False, ENOUGH) or before <= tolerance:
             break
     best = min(tried, key=lambda one: one[:2])[2]
-    history = best.history if before <= tolerance else torch.cat([best.history.new_tensor([before]), best.history])
+    history = (
+        best.history
+        if before <= tolerance
+        else torch.cat([best.history.new_tensor([before]), best.history])
+    )
     return best._replace(history=history, seconds=time.perf_counter() - clock)
 
 
@@ -302,10 +365,17 @@ def check_stationary(released):
     The distance to the nearest weights with that is a bound for every training set.
     """
     _, theta, _, decay = bilevel.lower_level(released)
-    a, b = theta.first.norm(dim=1)[:, None], theta.second[:-1, None].abs()
-    at, c = torch.linspace(0, 1, 1001).to(a) * (a + b), math.log(2) / decay / theta.sharpness  # (h, 1001)
+    a = theta.first.norm(dim=1)[:, None]
+    b = theta.second[:-1, None].abs()
+    # (h, 1001)
+    at = torch.linspace(0, 1, 1001).to(a) * (a + b)
+    c = math.log(2) / decay / theta.sharpness
     ends = (at.square() - c * at).clamp_min(0).sqrt(), (at.square() + c * at).sqrt()
-    far = ((at - b).square() + (torch.clamp(a, *ends) - a).square()).amin(1).sum() / one_hidden.square_norm(theta)
+    far = ((at - b).square() + (torch.clamp(a, *ends) - a).square()).amin(
+        1
+    ).sum() / one_hidden.square_norm(theta)
     if far > 1e-4:
         least = f"the relative distance cannot fall below {far:.2g}; give a network trained to the end, or its decay"
-        raise InputError(f"These weights are not a stationary point of any images for WEIGHT_DECAY {decay:g}: {least}.")
+        raise InputError(
+            f"These weights are not a stationary point of any images for WEIGHT_DECAY {decay:g}: {least}."
+        )

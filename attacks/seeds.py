@@ -17,11 +17,34 @@ from joblib import Parallel, delayed
 
 from utils.errors import InputError, check_writable, write
 
-FAVOURITES = (42, 0, 1, 1234, 123, 2, 3, 1337, 3407, 12345, 7, 10, 31337, -1, 67280421310721)  # the last is torch's own
+FAVOURITES = (
+    42,
+    0,
+    1,
+    1234,
+    123,
+    2,
+    3,
+    1337,
+    3407,
+    12345,
+    7,
+    10,
+    31337,
+    -1,
+    67280421310721,
+)  # the last is torch's own
 LARGE = (123456, 1234567, 12345678, 123456789, 1234567890, 987654321, 314159, 2**31 - 1, 0xDEADBEEF)
-SURE, APART, LEAST = 10, 0.75, 3.5  # z of a seed that is told, the next one's part of it, z of a seed to look at
-BLOCK, SHARE = 2**15, 2**20  # seeds at once, and between two writes of a search
-OUTPUT, TWIST = 0x00880100, 0x01100201  # masks, see `signs`
+# z of a seed that is told, the next one's part of it, z of a seed to look at
+SURE = 10
+APART = 0.75
+LEAST = 3.5
+# seeds at once, and between two writes of a search
+BLOCK = 2**15
+SHARE = 2**20
+# masks, see `signs`
+OUTPUT = 0x00880100
+TWIST = 0x01100201
 
 
 def common() -> list[int]:
@@ -33,7 +56,10 @@ def common() -> list[int]:
 
 def score(seed: int, draw: Callable[[torch.Generator], torch.Tensor], values: np.ndarray) -> float:
     """z of a seed: √n times the correlation of weights (n,) with what `draw` takes of its generator, by any fill."""
-    return float(np.corrcoef(draw(torch.Generator().manual_seed(seed)).flatten(), values)[0, 1] * len(values) ** 0.5)
+    return float(
+        np.corrcoef(draw(torch.Generator().manual_seed(seed)).flatten(), values)[0, 1]
+        * len(values) ** 0.5
+    )
 
 
 def told(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
@@ -42,7 +68,9 @@ def told(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
     if z > SURE and second < APART * z:
         return z, seed
     need = f"one above {SURE}, and the next far below: try more weights, or other seeds"
-    raise InputError(f"No seed is told by its z, {z:.1f}, with {second:.1f} for the next; it takes {need}.")
+    raise InputError(
+        f"No seed is told by its z, {z:.1f}, with {second:.1f} for the next; it takes {need}."
+    )
 
 
 def signs(draws: np.ndarray, seeds: np.ndarray) -> np.ndarray:
@@ -55,7 +83,8 @@ def signs(draws: np.ndarray, seeds: np.ndarray) -> np.ndarray:
     since the constant has an odd number of ones at OUTPUT. The top bit is not among them: x_t does not matter.
     """
     row = {t: k for k, t in enumerate(draws.tolist())}
-    ones, word = np.zeros((len(draws), len(seeds)), np.uint32), seeds.copy()
+    ones = np.zeros((len(draws), len(seeds)), np.uint32)
+    word = seeds.copy()
     for place in range(1, max(row) + 398):
         word ^= word >> 30
         word *= 1812433253
@@ -67,9 +96,12 @@ def signs(draws: np.ndarray, seeds: np.ndarray) -> np.ndarray:
     return np.bitwise_count(ones) & 1
 
 
-def scan(draws: np.ndarray, values: np.ndarray, first: int, count: int, least: float) -> list[tuple[float, int]]:
+def scan(
+    draws: np.ndarray, values: np.ndarray, first: int, count: int, least: float
+) -> list[tuple[float, int]]:
     """[(z, seed)], z > `least`, of `count` seeds from `first`: weights (n,), around 0, by `signs` of draws (n,)."""
-    weights, found = (values / np.linalg.norm(values)).astype(np.float32), []
+    weights = (values / np.linalg.norm(values)).astype(np.float32)
+    found = []
     for begin in range(first, first + count, BLOCK):
         seeds = np.arange(begin, min(begin + BLOCK, first + count)).astype(np.uint32)
         z = 2 * (weights @ signs(draws, seeds).astype(np.float32)) - weights.sum()
@@ -87,7 +119,12 @@ def resume(path, name):
 
 
 def search(
-    draws: np.ndarray, values: np.ndarray, path: Path | None = None, seeds: int = 2**32, jobs: int = 1, top: int = 40
+    draws: np.ndarray,
+    values: np.ndarray,
+    path: Path | None = None,
+    seeds: int = 2**32,
+    jobs: int = 1,
+    top: int = 40,
 ) -> tuple[float, int]:
     """(z, seed) of all below `seeds`, in shares, by values (n,) of draws (n,) of torch.rand; InputError as `told`.
 
@@ -96,14 +133,22 @@ def search(
     """
     some = np.argsort(-np.abs(np.where(draws < 227, values, 0)))[:top]
     if len(values) <= SURE**2 or draws[some].max() >= 227 or not np.isfinite(values).all():
-        raise InputError(f"A seed is told by more than {SURE**2} finite weights, {top} of them of the first 227 draws.")
+        raise InputError(
+            f"A seed is told by more than {SURE**2} finite weights, {top} of them of the first 227 draws."
+        )
     name = hashlib.sha256(repr((draws.tolist(), values.tolist(), top)).encode()).hexdigest()
     first, best = resume(path, name) if path else (0, [])
-    todo, most = range(first, seeds, SHARE), int(draws.max()) + 1
-    ahead = takewhile(lambda _: not best or best[0][0] <= SURE, todo)  # after a sure one, no share is begun
+    todo = range(first, seeds, SHARE)
+    most = int(draws.max()) + 1
+    ahead = takewhile(
+        lambda _: not best or best[0][0] <= SURE, todo
+    )  # after a sure one, no share is begun
     tasks = (delayed(scan)(draws[some], values[some], first, SHARE, LEAST) for first in ahead)
     for first, hits in zip(todo, Parallel(jobs, return_as="generator")(tasks)):
-        scored = [(score(seed, lambda g: torch.rand(most, generator=g)[draws], values), seed) for _, seed in hits]
+        scored = [
+            (score(seed, lambda g: torch.rand(most, generator=g)[draws], values), seed)
+            for _, seed in hits
+        ]
         best = nlargest(2, [*map(tuple, best), *scored])
         if path:
             write(path, json.dumps((name, first + SHARE, best)).encode())

@@ -21,9 +21,13 @@ def inputs(module: torch.nn.Module, layer: torch.nn.Module, x: torch.Tensor) -> 
     if not isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
         raise InputError(f"The layer is a {type(layer).__name__}: give a Linear or a Conv2d.")
     if getattr(layer, "groups", 1) > 1 or getattr(layer, "padding_mode", "zeros") != "zeros":
-        raise InputError("The convolution has groups or does not pad by zeros: its inputs are not read.")
+        raise InputError(
+            "The convolution has groups or does not pad by zeros: its inputs are not read."
+        )
     captured: list = []
-    hook = layer.register_forward_hook(lambda layer, given, output: captured.append(given[0].detach()))
+    hook = layer.register_forward_hook(
+        lambda layer, given, output: captured.append(given[0].detach())
+    )
     try:
         with torch.no_grad():
             module(x)
@@ -47,7 +51,9 @@ def basis(
         alpha = shrinkage(after, before, int(TAKEN * min(after.shape)))
     values, vectors = torch.linalg.svd(after - alpha * before, full_matrices=False)[1:]
     if rank is None and (rank := gap(None, 10.0, values=values).count) is None:
-        raise InputError("What training added has full rank: too many inputs for this layer, or Adam's steps.")
+        raise InputError(
+            "What training added has full rank: too many inputs for this layer, or Adam's steps."
+        )
     return vectors[:rank].mT
 
 

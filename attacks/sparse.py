@@ -27,17 +27,32 @@ from utils.kernels.layers import forward
 from utils.kernels.solvers import cg, dot
 
 ROUNDS = 16  # at most
-AGAIN = *unmixing.LATER[-1][:2], 25  # ε, window and steps of unmixing in a round, for more than unmixing.FEW images
-FIRST = 0.2, 3.0, 0.02  # root mean squares of a column, what counts as zero at first: usually, and where that is stuck
+AGAIN = (
+    *unmixing.LATER[-1][:2],
+    25,
+)  # ε, window and steps of unmixing in a round, for more than unmixing.FEW images
+FIRST = (
+    0.2,
+    3.0,
+    0.02,
+)  # root mean squares of a column, what counts as zero at first: usually, and where that is stuck
 FALL = 0.85  # what each next size is
 LAST = 1e-3, 1e-4, 1e-5  # down to the first of these in single precision
 SOLVED = 10  # iterations of conjugate gradients for each size
-SURE = 1e-3, 0.05  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
-USUAL = 0.85, 0.5  # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
+SURE = (
+    1e-3,
+    0.05,
+)  # entries below are zeros; a column is sure if it has so many more than m, as a share of the neurons
+USUAL = (
+    0.85,
+    0.5,
+)  # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
 SHARED = 0.97  # of a vector's zeros are another one's, too: a difference with it; columns of B share fewer
 CENTRES = -0.5, -0.25, 0.0  # of three readings
 SAME = 0.999  # cosine of a column in two readings
-CENTRE, WIDTH = CENTRES[0], 0.25  # of the logistic function that takes pre-activations to how likely a zero is
+# of the logistic function that takes pre-activations to how likely a zero is
+CENTRE = CENTRES[0]
+WIDTH = 0.25
 SPREAD = 0.22  # of an image's pixels, where the biases do not tell its size
 LIKE = 0.8  # cosine of an image before and after a round, in the median
 RANGE = 0.05, 0.6  # of spreads that are believed
@@ -59,7 +74,9 @@ def rescale(matrix, columns):
     added to them is B1. A factor that would give an image a spread out of RANGE is believed in its sign alone, and the
     image gets the spread SPREAD.
     """
-    mixing = columns.rows @ columns.upper @ torch.linalg.inv(matrix)  # B, up to the sizes of columns
+    mixing = (
+        columns.rows @ columns.upper @ torch.linalg.inv(matrix)
+    )  # B, up to the sizes of columns
     factors = 1 / torch.linalg.lstsq(mixing, columns.bias[:, None]).solution[:, 0]
     spread = (matrix @ columns.basis.mT).std(1)
     low, high = RANGE
@@ -75,10 +92,12 @@ def search_sparse(rows, near, likely, size):
     come where they are likely; if it is small, they come where `near` has small entries already. The vectors begin at
     `near`, and for each size a few iterations of conjugate gradients take all of them on.
     """
-    vectors, steps = near, int(math.log(LAST[0] / size) / math.log(FALL))
+    vectors = near
+    steps = int(math.log(LAST[0] / size) / math.log(FALL))
     for size in (*(size * FALL**k for k in range(steps)), *LAST[1:]):
         kind = torch.float32 if size > LAST[0] else torch.float64
-        a, w = rows.to(kind), vectors.to(kind)
+        a = rows.to(kind)
+        w = vectors.to(kind)
         weights = likely.to(kind) / (len(a) * (w @ a.mT).square() + size**2)
 
         def product(v, a=a, weights=weights):
@@ -100,7 +119,9 @@ def select(vectors, near, enough, rows):
     A vector without a zero of its own is most likely a difference of columns, zero where both are. Of those equal, or
     zero at the same neurons, that nearest its start in `near` (m, m) is taken: each image has one column.
     """
-    taken, moved, zero = enough.clone(), (vectors * near).sum(1).abs(), zeros(rows, vectors).double()
+    taken = enough.clone()
+    moved = (vectors * near).sum(1).abs()
+    zero = zeros(rows, vectors).double()
     within = (vectors @ vectors.mT).abs() > 0.999  # rounding hides zeros of faint columns
     if len(vectors) <= unmixing.FEW:  # of hundreds of columns of B, some share as many
         within |= zero.mT @ zero > SHARED * zero.sum(0)[:, None]
@@ -143,7 +164,8 @@ def project(matrix, columns, sure, basis, shape):
     still be added to it are the rows whose own columns are unsure, which are orthogonal to all sure ones. How much of
     each is added, the objective of unmixing chooses.
     """
-    certain, own = columns[sure].mT, torch.eye(len(columns), dtype=torch.bool)[:, sure]
+    certain = columns[sure].mT
+    own = torch.eye(len(columns), dtype=torch.bool)[:, sure]
     initial = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
     if sure.all():
         return initial
@@ -171,15 +193,19 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
     standard deviations over neurons, speak for a zero.
     """
     columns, lengths = in_coordinates(mixing, bias, basis)
-    matrix, sure = rescale(images @ basis, columns), torch.zeros(len(images), dtype=torch.bool)
+    matrix = rescale(images @ basis, columns)
+    sure = torch.zeros(len(images), dtype=torch.bool)
     vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
         reached = [forward((layer,), matrix @ basis.mT)[1][0] for layer in layers]
         most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
-        likely = torch.sigmoid((centre - most) / WIDTH) + 0.01  # that images never activated each neuron (m, h)
+        likely = (
+            torch.sigmoid((centre - most) / WIDTH) + 0.01
+        )  # that images never activated each neuron (m, h)
         near = normalize((columns.upper @ torch.linalg.inv(matrix)).mT, dim=1)
         initial = torch.where(sure[:, None], vectors, near)
-        vectors, before = initial.clone(), sure
+        vectors = initial.clone()
+        before = sure
         vectors[~sure] = search_sparse(columns.rows, near[~sure], likely[~sure], FIRST[0])
         sure = classify(vectors, near, before, columns.rows, USUAL[0])
         if (sure & ~before).sum() <= len(sure) // 100:
@@ -188,9 +214,13 @@ def refine(images, mixing, bias, basis, layers, shape, centre=CENTRE):
         vectors = torch.where(sure[:, None], vectors, near)
         if (vectors - initial).abs().max() < 1e-9:
             break
-        exact = rescale(project(matrix, torch.linalg.solve(columns.upper, vectors.mT).mT, sure, basis, shape), columns)
+        exact = rescale(
+            project(matrix, torch.linalg.solve(columns.upper, vectors.mT).mT, sure, basis, shape),
+            columns,
+        )
         if cosine_similarity(matrix, exact).abs().median() < LIKE:
-            sure, vectors = before, near
+            sure = before
+            vectors = near
             break  # one wrong column spoils all images
         matrix = exact
     return matrix @ basis.mT, sure, lengths * (columns.rows @ vectors.mT)
@@ -203,11 +233,16 @@ def refine_by_vote(images, mixing, bias, basis, layers, shape):
     """
     readings = [refine(images, mixing, bias, basis, layers, shape, centre) for centre in CENTRES]
     columns, lengths = in_coordinates(mixing, bias, basis)
-    vectors = torch.stack([normalize((columns.rows.mT @ (found / lengths)).mT, dim=1) for _, _, found in readings])
+    vectors = torch.stack(
+        [normalize((columns.rows.mT @ (found / lengths)).mT, dim=1) for _, _, found in readings]
+    )
     sure = torch.stack([sure for _, sure, _ in readings])
-    same = (torch.einsum("kmi,lmi->klm", vectors, vectors).abs() > SAME) & sure & sure[:, None]  # (3, 3, m)
+    same = (
+        (torch.einsum("kmi,lmi->klm", vectors, vectors).abs() > SAME) & sure & sure[:, None]
+    )  # (3, 3, m)
     shared = same.sum(1) > 1  # (3, m), with another reading
-    sure, first = shared.any(0), shared.long().argmax(0)
+    sure = shared.any(0)
+    first = shared.long().argmax(0)
     matrix = rescale(images @ basis, columns)
     near = normalize((columns.upper @ torch.linalg.inv(matrix)).mT, dim=1)
     vectors = torch.where(sure[:, None], vectors[first, torch.arange(len(first))], near)

@@ -14,12 +14,25 @@ import torch
 
 from utils.errors import InputError
 
-EMBEDDINGS = "tokens", "wte", "embed_tokens", "word_embeddings", "tok_embeddings", "embed_in", "embedding"
+EMBEDDINGS = (
+    "tokens",
+    "wte",
+    "embed_tokens",
+    "word_embeddings",
+    "tok_embeddings",
+    "embed_in",
+    "embedding",
+)
 HEADS = "head", "lm_head", "embed_out", "output"
 ROUNDING = 1e-4  # relative move of most rows above which it is not rounding
 MOVED = 20  # times the median move is more than rounding
-GROUPS = {"q": ("q", "k", "v"), "out": ("out",), "mlp.0": ("mlp.0",)}  # layers of a block with the same inputs
-PART = 4  # one of so many directions that the inputs leave is asked: others have drifted in training
+GROUPS = {
+    "q": ("q", "k", "v"),
+    "out": ("out",),
+    "mlp.0": ("mlp.0",),
+}  # layers of a block with the same inputs
+# one of so many directions that the inputs leave is asked: others have drifted in training
+PART = 4
 MANY = 1000  # words of a bag
 WIDE = 4  # prefixes kept of each first token
 
@@ -34,7 +47,11 @@ class Bag(NamedTuple):
 
 def table(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor | None:
     """The first matrix of a state dict whose name ends in one of `names`, or None."""
-    keys = {key.split(".")[-2]: key for key in reversed([*state]) if key.endswith(".weight") and state[key].dim() == 2}
+    keys = {
+        key.split(".")[-2]: key
+        for key in reversed([*state])
+        if key.endswith(".weight") and state[key].dim() == 2
+    }
     return next((state[keys[name]] for name in names if name in keys), None)
 
 
@@ -42,9 +59,12 @@ def embedding(one: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The embedding (V, d) of a state dict, or itself; InputError if there is none, or it is tied to the head."""
     if isinstance(one, torch.Tensor):
         return one
-    found, head = table(one, EMBEDDINGS), table(one, HEADS)
+    found = table(one, EMBEDDINGS)
+    head = table(one, HEADS)
     if found is None:
-        raise InputError(f"There is no embedding, a matrix called {', '.join(EMBEDDINGS)}: give it as a tensor.")
+        raise InputError(
+            f"There is no embedding, a matrix called {', '.join(EMBEDDINGS)}: give it as a tensor."
+        )
     if head is not None and head.shape == found.shape and torch.equal(head, found):
         raise InputError("The embedding is tied to the head, so that all of its rows move.")
     return found
@@ -54,23 +74,38 @@ def pair(before, after):
     """Two embeddings (V, d) in double precision; InputError unless they are of one shape, and finite."""
     if before.shape != after.shape:
         shapes = " and ".join(str(tuple(one.shape)) for one in (before, after))
-        raise InputError(f"The embeddings are {shapes}: that is another tokenizer, give the start of this network.")
+        raise InputError(
+            f"The embeddings are {shapes}: that is another tokenizer, give the start of this network."
+        )
     if not (before.isfinite().all() and after.isfinite().all()):
-        raise InputError("An embedding holds values that are NaN or infinite: give weights as they were.")
+        raise InputError(
+            "An embedding holds values that are NaN or infinite: give weights as they were."
+        )
     return before.detach().double(), after.detach().double()
 
 
-def bag(before: torch.Tensor | Mapping[str, torch.Tensor], after: torch.Tensor | Mapping[str, torch.Tensor]) -> Bag:
+def bag(
+    before: torch.Tensor | Mapping[str, torch.Tensor],
+    after: torch.Tensor | Mapping[str, torch.Tensor],
+) -> Bag:
     """The Bag of two embeddings (V, d), or of two state dicts: the rows that moved, but for a common factor."""
     before, after = (embedding(one) for one in (before, after))
-    if after.element_size() < 4 and before.shape == after.shape and (before != after).any(1).double().mean() > 0.5:
-        raise InputError("The weights have 16 bits, in which decay rounds every row anew: give them in 32 bits.")
+    if (
+        after.element_size() < 4
+        and before.shape == after.shape
+        and (before != after).any(1).double().mean() > 0.5
+    ):
+        raise InputError(
+            "The weights have 16 bits, in which decay rounds every row anew: give them in 32 bits."
+        )
     before, after = pair(before, after)
     size = before.norm(dim=1).clamp_min(1e-30)
     alpha = ((before * after).sum(1) / size.square()).median().item()
     moved = (after - alpha * before).norm(dim=1) / size
     if (rounding := moved.median().item()) > ROUNDING:
-        raise InputError("Most rows of the embedding moved: it is tied to the head, or most tokens were used.")
+        raise InputError(
+            "Most rows of the embedding moved: it is tied to the head, or most tokens were used."
+        )
     return Bag(moved > MOVED * rounding, moved, alpha)
 
 
@@ -78,7 +113,9 @@ def bag_of_moment(moment: torch.Tensor) -> Bag:
     """The Bag of an optimiser's first moment (V, d) of an embedding: its rows that are not zero. It needs no start."""
     size = moment.detach().double().norm(dim=1)
     if size.median() > 0:
-        raise InputError("Most rows of the moment are not zero: the embedding is tied to the head, or decays in it.")
+        raise InputError(
+            "Most rows of the moment are not zero: the embedding is tied to the head, or decays in it."
+        )
     return Bag(size > 0, size)
 
 
@@ -123,7 +160,10 @@ def at(model, weights):
 
 
 def find_evidence(
-    model: torch.nn.Module, weights: Mapping[str, torch.Tensor], change: Mapping[str, torch.Tensor], inputs: int
+    model: torch.nn.Module,
+    weights: Mapping[str, torch.Tensor],
+    change: Mapping[str, torch.Tensor],
+    inputs: int,
 ) -> Evidence:
     """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
 
@@ -138,13 +178,16 @@ def find_evidence(
     return Evidence(at(model, weights), found)
 
 
-def evidence_of_adapters(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], inputs: int) -> Evidence:
+def evidence_of_adapters(
+    model: torch.nn.Module, weights: Mapping[str, torch.Tensor], inputs: int
+) -> Evidence:
     """Evidence of adapters whose start is not known: what A makes of the inputs is the row space of B."""
     found = {}
     for group, layers in GROUPS.items():
         names = [f"blocks.0.{layer}" for layer in layers if f"blocks.0.{layer}.B" in weights]
         if parts := [
-            weights[f"{name}.A"].double().mT @ unseen_directions(weights[f"{name}.B"], inputs) for name in names
+            weights[f"{name}.A"].double().mT @ unseen_directions(weights[f"{name}.B"], inputs)
+            for name in names
         ]:
             found[group] = torch.linalg.qr(torch.cat(parts, 1))[0].float()
     return Evidence(at(model, weights), found)
@@ -158,7 +201,9 @@ def share(inputs, directions):
 @torch.no_grad()
 def places(evidence):
     """The log-share (T, V) in the unseen directions of the first layers' inputs, of every token at every place."""
-    block, tokens, rows = evidence.model.blocks[0], evidence.model.tokens.weight, evidence.model.places.weight
+    block = evidence.model.blocks[0]
+    tokens = evidence.model.tokens.weight
+    rows = evidence.model.places.weight
     return torch.stack([share(block.norm(tokens + row), evidence.unseen["q"]) for row in rows])
 
 
@@ -171,8 +216,12 @@ def bag_of_span(evidence: Evidence) -> Bag:
 @torch.no_grad()
 def sum_shares(evidence, tokens, at, mask, first):
     """The summed log-shares (m, T − first) of tokens (m, T) at places (T,), which see others by a mask (T, T)."""
-    inputs = evidence.model.blocks[0].attend(evidence.model.tokens(tokens) + evidence.model.places(at), mask)[1]
-    return sum(share(inputs[name][:, first:], directions) for name, directions in evidence.unseen.items())
+    inputs = evidence.model.blocks[0].attend(
+        evidence.model.tokens(tokens) + evidence.model.places(at), mask
+    )[1]
+    return sum(
+        share(inputs[name][:, first:], directions) for name, directions in evidence.unseen.items()
+    )
 
 
 def extend(evidence, prefixes, tokens):
@@ -196,7 +245,9 @@ def search_texts(
     if len(tokens) > MANY:
         raise InputError(f"{len(tokens)} words are too many to try at every place: give fewer.")
     first = extend(evidence, torch.zeros(1, 1, dtype=torch.long), tokens)[0]
-    kept = torch.nn.functional.pad(tokens[first.argsort()[:count]][:, None, None], (1, 0))  # (families, wide, place)
+    kept = torch.nn.functional.pad(
+        tokens[first.argsort()[:count]][:, None, None], (1, 0)
+    )  # (families, wide, place)
     scores = torch.zeros(kept.shape[:2])
     for place in range(2, length + 1):
         added = extend(evidence, kept.flatten(0, 1), tokens).unflatten(0, kept.shape[:2])
@@ -212,7 +263,9 @@ def drop_similar(rows, scores, count):
     """The first of rows (n, T) that agree with none before them at more than half of the places, and their scores."""
     chosen: list = []
     for row in range(len(rows)):
-        if len(chosen) < count and all((rows[row] == rows[one]).double().mean() <= 0.5 for one in chosen):
+        if len(chosen) < count and all(
+            (rows[row] == rows[one]).double().mean() <= 0.5 for one in chosen
+        ):
             chosen.append(row)
     return rows[chosen], scores[chosen]
 
@@ -220,4 +273,6 @@ def drop_similar(rows, scores, count):
 def membership(evidence: Evidence, rows: torch.Tensor) -> torch.Tensor:
     """The mean log-share (n,) of whole texts (n, T): the lower, the likelier they were trained on."""
     at = torch.arange(rows.shape[1] + 1)
-    return sum_shares(evidence, torch.nn.functional.pad(rows, (1, 0)), at, at[:, None] >= at, 1).mean(1)
+    return sum_shares(
+        evidence, torch.nn.functional.pad(rows, (1, 0)), at, at[:, None] >= at, 1
+    ).mean(1)

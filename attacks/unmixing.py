@@ -20,7 +20,9 @@ from utils.networks import Released, change, flatten, gap
 FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
 LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for more
-SOON = tuple((floor, window, 60) for floor, window, _ in LATER)  # for more where other evidence follows
+SOON = tuple(
+    (floor, window, 60) for floor, window, _ in LATER
+)  # for more where other evidence follows
 EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
 SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
 MOST = 0.9  # share of the living neurons, or pixels, that images may be
@@ -31,15 +33,23 @@ class Unmixed(NamedTuple):
     """What this attack knows beside its images; nothing where it refused."""
 
     count: int | None = None  # of images, as the layer tells it
-    basis: torch.Tensor | None = None  # (d, r), of the span; r is m, or m − 1 if the images sum to zero
-    matrix: torch.Tensor | None = None  # M (m, r): the images are its rows in the basis, but for factors
-    uneven: float = math.inf  # spread of logarithms of lengths; above EVEN an image was found twice, and another lost
-    agreement: float = 0.0  # the share of ‖B‖² at neurons that the images activate; near 1 for the truth
-    sure: torch.Tensor | None = None  # (m,), which images are exact, behind a known start: see `sparse`
+    # (d, r), of the span; r is m, or m − 1 if the images sum to zero
+    basis: torch.Tensor | None = None
+    # M (m, r): the images are its rows in the basis, but for factors
+    matrix: torch.Tensor | None = None
+    uneven: float = (
+        math.inf
+    )  # spread of logarithms of lengths; above EVEN an image was found twice, and another lost
+    # the share of ‖B‖² at neurons that the images activate; near 1 for the truth
+    agreement: float = 0.0
+    # (m,), which images are exact, behind a known start: see `sparse`
+    sure: torch.Tensor | None = None
     columns: torch.Tensor | None = None  # of B (h, m), there, but for the size of each
 
 
-def read(released: Released, count: int | None = None, most: float = MOST) -> tuple[int, torch.Tensor, torch.Tensor]:
+def read(
+    released: Released, count: int | None = None, most: float = MOST
+) -> tuple[int, torch.Tensor, torch.Tensor]:
     """How many images m the first layer saw, an orthonormal basis (d, r) of their span, and W₁ in it (n_1, r).
 
     A given `count` is believed. InputError without a gap, tenfold or more, in the singular values, or if it lies behind
@@ -47,30 +57,43 @@ def read(released: Released, count: int | None = None, most: float = MOST) -> tu
     sum to zero, and then r = m − 1.
     """
     check_layers(released.network)
-    weight, centred = released.network[0].weight.double(), int(released.recipe.centred)
+    weight = released.network[0].weight.double()
+    centred = int(released.recipe.centred)
     if not flatten(released.network).abs().max() < 1e100:  # squares are finite, too
-        raise InputError("The weights hold values that are NaN, infinite or huge: give a network that has converged.")
+        raise InputError(
+            "The weights hold values that are NaN, infinite or huge: give a network that has converged."
+        )
     wide = weight.shape[0] <= weight.shape[1]
-    values, vectors = torch.linalg.eigh(weight @ weight.mT if wide else weight.mT @ weight)  # faster than an SVD
-    values, vectors = values.flip(0).clamp_min(0).sqrt(), vectors.flip(1)  # exact to 1e-8 of the largest one
+    values, vectors = torch.linalg.eigh(
+        weight @ weight.mT if wide else weight.mT @ weight
+    )  # faster than an SVD
+    # exact to 1e-8 of the largest one
+    values = values.flip(0).clamp_min(0).sqrt()
+    vectors = vectors.flip(1)
     r = gap(released.network, 10.0, values=values).count if count is None else count - centred
     if not r or r < 2:
         raise InputError("There is no gap in the singular values of W₁: the count cannot be read.")
     lengths = weight.norm(dim=1)
     living = min((lengths > 1e-6 * lengths.max()).sum().item(), weight.shape[1])
     if r > most * living:  # rows that vanish, pruned ones say, make a gap of their own
-        raise InputError(f"W₁ has {living} living neurons or pixels, too few to tell {r} images or more apart: no gap.")
+        raise InputError(
+            f"W₁ has {living} living neurons or pixels, too few to tell {r} images or more apart: no gap."
+        )
     basis = torch.linalg.qr(weight.mT @ vectors[:, :r] if wide else vectors[:, :r])[0]
     return r + centred, basis, weight @ basis
 
 
 def orthogonal(count: int, r: int, seed: int) -> torch.Tensor:
     """Random rows (count, r) to begin with, nearly orthogonal: the first r columns of an orthogonal matrix."""
-    noise = torch.randn(count, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(
+        count, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     return torch.linalg.qr(noise)[0][:, :r]
 
 
-def whiten_features(basis: torch.Tensor, shape: Shape, few: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def whiten_features(
+    basis: torch.Tensor, shape: Shape, few: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The features of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
     features, white = contrast.whiten(contrast.features(basis.mT, shape, 1.7 if few else 1.0, few))
     return features.float(), white
@@ -85,11 +108,15 @@ def unmix(
 
     `each` sees whitened rows; `later` are the stages for many images, all but the last with products of a `precision`.
     """
-    few, history = count <= FEW, []
+    few = count <= FEW
+    history = []
     features, white = whiten_features(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
     *stages, last = STAGES if few else later
-    for digits, (floor, window, steps) in [*((precision, stage) for stage in stages), ("exact", last)]:
+    for digits, (floor, window, steps) in [
+        *((precision, stage) for stage in stages),
+        ("exact", last),
+    ]:
         with use_precision(possible(digits, basis.device)):
             rows, values = contrast.minimise(rows, features, floor, window, steps, each=each)
         history += values
@@ -152,10 +179,13 @@ def attack(
     while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
     for more than FEW images, and `precision` that of all but its last stage. `most` and InputError as `read` says.
     """
-    clock, centred = time.perf_counter(), released.recipe.centred
+    clock = time.perf_counter()
+    centred = released.recipe.centred
     (first,) = change(released.network[:1], torch.Tensor.double)
     if first.weight.shape[1] != math.prod(shape):
-        raise InputError(f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}.")
+        raise InputError(
+            f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}."
+        )
     asked, (count, basis, mixing) = count, read(released, count, most)
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
@@ -166,12 +196,14 @@ def attack(
             break
     uneven, history, matrix, factors = min(tried, key=lambda one: one[0])
     matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
-    signals, signs = read_signals(matrix, mixing, first.bias, centred), factors.sign()
+    signals = read_signals(matrix, mixing, first.bias, centred)
+    signs = factors.sign()
     if first.bias is None or centred:  # b₁ = B1 leaves signs open
         signs = max((signs, -signs), key=lambda signs: agreement(signals, signs)[1])
         sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
         signs = flip_signs(signals, signs, [i for i in factors.abs().argsort() if not sure[i]])
-    matrix, agreed = signs[:, None] * matrix, agreement(signals, signs)[1].item()
+    matrix = signs[:, None] * matrix
+    agreed = agreement(signals, signs)[1].item()
     details = Unmixed(count if asked is None else None, basis, matrix, uneven, agreed)
     return Attack(
         images=matrix @ basis.mT,
@@ -184,13 +216,19 @@ def attack(
 
 
 def attempt(
-    released: Released, shape: Shape, count: int | None, seed: int = 0, later: Sequence[tuple[float, int, int]] = LATER
+    released: Released,
+    shape: Shape,
+    count: int | None,
+    seed: int = 0,
+    later: Sequence[tuple[float, int, int]] = LATER,
 ) -> Attack:
     """Read the count from the layer, and unmix; with the given `count` if the layer tells none; or refuse: Attack."""
     refusals = ()
     for given in (None, count):
         try:
-            return attack(released, shape, count=given, seed=seed, later=later)._replace(refusals=refusals)
+            return attack(released, shape, count=given, seed=seed, later=later)._replace(
+                refusals=refusals
+            )
         except InputError as error:
             refusals = tuple(dict.fromkeys((*refusals, str(error))))
     return refuse(*refusals)

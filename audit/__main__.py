@@ -14,7 +14,10 @@ import traceback
 
 from utils.errors import InputError
 
-HELPED, FAULT, INTERRUPTED = 0, 70, 130  # exit statuses; Python's own for a fault is 1: here, that something leaks
+# exit statuses; Python's own for a fault is 1: here, that something leaks
+HELPED = 0
+FAULT = 70
+INTERRUPTED = 130
 PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
@@ -63,7 +66,9 @@ def watched(module):
 def status_of(module):
     """The status that `main` of a module returns, and that of a fault where the module cannot be loaded."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # libraries that are being loaded know no interrupt
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # libraries that are being loaded know no interrupt
         loaded = importlib.import_module(module)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = loaded.main()

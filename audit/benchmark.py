@@ -42,7 +42,9 @@ def index(folder=FOLDER):
     try:
         return json.loads((Path(folder) / "index.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder} has no index.json of victims: train them by tools/train_victims.py.") from error
+        raise InputError(
+            f"{folder} has no index.json of victims: train them by tools/train_victims.py."
+        ) from error
 
 
 def entry_of(name, folder=FOLDER):
@@ -55,10 +57,13 @@ def load(name: str, folder: str | Path = FOLDER) -> Challenge:
     """The Challenge of a victim's name."""
     entry = entry_of(name, folder)
     recipe = Recipe(**entry["recipe"])._replace(hidden=tuple(entry["recipe"]["hidden"]))
-    files, shape = [entry["file"], *filter(None, [entry["before"]])], tuple(entry["shape"])
+    files = [entry["file"], *filter(None, [entry["before"]])]
+    shape = tuple(entry["shape"])
     network, *initial = (weights.read(Path(folder) / file, shape, "HWC").layers for file in files)
     labels = torch.tensor(entry["labels"], dtype=torch.float64)
-    return Challenge(Released(network, labels, recipe), initial[0] if initial else (), shape, entry["mean"])
+    return Challenge(
+        Released(network, labels, recipe), initial[0] if initial else (), shape, entry["mean"]
+    )
 
 
 def sides(entry):
@@ -66,7 +71,9 @@ def sides(entry):
     pixels = images.load(entry["dataset"], entry["binary"]).images
     rows = [*entry["training"], *entry["held_out"]]
     if max(rows) >= len(pixels) or digest(pixels[rows]) != entry["sha256"]:
-        raise InputError(f"{entry['dataset']} does not hold the images of this victim: take the locked versions.")
+        raise InputError(
+            f"{entry['dataset']} does not hold the images of this victim: take the locked versions."
+        )
     both = torch.from_numpy(pixels[rows] / 255.0).flatten(1)
     return both.split([len(entry["training"]), len(entry["held_out"])])
 
@@ -77,7 +84,10 @@ def digest(pixels):
 
 
 def evaluate(
-    name: str, returned: np.ndarray | torch.Tensor, attack: str = "mine", folder: str | Path = FOLDER
+    name: str,
+    returned: np.ndarray | torch.Tensor,
+    attack: str = "mine",
+    folder: str | Path = FOLDER,
 ) -> dict[str, Any]:
     """The score of pictures returned (k, d) or (k, H, W, C), as the network saw them, in any size and either sign.
 
@@ -87,18 +97,33 @@ def evaluate(
     the mean of those that it was trained on.
     """
     entry = entry_of(name, folder)
-    pixels, shape = torch.as_tensor(np.asarray(returned, dtype=float)), entry["shape"]
-    if pixels.dim() < 2 or not len(pixels) or pixels[0].numel() != np.prod(shape) or not pixels.isfinite().all():
-        raise InputError(f"Pictures have the shape {(*pixels.shape,)}: give finite ones of {tuple(shape)}.")
+    pixels = torch.as_tensor(np.asarray(returned, dtype=float))
+    shape = entry["shape"]
+    if (
+        pixels.dim() < 2
+        or not len(pixels)
+        or pixels[0].numel() != np.prod(shape)
+        or not pixels.isfinite().all()
+    ):
+        raise InputError(
+            f"Pictures have the shape {(*pixels.shape,)}: give finite ones of {tuple(shape)}."
+        )
     returned = pixels.flatten(1)
-    parts = [part - torch.tensor(entry["mean"], dtype=torch.float64).expand(*shape).flatten() for part in sides(entry)]
+    parts = [
+        part - torch.tensor(entry["mean"], dtype=torch.float64).expand(*shape).flatten()
+        for part in sides(entry)
+    ]
     own, both = (part.mean(0) * entry["recipe"]["centred"] for part in (parts[0], torch.cat(parts)))
     found = {"victim": name, "attack": attack, "pictures": len(returned)}
     ours, theirs = (match(part - own, returned) for part in parts)
     for bar in BARS:
         found |= {f"above_{bar}": ours.above(bar), f"held_out_above_{bar}": theirs.above(bar)}
-    like = [match(part - both, returned, shape).either for part in parts]  # the area favours no side's mean
-    score = judge.scored(like, tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels")))
+    like = [
+        match(part - both, returned, shape).either for part in parts
+    ]  # the area favours no side's mean
+    score = judge.scored(
+        like, tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels"))
+    )
     return found | {"auc": round(score.area.value, 3), "p": float(f"{score.p:.2g}")}
 
 
@@ -122,13 +147,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m audit.benchmark", description=__doc__)
     parser.add_argument("victim", help="a name in the index.json of FOLDER")
     parser.add_argument("returned", help="an .npz file of floats `images` (k, H, W, C)")
-    parser.add_argument("--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)")
+    parser.add_argument(
+        "--attack", default="mine", metavar="NAME", help="of the attack, in the table (%(default)s)"
+    )
     parser.add_argument("--folder", default=FOLDER, help="of victims by tools/train_victims.py")
     parser.add_argument("--enter", action="store_true", help="write it into FOLDER/entries.csv")
     line = parser.parse_args(arguments)
     try:
-        if line.enter and (line.attack == "mine" or not line.attack.isprintable() or "|" in line.attack):
-            raise InputError("An entry needs a name of its attack: --attack NAME, in one line and without a |.")
+        if line.enter and (
+            line.attack == "mine" or not line.attack.isprintable() or "|" in line.attack
+        ):
+            raise InputError(
+                "An entry needs a name of its attack: --attack NAME, in one line and without a |."
+            )
         score = evaluate(line.victim, pictures.arrays(line.returned)[0], line.attack, line.folder)
     except InputError as error:
         print(printable(str(error)), file=sys.stderr)

@@ -48,9 +48,17 @@ def parser():
     prog = "audit" if Path(sys.argv[0]).stem == "audit" else "python -m audit"
     line = Line(prog, "%(prog)s NETWORK MEMBERS HELD_OUT [options]", WHAT, END)
     line.formatter_class = argparse.RawDescriptionHelpFormatter
-    line.add_argument("network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run")
-    line.add_argument("members", help="its training pictures: a folder, whose folders are the classes, or an .npz file")
-    line.add_argument("held_out", help="ten or more pictures of the same source that it never saw, in the same form")
+    line.add_argument(
+        "network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run"
+    )
+    line.add_argument(
+        "members",
+        help="its training pictures: a folder, whose folders are the classes, or an .npz file",
+    )
+    line.add_argument(
+        "held_out",
+        help="ten or more pictures of the same source that it never saw, in the same form",
+    )
     of_network(line.add_argument_group("the network").add_argument)
     of_pictures(line.add_argument_group("how it saw the pictures").add_argument)
     of_audit(line.add_argument_group("the audit").add_argument)
@@ -64,8 +72,17 @@ def of_network(add):
     add("--model", metavar="MODULE:FUNCTION", help="your function that builds it, of any kind, such as nets:resnet or"
         " path/nets.py:resnet; its code is run")  # fmt: skip
     add("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
-    add("--activation", default="relu", choices=ACTIVATIONS, help="between a file's layers (%(default)s)")
-    add("--optimizer", metavar="FILE", help="its optimiser's state, where its own file does not hold that")
+    add(
+        "--activation",
+        default="relu",
+        choices=ACTIVATIONS,
+        help="between a file's layers (%(default)s)",
+    )
+    add(
+        "--optimizer",
+        metavar="FILE",
+        help="its optimiser's state, where its own file does not hold that",
+    )
 
 
 def of_pictures(add):
@@ -73,13 +90,33 @@ def of_pictures(add):
     add("--mean", nargs="+", type=float, metavar="X", help="subtracted from pixels in [0, 1], one number or one for"
         " each channel; else what the network's file holds as normalize.mean and .std, or 0 and 1")  # fmt: skip
     add("--deviation", nargs="+", type=float, metavar="X", help="then divided by, in the same form")
-    add("--centred", action="store_true", help="the mean of the training pictures was subtracted, too")
-    add("--layout", choices=["CHW", "HWC"], default="CHW", help="how it flattened them (%(default)s)")
-    add("--shape", nargs="+", type=int, metavar="N", help="height, width and channels (1 or 3) that it takes")
+    add(
+        "--centred",
+        action="store_true",
+        help="the mean of the training pictures was subtracted, too",
+    )
+    add(
+        "--layout",
+        choices=["CHW", "HWC"],
+        default="CHW",
+        help="how it flattened them (%(default)s)",
+    )
+    add(
+        "--shape",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="height, width and channels (1 or 3) that it takes",
+    )
     add("--resize", type=side_or_word, default="crop", metavar="HOW", help="files of another size are cut to their"
         " middle (crop), or squashed (squash); or their shorter side is resized to so many pixels (a number), and the"
         " middle is cut out (%(default)s)")  # fmt: skip
-    add("--unturned", action="store_false", dest="turn", help="do not turn pictures as their cameras say (EXIF)")
+    add(
+        "--unturned",
+        action="store_false",
+        dest="turn",
+        help="do not turn pictures as their cameras say (EXIF)",
+    )
     add("--alpha", choices=["white", "black", "drop"], default="white", help="transparent pictures are laid on this"
         " paper, or lose their transparency (%(default)s)")  # fmt: skip
     add("--classes", nargs="+", default=(), metavar="NAME", help="in the order of the outputs, - for one without"
@@ -96,12 +133,23 @@ def of_audit(add):
     """Options on what is asked, and where the report goes."""
     add("--accuracy", type=float, metavar="SHARE", help="of its training pictures that it classified correctly when its"
         " training ended, if that was below 0.9")  # fmt: skip
-    add("-o", "--out", default="report", metavar="FOLDER", help="for the report's two files (%(default)s)")
+    add(
+        "-o",
+        "--out",
+        default="report",
+        metavar="FOLDER",
+        help="for the report's two files (%(default)s)",
+    )
     add("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as 16, on random"
         " halves of all pictures, for two more tests of membership")  # fmt: skip
     add("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains such a network"
         " as yours was, on normalised pictures, and returns it; its code is run")  # fmt: skip
-    add("--loss", choices=["auto", "square", "logistic", "cross_entropy"], default="auto", help="it was trained by")
+    add(
+        "--loss",
+        choices=["auto", "square", "logistic", "cross_entropy"],
+        default="auto",
+        help="it was trained by",
+    )
     add("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
     add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")
     add("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
@@ -118,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = vars(parser().parse_args(arguments))
         folder = settings.pop("out")
         if not DATA.is_dir():
-            raise InputError("The audit reads files of its repository: install it from a clone, by pip install -e .")
+            raise InputError(
+                "The audit reads files of its repository: install it from a clone, by pip install -e ."
+            )
         check_room(folder)
         report = audit(**settings)
         path = report.save(folder)
@@ -137,7 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NO_ANSWER
     except Exception as error:
         if full(error):
-            print("The memory is full: audit fewer pictures, or end other programs.", file=sys.stderr)
+            print(
+                "The memory is full: audit fewer pictures, or end other programs.", file=sys.stderr
+            )
             return NO_ANSWER
         traceback.print_exc()
         return FAULT

@@ -11,7 +11,9 @@ from utils.kernels.similarity import ncc
 COPIES = 0.99  # normalised cross-correlation above which a picture is nearly a copy of another
 SHIFTED = 0.97  # the same of what two pictures share, shifted so that the middle of one fits best
 LIKELY = 0.9  # the same of the middle of small versions, below which the pictures are not looked at more closely
-SMALL, CLOSE = 32, 96  # pixels of a side of a small version, and of a close look at most
+# pixels of a side of a small version, and of a close look at most
+SMALL = 32
+CLOSE = 96
 BLOCK = 8  # pictures that are compared with all others at once
 FLIPS = (), (-1,), (-2,), (-2, -1)  # axes of a picture
 
@@ -35,7 +37,9 @@ def likely(grey):
     small = avg_pool2d(interpolate(grey, size=(SMALL, SMALL), mode="area"), 2, stride=1)
     quarter = SMALL // 4
     middle = small[..., quarter : 3 * quarter : 2, quarter : 3 * quarter : 2]
-    flipped = torch.stack([normalised(middle.flip(axes).flatten(1)) for axes in FLIPS])  # (flips, n, p)
+    flipped = torch.stack(
+        [normalised(middle.flip(axes).flatten(1)) for axes in FLIPS]
+    )  # (flips, n, p)
     columns = []
     for some in small.split(BLOCK):
         windows = normalised(unfold(some, quarter, dilation=2).mT)  # (block, places, p)
@@ -56,7 +60,9 @@ def overlapping(picture, other):
     Without an eighth of either at every side, where what was shifted may be filled up.
     """
     near = [min(side, CLOSE) for side in picture.shape[1:]]
-    one, two = (interpolate(part[None], size=near, mode="area")[0].numpy() for part in (picture, other))
+    one, two = (
+        interpolate(part[None], size=near, mode="area")[0].numpy() for part in (picture, other)
+    )
     middle = one.mean(0)[tuple(slice(side // 4, side - side // 4) for side in near)]
     fits = [match_template(np.flip(two.mean(0), axes), middle) for axes in FLIPS]
     best = int(np.argmax([part.max() for part in fits]))
@@ -64,6 +70,9 @@ def overlapping(picture, other):
     both = []
     for part, sign in ((one, -1), (np.flip(two, FLIPS[best]), 1)):
         shifts = [sign * (at - side // 4) for at, side in zip(corner, near)]
-        cut = (slice(side // 8 + max(0, by), side - side // 8 + min(0, by)) for side, by in zip(near, shifts))
+        cut = (
+            slice(side // 8 + max(0, by), side - side // 8 + min(0, by))
+            for side, by in zip(near, shifts)
+        )
         both.append(part[:, *cut].ravel())
     return np.corrcoef(*both)[0, 1]

@@ -29,12 +29,28 @@ NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
     "pixels from 0 to 1": ("0", "1"),
     "pixels from 0 to 255": ("0", "0.00392157"),
 }
-SIZES = 28, 32, 48, 64, 96, 112, 128, 160, 192, 224, 256, 299, 320, 384  # of sides that networks are trained on
+SIZES = (
+    28,
+    32,
+    48,
+    64,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    299,
+    320,
+    384,
+)  # of sides that networks are trained on
 CENTRES = 0.95, 0.9, 0.875, 0.8, 0.75  # shares of a resized picture that are cut out of its middle
 TRAINED = 0.9  # share of the training pictures that a network classifies correctly if it was trained to the end
 KNOWN = 0.75  # share of the pictures that a network must classify correctly in some way, so that any way is believed
 ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
-MOST, KINDS = 100, 20  # pictures of a side that are looked at; outputs up to which any order of classes is tried
+MOST = 100  # pictures of a side that are looked at
+KINDS = 20  # outputs up to which any order of classes is tried
 REORDERED = "another order of the classes", ""
 COMPARISONS = 40  # more than an audit makes
 Numbers = float | Sequence[float] | None  # one number, or one for each channel; None for the usual
@@ -50,7 +66,9 @@ class Showing(NamedTuple):
     layout: str  # CHW or HWC, how pictures are flattened
     activation: str  # of weights.ACTIVATIONS, between the layers of a file
     shape: tuple  # (H, W, C), which files of another size are brought to
-    resize: str | int  # how: crop, squash, or the pixels of the shorter side before the middle is cut out
+    resize: (
+        str | int
+    )  # how: crop, squash, or the pixels of the shorter side before the middle is cut out
     turn: bool  # whether files are turned as their cameras say
     alpha: str  # the paper that transparent ones are laid on, white or black; or drop, and they lose their transparency
 
@@ -111,14 +129,17 @@ def others(given, fields, sizes):
             option = "--mean {} --deviation {}".format(*parts)
             found[name, option] = given._replace(mean=mean, deviation=deviation)
     taken, option = ("left in", "no --centred") if given.centred else ("taken off", "--centred")
-    found[f"the mean of the training pictures {taken}", option] = given._replace(centred=not given.centred)
+    found[f"the mean of the training pictures {taken}", option] = given._replace(
+        centred=not given.centred
+    )
     turned, option = ("not turned", "--unturned") if given.turn else ("turned", "no --unturned")
     found[f"pictures {turned} by EXIF", option] = given._replace(turn=not given.turn)
     for side in [round(min(given.shape[:2]) / share) for share in CENTRES]:
         name = f"pictures resized to {side} pixels and cut to their middle"
         found[name, f"--resize {side}"] = given._replace(resize=side)
     for side in sizes:
-        name, option = f"pictures of {side}×{side}", f"--shape {side} {side}"
+        name = f"pictures of {side}×{side}"
+        option = f"--shape {side} {side}"
         found[name, option] = given._replace(shape=(side, side, channels))
     return {change: one for change, one in found.items() if one != given}
 
@@ -127,7 +148,10 @@ def ways(target, given, sources, sides, case):
     """The Ways, the given one first; the Pictures of both sides came from `sources`."""
     samples = [np.random.default_rng(0).permutation(len(side.images))[:MOST] for side in sides]
     labels = tuple(part[sample] for part, sample in zip(case.labels, samples))
-    fields = {"activation": len(target.all_layers) > 1, "layout": case.layers and given.shape[2] > 1}
+    fields = {
+        "activation": len(target.all_layers) > 1,
+        "layout": case.layers and given.shape[2] > 1,
+    }
     fields = [field for field in CHOICES if fields.get(field, True)]
 
     def pixels(showing, k):
@@ -153,7 +177,9 @@ def ways(target, given, sources, sides, case):
 
 def orders(way, sides, names):
     """Ways with the classes in orders that people use: of numbers, of texts, and of texts with numbers in them."""
-    raw = {pictures.named(label): str(label) for side in sides for label in side.kinds or side.labels}
+    raw = {
+        pictures.named(label): str(label) for side in sides for label in side.kinds or side.labels
+    }
     keys = (
         pictures.by_name,
         lambda name: raw[name],
@@ -164,8 +190,12 @@ def orders(way, sides, names):
     for key in keys:
         places = {name: place for place, name in enumerate(sorted(raw, key=key))}
         order = {names.index(name): place for name, place in places.items()}
-        if any(kind != output for kind, output in order.items()) and order not in [one.order for one in found]:
-            labels = tuple(torch.tensor([order[kind] for kind in part.tolist()]) for part in way.labels)
+        if any(kind != output for kind, output in order.items()) and order not in [
+            one.order for one in found
+        ]:
+            labels = tuple(
+                torch.tensor([order[kind] for kind in part.tolist()]) for part in way.labels
+            )
             found.append(way._replace(change=REORDERED, labels=labels, order=order))
     return found
 
@@ -185,7 +215,9 @@ def read_again(source, side, rows, given, showing):
 def shown(pixels, average, showing, given):
     """Rows (n, d) as a network sees them that takes a layout and is given another."""
     shape = showing.shape
-    mean, deviation = (torch.as_tensor(one).double().flatten().expand(shape).flatten() for one in showing[:2])
+    mean, deviation = (
+        torch.as_tensor(one).double().flatten().expand(shape).flatten() for one in showing[:2]
+    )
     rows = (pixels - (average if showing.centred else mean)) / deviation
     if showing.layout == given.layout:
         return rows
@@ -194,31 +226,40 @@ def shown(pixels, average, showing, given):
 
 def gain(before, after):
     """The p-value of McNemar's exact test: of two masks (n,) of correct ones, whether the second holds more."""
-    up, down = (after & ~before).sum().item(), (before & ~after).sum().item()
+    up = (after & ~before).sum().item()
+    down = (before & ~after).sum().item()
     return float(binomtest(up, up + down, alternative="greater").pvalue) if up + down else 1.0
 
 
 def fitting(guesses, labels, outputs):
     """{class: output} by which most guesses (n,) of outputs are the classes (n,)."""
-    kinds, counts = labels.unique(), torch.zeros(outputs, outputs)
+    kinds = labels.unique()
+    counts = torch.zeros(outputs, outputs)
     counts.index_put_((labels, guesses), torch.ones(len(labels)), accumulate=True)
-    return dict(zip(kinds.tolist(), linear_sum_assignment(counts[kinds], maximize=True)[1].tolist()))
+    return dict(
+        zip(kinds.tolist(), linear_sum_assignment(counts[kinds], maximize=True)[1].tolist())
+    )
 
 
 def reordered(way, guesses, outputs):
     """The Way with the order of classes that fits best; half of the pictures are judged by the order of the others."""
     labels = way.labels[0]
-    half, right = torch.empty(len(labels)), torch.zeros(len(labels), dtype=torch.bool)
+    half = torch.empty(len(labels))
+    right = torch.zeros(len(labels), dtype=torch.bool)
     half[labels.argsort()] = torch.arange(len(labels)) % 2.0
     for part in (half == 0, half == 1):
         order = fitting(guesses[~part], labels[~part], outputs)
-        right[part] = torch.tensor([order.get(kind, -1) for kind in labels[part].tolist()]) == guesses[part]
+        right[part] = (
+            torch.tensor([order.get(kind, -1) for kind in labels[part].tolist()]) == guesses[part]
+        )
     return way._replace(change=REORDERED, order=fitting(guesses, labels, outputs), right=right)
 
 
 def classified(case, way, rows):
     """The stages.Classified rows (n, d) of some sides, the first of them the training pictures, shown in a way."""
-    return stages.classified(case._replace(logits=way.logits, sides=rows, labels=way.labels[: len(rows)]))
+    return stages.classified(
+        case._replace(logits=way.logits, sides=rows, labels=way.labels[: len(rows)])
+    )
 
 
 def better(case, candidates, limit, level):
@@ -230,9 +271,12 @@ def better(case, candidates, limit, level):
     given, *rest = candidates
     first = given.rows(0)
     given = given._replace(right=classified(case, given, [first]).right[0])
-    seen, slow = [], []
+    seen = []
+    slow = []
     for way in rest:
-        with contextlib.suppress(Exception):  # of a stranger's code that takes no such pictures, or of unreadable files
+        with contextlib.suppress(
+            Exception
+        ):  # of a stranger's code that takes no such pictures, or of unreadable files
             rows = way.rows(0)
             if not way.order and way.logits == given.logits and torch.equal(rows, first):
                 continue
@@ -247,13 +291,17 @@ def better(case, candidates, limit, level):
     if not fits:
         return None, slow
     best, p = max(fits, key=lambda fit: fit[0].share)
-    alike = [one.change[1] for one, _ in fits if one is not best and gain(one.right, best.right) >= ALIKE]
+    alike = [
+        one.change[1] for one, _ in fits if one is not best and gain(one.right, best.right) >= ALIKE
+    ]
     return Better(best, given, p, by_loss=not right, others=[*filter(None, alike)]), slow
 
 
 def more_right(given, others):
     """Those of other Ways in which more pictures are classified correctly, and the p-values of that."""
-    fits = [(one, len(others) * gain(given.right, one.right)) for one in others if one.share >= KNOWN]
+    fits = [
+        (one, len(others) * gain(given.right, one.right)) for one in others if one.share >= KNOWN
+    ]
     return [(one, p) for one, p in fits if p < judge.DIFFERENT]
 
 

@@ -51,7 +51,9 @@ def scored(sides, labels=(None, None)):
 
 def p_value(training, held_out, labels=(None, None), seed=0):
     """The p-value of an area at least as large under exchange within classes, or of any values if none are known."""
-    classes = np.concatenate(labels) if labels[0] is not None else np.zeros(len(training) + len(held_out))
+    classes = (
+        np.concatenate(labels) if labels[0] is not None else np.zeros(len(training) + len(held_out))
+    )
     return null.p_value(training, held_out, seed, classes)
 
 
@@ -66,11 +68,14 @@ def of_count(name, sides, labels=(None, None)):
     The test is exact, under exchange within classes, and Fisher's where these are not known.
     """
     (ours, theirs), m = (int(side.sum()) for side in sides), len(sides[0])
-    passes, chances = torch.cat([*sides]).numpy(), np.ones(1)
+    passes = torch.cat([*sides]).numpy()
+    chances = np.ones(1)
     classes = np.concatenate(labels) if labels[0] is not None else np.zeros(len(passes))
     for own in (classes == kind for kind in np.unique(classes)):
         n = own[:m].sum()
-        chances = np.convolve(chances, hypergeom.pmf(np.arange(n + 1), own.sum(), passes[own].sum(), n))
+        chances = np.convolve(
+            chances, hypergeom.pmf(np.arange(n + 1), own.sum(), passes[own].sum(), n)
+        )
     more, less = (min(1.0, float(part.sum())) for part in (chances[ours:], chances[: ours + 1]))
     return Comparison(name, ours, theirs, p=more, opposite=less)
 
@@ -85,7 +90,8 @@ def holm(tests):
 def adjusted(values):
     """P-values, adjusted for their number by Holm's method."""
     p = np.array(values)
-    order, found = p.argsort(kind="stable"), np.empty(len(p))
+    order = p.argsort(kind="stable")
+    found = np.empty(len(p))
     found[order] = np.maximum.accumulate(np.minimum(1, np.arange(len(p), 0, -1) * p[order]))
     return found.tolist()
 
@@ -100,9 +106,13 @@ def differences(sides, likeness, labels=(None, None)):
     tests = []
     for name, (ours, theirs) in (scores | {"likeness to strangers": likeness}).items():
         score = scored((ours, theirs), labels)
-        tests.append(Comparison(name, score.area.value, 0.5, min(1.0, 2 * score.p, 2 * score.opposite)))
+        tests.append(
+            Comparison(name, score.area.value, 0.5, min(1.0, 2 * score.p, 2 * score.opposite))
+        )
     if labels[0] is not None:
-        counts = np.stack([np.bincount(part, minlength=int(torch.cat(labels).max()) + 1) for part in labels])
+        counts = np.stack(
+            [np.bincount(part, minlength=int(torch.cat(labels).max()) + 1) for part in labels]
+        )
         counts = counts[:, counts.any(0)]
         p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
         ours, theirs = (counts[:, 0] / counts.sum(1)).tolist()

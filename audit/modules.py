@@ -37,7 +37,11 @@ def own_packages(folders):
     names = {name for name in OURS if first_with(name, folders) not in (None, ROOT)}
 
     def taken():
-        return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in names}
+        return {
+            name: sys.modules.pop(name)
+            for name in [*sys.modules]
+            if name.partition(".")[0] in names
+        }
 
     ours = taken()
     try:
@@ -49,7 +53,9 @@ def own_packages(folders):
 
 def first_with(name, folders):
     """The first of some folders in which Python finds a module or a package of a name, or None."""
-    return next((one for one in folders if (one / name).is_dir() or (one / f"{name}.py").is_file()), None)
+    return next(
+        (one for one in folders if (one / name).is_dir() or (one / f"{name}.py").is_file()), None
+    )
 
 
 def made(spec):
@@ -63,7 +69,9 @@ def made(spec):
         mend = "give MODULE:FUNCTION, as found from here, or FILE.py:FUNCTION"
         raise InputError(f"{spec} built no network ({reason}): {mend}.") from error
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"{spec} returned a {type(module).__name__}: let it return a torch.nn.Module.")
+        raise InputError(
+            f"{spec} returned a {type(module).__name__}: let it return a torch.nn.Module."
+        )
     return module.cpu()
 
 
@@ -86,17 +94,27 @@ def twin(module, network, key=None):
 
     Prefixes of wrappers fall where that makes the names fit.
     """
-    module, (name, network) = copy.deepcopy(module).cpu().eval(), weights.opened(network, "The start")
+    module, (name, network) = (
+        copy.deepcopy(module).cpu().eval(),
+        weights.opened(network, "The start"),
+    )
     is_module = isinstance(network, torch.nn.Module)
-    state, wanted = network.state_dict() if is_module else weights.chosen(network, name, key)[1], module.state_dict()
-    while state.keys() != wanted.keys() and (prefix := [p for p in PREFIXES if all(n.startswith(p) for n in state)]):
+    state = network.state_dict() if is_module else weights.chosen(network, name, key)[1]
+    wanted = module.state_dict()
+    while state.keys() != wanted.keys() and (
+        prefix := [p for p in PREFIXES if all(n.startswith(p) for n in state)]
+    ):
         state = {part.removeprefix(prefix[0]): values for part, values in state.items()}
     parts = {
         "lacks": [part for part in wanted if part not in state],
         "has beside the module's": [part for part in state if part not in wanted],
-        "has in another size": [part for part in wanted if part in state and state[part].shape != wanted[part].shape],
+        "has in another size": [
+            part for part in wanted if part in state and state[part].shape != wanted[part].shape
+        ],
     }
     if said := [f"{way} {weights.listed(names, 3)}" for way, names in parts.items() if names]:
-        raise InputError(f"{name} does not fit the module, as it {' and '.join(said)}: give what was trained.")
+        raise InputError(
+            f"{name} does not fit the module, as it {' and '.join(said)}: give what was trained."
+        )
     module.load_state_dict(state)
     return module

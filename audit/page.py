@@ -19,7 +19,13 @@ def page(content, pictures, thumbnails):
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters |= {"as": format, "number": short, "chance": chance, "png": data_uri, "log10": math.log10}
+    environment.filters |= {
+        "as": format,
+        "number": short,
+        "chance": chance,
+        "png": data_uri,
+        "log10": math.log10,
+    }
     drawn = {"galleries": pictures, "thumbnails": thumbnails, "different": DIFFERENT, "back": BACK}
     return environment.get_template("page.html").render(content, **drawn)
 

@@ -16,14 +16,28 @@ from training import images
 from utils.errors import InputError
 from utils.kernels.layers import Shape
 
-Source: TypeAlias = str | Path | np.ndarray | torch.Tensor | tuple | list  # of pictures; a pair has labels
+Source: TypeAlias = (
+    str | Path | np.ndarray | torch.Tensor | tuple | list
+)  # of pictures; a pair has labels
 FEWEST = 10  # pictures of each side, with which a test can say anything
 Image.init()
 FORMATS: list[
     str
 ] = [  # of pixels alone, as far as this Pillow has them: others, such as PostScript, it hands to a program
     name
-    for name in ("AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
+    for name in (
+        "AVIF",
+        "BMP",
+        "DIB",
+        "GIF",
+        "JPEG",
+        "JPEG2000",
+        "PNG",
+        "PPM",
+        "TGA",
+        "TIFF",
+        "WEBP",
+    )
     if name in Image.OPEN
 ]
 FILTER = Image.Resampling.LANCZOS
@@ -45,13 +59,21 @@ class Pictures(NamedTuple):
 def own_shapes(folders):
     """The shapes (H, W, C) of most of the first pictures of folders, as they are; grey ones can be taken as colour."""
     kinds = Counter()
-    for path in (path for folder in folders for path in files(Path(folder).expanduser())[1][:FEWEST]):
+    for path in (
+        path for folder in folders for path in files(Path(folder).expanduser())[1][:FEWEST]
+    ):
         with contextlib.suppress(InputError):
             picture = opened(path, Counter())
             kinds[picture.size[::-1], coloured(picture)] += 1
     if not kinds:
-        raise InputError(f"There is no picture that can be read in {folders[0]}: give PNG or JPEG files.")
-    return [(*size, k) for (size, colour), _ in kinds.most_common(1) for k in ([3] if colour else [1, 3])]
+        raise InputError(
+            f"There is no picture that can be read in {folders[0]}: give PNG or JPEG files."
+        )
+    return [
+        (*size, k)
+        for (size, colour), _ in kinds.most_common(1)
+        for k in ([3] if colour else [1, 3])
+    ]
 
 
 def files(folder):
@@ -60,11 +82,15 @@ def files(folder):
     Links are followed. A pipe, a device or a socket is no file: to read it may never end.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder: give pictures as a folder, an .npz file or an array.")
+        raise InputError(
+            f"{folder} is no folder: give pictures as a folder, an .npz file or an array."
+        )
     known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in FORMATS}
     roots = [folder, *filter(Path.is_symlink, folder.glob("*"))]
     paths = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
-    inside = sorted(path for path in paths if not any(part[0] == "." for part in path.relative_to(folder).parts))
+    inside = sorted(
+        path for path in paths if not any(part[0] == "." for part in path.relative_to(folder).parts)
+    )
     return inside, [path for path in inside if path.suffix.lower() in known and path.is_file()]
 
 
@@ -83,9 +109,13 @@ def load(
     `shape` (H, W, C). InputError names a picture that cannot be read, unless they are to be skipped.
     """
     if is_folder(source):
-        return of_folder(Path(source).expanduser(), what, skip, partial(pixels_of, shape, resize, turn, alpha))
+        return of_folder(
+            Path(source).expanduser(), what, skip, partial(pixels_of, shape, resize, turn, alpha)
+        )
     pixels, labels = batch(source)
-    rows = torch.as_tensor(pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)).flatten(1)
+    rows = torch.as_tensor(
+        pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)
+    ).flatten(1)
     names = [f"{what.split()[0]} {k}" for k in range(len(rows))]
     return Pictures(rows, None if labels is None else [*map(named, labels.tolist())], names, [])
 
@@ -93,7 +123,9 @@ def load(
 def arrays(source):
     """Pixels and labels, or None, of a file .npz or .npy, of an array or tensor, or of a pair of them."""
     if not isinstance(source, str | Path):
-        pixels, labels = source if isinstance(source, tuple | list) and len(source) == 2 else (source, None)
+        pixels, labels = (
+            source if isinstance(source, tuple | list) and len(source) == 2 else (source, None)
+        )
         return np.asarray(pixels), labels
     if not Path(source).is_file():
         raise InputError(f"There is no file {source}: check its path.")
@@ -104,7 +136,9 @@ def arrays(source):
         return content["images"], content.get("labels")
     except Exception as error:
         kind = "an .npz file of numbers with `images`, nor an .npy file"
-        raise InputError(f"{source} is not {kind}: save it with numpy.savez(path, images=…, labels=…).") from error
+        raise InputError(
+            f"{source} is not {kind}: save it with numpy.savez(path, images=…, labels=…)."
+        ) from error
 
 
 def batch(source):
@@ -117,7 +151,11 @@ def batch(source):
     elif pixels.ndim == 4 and pixels.shape[-1] not in (1, 3) and pixels.shape[1] in (1, 3):
         pixels = pixels.transpose(0, 2, 3, 1)
     nothing = labels is None or labels.dtype.kind == "U"  # to check
-    images.check(pixels, np.zeros(len(pixels) if labels is None else labels.shape) if nothing else labels, name)
+    images.check(
+        pixels,
+        np.zeros(len(pixels) if labels is None else labels.shape) if nothing else labels,
+        name,
+    )
     if pixels.shape[-1] not in (1, 3):
         raise InputError(f"{name}: pictures have {pixels.shape[-1]} channels; give one or three.")
     return np.ascontiguousarray(pixels), labels
@@ -127,7 +165,11 @@ def plain_labels(labels):
     """Labels as (n,) numbers or names, as far as they can be: a column (n, 1), one-hot rows (n, K), or bytes."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    elif labels.ndim == 2 and labels.dtype.kind in "biuf" and (np.sort(labels) == np.eye(labels.shape[1])[-1]).all():
+    elif (
+        labels.ndim == 2
+        and labels.dtype.kind in "biuf"
+        and (np.sort(labels) == np.eye(labels.shape[1])[-1]).all()
+    ):
         labels = labels.argmax(1)
     return labels.astype(str) if labels.dtype.kind == "S" else labels
 
@@ -137,8 +179,12 @@ def of_folder(folder, what, skip, read):
     inside, paths = files(folder)
     classes = sum(path.parent != folder for path in paths)
     if 0 < classes < len(paths):
-        raise InputError(f"{folder} holds pictures beside folders of pictures: give either, the folders as classes.")
-    done, rows = Counter(), {}  # {name: pixels}
+        raise InputError(
+            f"{folder} holds pictures beside folders of pictures: give either, the folders as classes."
+        )
+    # {name: pixels}
+    done = Counter()
+    rows = {}
     for path in paths:
         try:
             rows[path.relative_to(folder).as_posix()] = read(path, done)
@@ -147,11 +193,15 @@ def of_folder(folder, what, skip, read):
                 raise
             done["could not be read or used, and were left out"] += 1
     if not rows:
-        raise InputError(f"{folder} holds no picture that can be read: give the {what} as PNG or JPEG files.")
+        raise InputError(
+            f"{folder} holds no picture that can be read: give the {what} as PNG or JPEG files."
+        )
     done["files are no pictures and were left out"] += len(inside) - len(paths)
     notes = [f"Of the {what}, {count} {deed}." for deed, count in done.items() if count]
     stacked = torch.from_numpy(np.stack([*rows.values()])).flatten(1)
-    return Pictures(stacked, [name.split("/")[0] for name in rows] if classes else None, [*rows], notes)
+    return Pictures(
+        stacked, [name.split("/")[0] for name in rows] if classes else None, [*rows], notes
+    )
 
 
 def named(label):
@@ -189,7 +239,9 @@ def shaped(picture, shape, resize, done):
     picture = picture.convert("L" if channels == 1 else "RGB")
     if isinstance(resize, int):
         picture = middle(picture, (width, height), resize)
-        done[f"were resized to {resize} pixels on their shorter side, and cut to {height}×{width} in the middle"] += 1
+        done[
+            f"were resized to {resize} pixels on their shorter side, and cut to {height}×{width} in the middle"
+        ] += 1
     elif picture.size != (width, height):
         squash = resize == "squash"
         change = Image.Image.resize if squash else ImageOps.fit
@@ -203,7 +255,9 @@ def middle(picture, size, shorter):
     """The middle of a size (W, H) of a picture whose shorter side is first brought to so many pixels."""
     sides = [int(shorter * side / min(picture.size)) for side in picture.size]
     if sides[0] < size[0] or sides[1] < size[1]:
-        raise InputError(f"Pictures of {shorter} pixels a side hold no {size[1]}×{size[0]}: resize them to more.")
+        raise InputError(
+            f"Pictures of {shorter} pixels a side hold no {size[1]}×{size[0]}: resize them to more."
+        )
     left, top = (round((side - own) / 2) for side, own in zip(sides, size))
     return picture.resize(sides, FILTER).crop((left, top, left + size[0], top + size[1]))
 
@@ -224,7 +278,9 @@ def opened(path, done, turn=True, alpha="white"):
         mend = "mend it, or skip such ones (--skip-corrupt)"
         raise InputError(f"{path} cannot be read as a picture ({reason}): {mend}.") from error
     if picture.mode == "F":
-        raise InputError(f"{path} holds real numbers, and no scale says what is white: save it with 8 or 16 bits.")
+        raise InputError(
+            f"{path} holds real numbers, and no scale says what is white: save it with 8 or 16 bits."
+        )
     done["were turned as their cameras say (EXIF), as their trainer may not have done"] += turned
     if picture.mode.startswith("I"):
         picture = Image.fromarray((np.asarray(picture) / 257).clip(0, 255).round().astype(np.uint8))
@@ -234,7 +290,9 @@ def opened(path, done, turn=True, alpha="white"):
         if alpha != "drop":
             picture = Image.alpha_composite(Image.new("RGBA", picture.size, alpha), picture)
         done[
-            "are transparent, which was ignored" if alpha == "drop" else f"are transparent and were laid on {alpha}"
+            "are transparent, which was ignored"
+            if alpha == "drop"
+            else f"are transparent and were laid on {alpha}"
         ] += 1
     return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
 
@@ -248,7 +306,9 @@ def kept(side, names):
     """The Pictures that have these names; KeyError if there is none of one."""
     places = {name: k for k, name in enumerate(side.names)}
     rows = [places[name] for name in names]
-    return side._replace(images=side.images[rows], labels=side.labels and [side.labels[k] for k in rows], names=names)
+    return side._replace(
+        images=side.images[rows], labels=side.labels and [side.labels[k] for k in rows], names=names
+    )
 
 
 def distinct(sides, shape):
@@ -257,22 +317,32 @@ def distinct(sides, shape):
     Of those on one side the first stays: frames of one scene, or crops of one picture, are not independent, so that
     chance alone would tell two sides apart. A picture that is on both sides is neither a training nor a held-out one.
     """
-    notes, found = [note for side in sides for note in side.notes], []
+    notes = [note for side in sides for note in side.notes]
+    found = []
     if len({side.labels is None for side in sides}) > 1:
-        notes.append("Classes are known on one side alone, so they were not used: give both sides in the same form.")
+        notes.append(
+            "Classes are known on one side alone, so they were not used: give both sides in the same form."
+        )
     sizes = [len(side.images) for side in sides]
     places = torch.arange(sum(sizes))
     held_out = places >= sizes[0]
-    counts = (places < places[:, None]) | (held_out != held_out[:, None])  # is earlier, or on the other side
+    counts = (places < places[:, None]) | (
+        held_out != held_out[:, None]
+    )  # is earlier, or on the other side
     pairs = copies.find(torch.cat([side.images for side in sides]), shape) & counts
     for side, what, out in zip(sides, ("training", "held-out"), pairs.any(1).split(sizes)):
         left = kept(side, [name for name, gone in zip(side.names, out) if not gone])
         found.append(left._replace(count=len(side.images), kinds=side.labels or []))
         if left_out := [name for name, gone in zip(side.names, out) if gone]:
             such = f"and were left out, such as {left_out[0]}"
-            notes.append(f"{len(left_out)} {what} pictures are copies of others, or nearly so, {such}.")
+            notes.append(
+                f"{len(left_out)} {what} pictures are copies of others, or nearly so, {such}."
+            )
         if (count := len(found[-1].names)) < FEWEST:
-            there = f"There are {count} {what} pictures" + ", without near-copies of others on either side" * any(out)
+            there = (
+                f"There are {count} {what} pictures"
+                + ", without near-copies of others on either side" * any(out)
+            )
             raise InputError(f"{there}: give {FEWEST} or more.")
     return found, notes
 
@@ -284,12 +354,17 @@ def order_of(sides, outputs, classes=()):
     """
     if any(part.labels is None for part in sides):
         return []
-    most, (ours, theirs) = max(outputs, 2), (sorted({*(part.kinds or part.labels)}, key=by_name) for part in sides)
+    most, (ours, theirs) = (
+        max(outputs, 2),
+        (sorted({*(part.kinds or part.labels)}, key=by_name) for part in sides),
+    )
     names = [*map(named, classes or ours)]
     if not classes and all(isinstance(name, int) and 0 <= name < most for name in names):
         names = [*range(most)]
     if len(names) > most:
-        raise InputError(f"There are {len(names)} classes, and the network has {most}: name those of its outputs.")
+        raise InputError(
+            f"There are {len(names)} classes, and the network has {most}: name those of its outputs."
+        )
     if others := [kind for kind in [*ours, *theirs] if named(kind) not in names]:
         called = f"as they are called {', '.join(map(str, names[:6]))}{' …' * (len(names) > 6)}"
         mend = "name all classes (--classes), or leave its pictures out"

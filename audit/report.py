@@ -20,7 +20,10 @@ from utils.kernels.similarity import ncc, stretch
 
 SCHEMA = DATA / "audit.schema.json"
 FILES = "report.json", "report.html"
-FOUND_NOTHING, LEAKS, NO_ANSWER = 0, 1, 2  # exit statuses
+# exit statuses
+FOUND_NOTHING = 0
+LEAKS = 1
+NO_ANSWER = 2
 SHOWN = 12  # pictures of a side on the page
 SMALL = 200  # pictures, up to which all have a thumbnail
 SIDES = "training", "held_out"
@@ -49,9 +52,12 @@ class Report(NamedTuple):
 
     def save(self, folder):
         """Write report.json and report.html into a folder, both or none: the path of the page."""
-        paths, texts = [Path(folder) / name for name in FILES], (self.json(), self.html())
+        paths = [Path(folder) / name for name in FILES]
+        texts = (self.json(), self.html())
         with written("The report", folder):  # names of files may be no text
-            write_all({path: text.encode("utf-8", "backslashreplace") for path, text in zip(paths, texts)})
+            write_all(
+                {path: text.encode("utf-8", "backslashreplace") for path, text in zip(paths, texts)}
+            )
         return paths[1]
 
 
@@ -67,11 +73,17 @@ def not_asked(target, outcomes):
     """Sentences on what was not asked of a weights.Target, and why; nothing, if its loss and an attack were run."""
     sentences = [] if target.logits and (target.layers or target.module) else [*target.notes]
     for one in outcomes:
-        if one.state == "skipped" or (one.name in (BY_LOSS, BY_SHADOWS, UNREAD) and one.state == "refused"):
+        if one.state == "skipped" or (
+            one.name in (BY_LOSS, BY_SHADOWS, UNREAD) and one.state == "refused"
+        ):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
         if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
-            sentences.append("Membership by loss took the likeliest classes for true ones: give folders of classes.")
-    attacked = any(one.state == "ran" and one.name not in (BY_LOSS, BY_SHADOWS, READ) for one in outcomes)
+            sentences.append(
+                "Membership by loss took the likeliest classes for true ones: give folders of classes."
+            )
+    attacked = any(
+        one.state == "ran" and one.name not in (BY_LOSS, BY_SHADOWS, READ) for one in outcomes
+    )
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
 
@@ -86,10 +98,16 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
     """
     count, others = (int(side.sum()) for side in near) if near else (0, 0)
     unlike = [one for one in differences if one.adjusted < judge.DIFFERENT]
-    leaks = [one for one in comparisons if one.adjusted < level and (not unlike or one.name.startswith(judge.BACK))]
+    leaks = [
+        one
+        for one in comparisons
+        if one.adjusted < level and (not unlike or one.name.startswith(judge.BACK))
+    ]
     sentences = [comparison_sentence(comparisons, unlike, leaks)]
     if count:
-        pictures = f"{count} of {len(near[0])} training pictures" if count > 1 else "A training picture"
+        pictures = (
+            f"{count} of {len(near[0])} training pictures" if count > 1 else "A training picture"
+        )
         held_out = f"{others} held-out pictures did, too" if others else "no held-out picture did"
         sentences.insert(0, f"{pictures} came back almost exactly ({judge.BACK}); {held_out}.")
     if few := count and not others and not leaks:
@@ -105,7 +123,9 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
     if blind:
         return NO_ANSWER, " ".join(["There is no answer.", *sentences, blind])
     if not near:
-        sentences.append("No attack returned pictures: these are for a fully connected first layer.")
+        sentences.append(
+            "No attack returned pictures: these are for a fully connected first layer."
+        )
     return FOUND_NOTHING, " ".join(["These attacks found nothing.", *sentences])
 
 
@@ -134,7 +154,9 @@ def exchanged(comparisons, level):
 
 def stated(p):
     """An adjusted p-value, as p = 0.0058 or p < 10⁻¹², and that it is one."""
-    return f"p {'= ' * (p >= 1e-12)}{number(p)}, corrected for the number of comparisons".replace("\u00a0", " ")
+    return f"p {'= ' * (p >= 1e-12)}{number(p)}, corrected for the number of comparisons".replace(
+        "\u00a0", " "
+    )
 
 
 def blindness(scores):
@@ -160,12 +182,18 @@ class Risk(NamedTuple):
 def risks(outcomes, sides):
     """The Risks of all pictures of both sides, the largest first."""
     losses = next((one.facts["losses"] for one in outcomes if "losses" in one.facts), None)
-    attacks, listed = [one for one in outcomes if one.ncc], []
+    attacks = [one for one in outcomes if one.ncc]
+    listed = []
     for side, part in enumerate(sides):
         for k, name in enumerate(part.names):
             attack = max(attacks, key=lambda one: one.ncc[side][k], default=None)
-            best, loss = attack and attack.ncc[side][k].item(), losses and losses[side][k]
-            sure = [bool(one.sure[side][k] and one.ncc[side][k] > judge.NEAR) for one in attacks if one.sure]
+            best = attack and attack.ncc[side][k].item()
+            loss = losses and losses[side][k]
+            sure = [
+                bool(one.sure[side][k] and one.ncc[side][k] > judge.NEAR)
+                for one in attacks
+                if one.sure
+            ]
             image = {
                 "name": name, "side": SIDES[side], "attack": attack and attack.name, "ncc": best, "loss": loss,
                 "returned": best is not None and best > judge.NEAR, "sure": any(sure) if sure else None,
@@ -179,29 +207,45 @@ def risks(outcomes, sides):
 
 def reported(case, target, sides, outcomes, control, warnings, doubts, settings, level, seconds):
     """The Report of the outcomes of a case of a weights.Target; `doubts` are `better` and `poor` of `finding`."""
-    comparisons, missed = judge.holm([one for of in outcomes for one in of.comparisons]), not_asked(target, outcomes)
-    near = [torch.stack(side).amax(0) > judge.NEAR for side in zip(*(one.ncc for one in outcomes if one.ncc))]
-    scores, ranked = rates(outcomes), risks(outcomes, sides)
+    comparisons = judge.holm([one for of in outcomes for one in of.comparisons])
+    missed = not_asked(target, outcomes)
+    near = [
+        torch.stack(side).amax(0) > judge.NEAR
+        for side in zip(*(one.ncc for one in outcomes if one.ncc))
+    ]
+    scores = rates(outcomes)
+    ranked = risks(outcomes, sides)
     better, poor = doubts
-    status, sentence = finding(near, comparisons, control, level, missed, better, poor, blindness(scores))
+    status, sentence = finding(
+        near, comparisons, control, level, missed, better, poor, blindness(scores)
+    )
     notes = [*(note for note in target.notes if note not in missed), *warnings]
     if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
-        notes.append(f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}.")
+        notes.append(
+            f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}."
+        )
     notes += [doubt for doubt in doubts if doubt and doubt not in sentence]
     significant = [one.name for one in comparisons if one.adjusted < level]
-    widths = [*(layer.weight.shape[1] for layer in case.layers[:1]), *(len(layer.weight) for layer in case.layers)]
+    widths = [
+        *(layer.weight.shape[1] for layer in case.layers[:1]),
+        *(len(layer.weight) for layer in case.layers),
+    ]
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
         "warnings": notes,
         "network": {"name": target.name, "widths": widths, "code": case.module is not None},
-        "pictures": {"shape": list(case.shape), **{of: len(side.images) for of, side in zip(SIDES, sides)}},
+        "pictures": {
+            "shape": list(case.shape),
+            **{of: len(side.images) for of, side in zip(SIDES, sides)},
+        },
         "stages": [staged(one) for one in outcomes],
         "comparisons": [one._asdict() for one in comparisons],
         "control": [one._asdict() for one in control],
         "true_positives": scores,
         "images": [one.image for one in ranked],
         "settings": settings,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in PACKAGES},
         "seconds": round(seconds, 2),
     }
     alike = any(name.startswith("alike ") for name in significant) or (near and near[0].any())
@@ -215,18 +259,29 @@ def staged(outcome):
     """A stage for the content."""
     facts = {key: value for key, value in outcome.facts.items() if key != "losses"}
     times = {"expected_seconds": round(outcome.expected, 2), "seconds": round(outcome.seconds, 2)}
-    return {"name": outcome.name, "state": outcome.state, "said": outcome.sentence, "facts": facts, **times}
+    return {
+        "name": outcome.name,
+        "state": outcome.state,
+        "said": outcome.sentence,
+        "facts": facts,
+        **times,
+    }
 
 
 def rates(outcomes):
     """Of every score of membership the share of training pictures above all but few of the held-out ones."""
     rows = []
-    for name, score in [of for one in outcomes for of in ((one.name, one.score), *one.others) if of[1]]:
-        area, n = dict(zip(("auc", "low", "high"), score.area)), len(score.held_out)
+    for name, score in [
+        of for one in outcomes for of in ((one.name, one.score), *one.others) if of[1]
+    ]:
+        area = dict(zip(("auc", "low", "high"), score.area))
+        n = len(score.held_out)
         for rate in judge.RATES:
             bar = score.held_out.sort(descending=True).values[allowed := int(rate * n)]
             value = (score.training > bar).double().mean().item()
-            rows.append({"score": name, **area, "rate": rate, "allowed": allowed, "of": n, "value": value})
+            rows.append(
+                {"score": name, **area, "rate": rate, "allowed": allowed, "of": n, "value": value}
+            )
     return rows
 
 
@@ -239,10 +294,13 @@ def galleries(case, sides, ranked):
 
 def pair(case, sides, risk):
     """A picture, its best match of what came back, in its own sign and contrast, stretched, and words on both."""
-    seen, returned = case.sides[risk.side][risk.index], risk.attack.images
+    seen = case.sides[risk.side][risk.index]
+    returned = risk.attack.images
     likeness = ncc(seen[None], returned)[0]
     best = likeness.abs().argmax()
     drawn = likeness[best].sign() * (returned[best] - returned[best].mean())
-    match = stretch(case.shown(drawn * seen.std() / drawn.std().clamp_min(1e-30) + seen.mean())[None])[0]
+    match = stretch(
+        case.shown(drawn * seen.std() / drawn.std().clamp_min(1e-30) + seen.mean())[None]
+    )[0]
     words = f"{risk.image['name']}: {risk.image['ncc']:.2f}{', sure' * bool(risk.image['sure'])}"
     return *bytes_of(torch.stack([sides[risk.side].images[risk.index], match]), case.shape), words

@@ -32,11 +32,15 @@ from utils.kernels.similarity import match
 
 CHANCE = 0.05  # level at which an accuracy is below the one stated
 TOLERANCE = 0.05  # share of the pictures by which it may be below
-LARGEST, SIDE = 10**6, 4096  # steps, and pixels of a side
+# steps, and pixels of a side
+LARGEST = 10**6
+SIDE = 4096
 SMALLEST = 1e-4  # deviation of pixels
 SEEDS = 2**32
 STRANGERS = 100  # photographs that are nobody's
-FROZEN = "The weights of the first layer are those from before the training: nothing was trained there."
+FROZEN = (
+    "The weights of the first layer are those from before the training: nothing was trained there."
+)
 STRANGE = "The network from before the training is no more like this one than any other is: give its own start."
 RELATED = 4  # standard deviations of the correlation of unrelated weights, above which two networks are related
 OWN = 0.95  # correlation above which one of them is somebody's, after all
@@ -65,34 +69,71 @@ def audit(
     target, shape = network_for(network, (members, held_out), shape, layout, key, model, activation)
     normalisation, held = normalisation_for(target, mean, deviation, centred)
     state = state_for(network, optimizer, target.layers, shape, layout)
-    given = fit.Showing(normalisation[0], normalisation[1], centred, layout, activation, shape, resize, turn, alpha)
-    load = functools.partial(pictures.load, shape=shape, skip=skip, resize=resize, turn=turn, alpha=alpha)
+    given = fit.Showing(
+        normalisation[0], normalisation[1], centred, layout, activation, shape, resize, turn, alpha
+    )
+    load = functools.partial(
+        pictures.load, shape=shape, skip=skip, resize=resize, turn=turn, alpha=alpha
+    )
     both = load(members, what="training pictures"), load(held_out, what="held-out pictures")
     sides, done = pictures.distinct(both, shape)
-    case = case_of(target, sides, shape, normalisation, classes, loss, steps=steps, seed=seed, state=state)
-    case, target, said, outcomes = with_start(case, target, network, before, model, layout, key, limit, progress)
+    case = case_of(
+        target, sides, shape, normalisation, classes, loss, steps=steps, seed=seed, state=state
+    )
+    case, target, said, outcomes = with_start(
+        case, target, network, before, model, layout, key, limit, progress
+    )
     names = pictures.order_of(sides, case.outputs, classes)
     better, slow = better_of(target, given, (members, held_out), sides, case, names, limit, level)
-    control = judge.differences([side.images for side in sides], strangers(sides, shape), case.labels)
+    control = judge.differences(
+        [side.images for side in sides], strangers(sides, shape), case.labels
+    )
     planned = reference.planned(case, shadows, train) + stages.planned(case) + whole.planned(case)
     outcomes += [ran(stage, limit, progress) for stage in planned]
     doubts = fits_better(better, names) if better else "", poor_accuracy(outcomes, case, accuracy)
-    settings = given._asdict() | dict(loss=case.recipe.loss, seed=seed, steps=steps, limit=limit, classes=[*classes])
-    stated = dict(before=start.WORDS if case.since else before is not None, state=state.entry, key=key, model=model)
-    settings |= {name: value for name, value in (stated | dict(shadows=shadows, accuracy=accuracy)).items() if value}
-    args = case, target, sides, outcomes, control, [*held, *done, *slow, *said, *state.notes], doubts, settings, level
+    settings = given._asdict() | dict(
+        loss=case.recipe.loss, seed=seed, steps=steps, limit=limit, classes=[*classes]
+    )
+    stated = dict(
+        before=start.WORDS if case.since else before is not None,
+        state=state.entry,
+        key=key,
+        model=model,
+    )
+    settings |= {
+        name: value
+        for name, value in (stated | dict(shadows=shadows, accuracy=accuracy)).items()
+        if value
+    }
+    args = (
+        case,
+        target,
+        sides,
+        outcomes,
+        control,
+        [*held, *done, *slow, *said, *state.notes],
+        doubts,
+        settings,
+        level,
+    )
     return report.reported(*args, time.monotonic() - started)
 
 
 def normalisation_for(target, mean, deviation, centred):
     """The mean and the deviation given, or held by the weights.Target, or 0 and 1, and whether `centred`; and notes."""
-    given, notes = [mean, deviation], []
+    given = [mean, deviation]
+    notes = []
     for k, (name, usual) in enumerate({"mean": 0.0, "deviation": 1.0}.items()):
         if given[k] is None and target.normalisation:
             given[k] = target.normalisation[k].tolist()
-            notes.append(f"The {name} is that in the network's file: {', '.join(f'{x:g}' for x in given[k])}.")
+            notes.append(
+                f"The {name} is that in the network's file: {', '.join(f'{x:g}' for x in given[k])}."
+            )
         given[k] = usual if given[k] is None else given[k]
-    return (*(tuple(torch.as_tensor(one, dtype=torch.float64).flatten().tolist()) for one in given), centred), notes
+    return (
+        *(tuple(torch.as_tensor(one, dtype=torch.float64).flatten().tolist()) for one in given),
+        centred,
+    ), notes
 
 
 def with_start(case, target, network, before, model, layout, key, limit, progress):
@@ -103,7 +144,12 @@ def with_start(case, target, network, before, model, layout, key, limit, progres
     before, key = (read.start, None) if read else (before, key)
     target, initial, notes = initial_for(target, before, case.shape, layout, key)
     since, notes = (start.SINCE, [read.sentence, *notes]) if read else ("", notes)
-    return case._replace(initial=initial, module=target.module, since=since), target, notes, outcomes
+    return (
+        case._replace(initial=initial, module=target.module, since=since),
+        target,
+        notes,
+        outcomes,
+    )
 
 
 def initial_for(target, before, shape, layout, key):
@@ -113,16 +159,26 @@ def initial_for(target, before, shape, layout, key):
     """
     if before is None:
         return target, (), []
-    key, module = weights.key_in(before, key), target.module and target.module.module
+    key = weights.key_in(before, key)
+    module = target.module and target.module.module
     twin = modules.twin(module, before, key) if module else None
     target = target._replace(module=target.module and target.module._replace(before=twin))
     initial = weights.read(before, shape, layout, key).layers if target.layers or not twin else ()
     if not (initial and target.layers or twin):
-        raise InputError("A network before training is of use where the first layer can be read: leave it away here.")
+        raise InputError(
+            "A network before training is of use where the first layer can be read: leave it away here."
+        )
     if twin and all(map(torch.equal, module.state_dict().values(), twin.state_dict().values())):
         raise InputError(first_layer.UNCHANGED.replace("first layer", "network"))
-    same = all(torch.equal(*map(networks.joint, pair)) for pair in zip(target.all_layers or target.layers, initial))
-    if initial and first_layer.is_unchanged(target.layers, initial) and (twin or not (same and target.logits)):
+    same = all(
+        torch.equal(*map(networks.joint, pair))
+        for pair in zip(target.all_layers or target.layers, initial)
+    )
+    if (
+        initial
+        and first_layer.is_unchanged(target.layers, initial)
+        and (twin or not (same and target.logits))
+    ):
         return target, (), [FROZEN]
     if not initial:
         return target, (), []
@@ -143,7 +199,8 @@ def network_for(
         name = Path(network).name if isinstance(network, str | Path) else target.name
         notes = [*target.notes, f"The code of {model} was run to build the network."]
         return target._replace(name=name, notes=notes, built=built), shape
-    readings, refusals = [], []
+    readings = []
+    refusals = []
     for one in shapes_of(sources, shape):
         try:
             target = weights.read(network, one, layout, key, activation)
@@ -173,10 +230,16 @@ def state_for(network, optimizer, layers, shape, layout):
     """The states.State in what a network is read from, or in an optimizer's own file or dict."""
     sources = [network] if isinstance(network, str | Path | Mapping) else []
     if optimizer is not None and not layers:
-        raise InputError("A state is of use where the first layer can be read: leave the optimizer away here.")
-    state = states.read([*sources, *([] if optimizer is None else [optimizer])], layers, shape, layout)
+        raise InputError(
+            "A state is of use where the first layer can be read: leave the optimizer away here."
+        )
+    state = states.read(
+        [*sources, *([] if optimizer is None else [optimizer])], layers, shape, layout
+    )
     if optimizer is not None and state == states.State():
-        raise InputError("The optimizer's file holds no state: give what optimizer.state_dict() returns.")
+        raise InputError(
+            "The optimizer's file holds no state: give what optimizer.state_dict() returns."
+        )
     return state
 
 
@@ -185,33 +248,49 @@ def check_settings(loss, level, limit, steps, seed, resize, alpha, accuracy):
     choose("The loss", loss, ("auto", "square", "logistic", "cross_entropy"))
     choose("The paper behind transparent pictures", alpha, ("white", "black", "drop"))
     if not (isinstance(resize, int) and 1 <= resize <= SIDE):
-        choose("The way to resize", resize, ("crop", "squash", f"1 to {SIDE} pixels of the shorter side"))
+        choose(
+            "The way to resize",
+            resize,
+            ("crop", "squash", f"1 to {SIDE} pixels of the shorter side"),
+        )
     if not 0 < level < 1:
         raise InputError(f"The level is {level}: give a chance of a false alarm between 0 and 1.")
     if not 0 <= limit < math.inf:
-        raise InputError(f"The limit is {limit}: give the seconds that a stage may take, such as 1e9.")
+        raise InputError(
+            f"The limit is {limit}: give the seconds that a stage may take, such as 1e9."
+        )
     if not (1 <= steps <= LARGEST and 0 <= seed < SEEDS):
         mend = f"give one step to {LARGEST:,}, and a seed from 0 to {SEEDS - 1:,}"
         raise InputError(f"There are {steps} steps, and the seed is {seed}: {mend}.")
     if not (accuracy is None or 0 <= accuracy <= 1):
-        raise InputError(f"The accuracy is {accuracy}: give the share of pictures classified correctly, such as 0.83.")
+        raise InputError(
+            f"The accuracy is {accuracy}: give the share of pictures classified correctly, such as 0.83."
+        )
 
 
 def channels(value, shape, name):
     """One number, or one for each channel, as a picture (d,)."""
     numbers = torch.as_tensor(value, dtype=torch.float64).flatten()
     if len(numbers) not in (1, shape[-1]) or not numbers.isfinite().all():
-        raise InputError(f"The {name} is {value}: give one number, or one for each of the {shape[-1]} channels.")
+        raise InputError(
+            f"The {name} is {value}: give one number, or one for each of the {shape[-1]} channels."
+        )
     if name == "mean" and numbers.abs().max() > 1:
-        raise InputError(f"The mean is {value}, and pixels are in [0, 1] here: divide mean and deviation by 255.")
+        raise InputError(
+            f"The mean is {value}, and pixels are in [0, 1] here: divide mean and deviation by 255."
+        )
     return numbers.expand(shape).flatten()
 
 
 def case_of(target, sides, shape, normalisation, classes, loss, **given):
     """The stages.Case: pictures as the network sees them, (x − mean)/deviation, with numbered classes."""
-    mean, deviation = (channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation")))
+    mean, deviation = (
+        channels(one, shape, name) for one, name in zip(normalisation, ("mean", "deviation"))
+    )
     if not ((deviation > SMALLEST) & (deviation < 1 / SMALLEST)).all():
-        raise InputError(f"The deviation is {normalisation[1]}: it must be positive, for pixels in [0, 1].")
+        raise InputError(
+            f"The deviation is {normalisation[1]}: it must be positive, for pixels in [0, 1]."
+        )
     seen = [(side.images - mean) / deviation for side in sides]
     own, both = (part.mean(0) * bool(normalisation[2]) for part in (seen[0], torch.cat(seen)))
     alone, together = (tuple(part - mean for part in seen) for mean in (own, both))
@@ -223,13 +302,17 @@ def case_of(target, sides, shape, normalisation, classes, loss, **given):
 
     given |= {"recipe": recipe_of(target, outputs, loss, normalisation[2]), "module": target.module}
     given["count"] = sides[0].count
-    return stages.Case(target.layers, (), target.logits, outputs, alone, together, labels, shape, shown, **given)
+    return stages.Case(
+        target.layers, (), target.logits, outputs, alone, together, labels, shape, shown, **given
+    )
 
 
 def recipe_of(target, outputs, loss, centred):
     """The Recipe of a network of so many outputs, whose loss is given, or follows from these."""
     loss = loss if loss != "auto" else "cross_entropy" if outputs > 1 else "logistic"
-    return networks.Recipe(tuple(len(layer.weight) for layer in target.layers[:-1]), loss, 0.0, centred=centred)
+    return networks.Recipe(
+        tuple(len(layer.weight) for layer in target.layers[:-1]), loss, 0.0, centred=centred
+    )
 
 
 def outputs_of(logits, x):
@@ -238,14 +321,20 @@ def outputs_of(logits, x):
         return logits(x).shape[1]
     except Exception as error:  # of a stranger's code
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"The network does not take these pictures ({reason}): give their size (--shape).") from error
+        raise InputError(
+            f"The network does not take these pictures ({reason}): give their size (--shape)."
+        ) from error
 
 
 def strangers(sides, shape):
     """How like every picture is to the best of some photographs of nobody's: (m,) and (n,)."""
     views = torch.from_numpy(images.views()[0]).double().permute(0, 3, 1, 2) / 255
     views = views if shape[2] == 3 else views.mean(1, keepdim=True)
-    views = torch.nn.functional.interpolate(views, size=shape[:2], mode="area").permute(0, 2, 3, 1).flatten(1)
+    views = (
+        torch.nn.functional.interpolate(views, size=shape[:2], mode="area")
+        .permute(0, 2, 3, 1)
+        .flatten(1)
+    )
     own = match(views, torch.cat([side.images for side in sides])).signed > OWN
     views = views if own.all() else views[~own]
     return [match(side.images, views[:STRANGERS], shape).signed for side in sides]
@@ -272,7 +361,9 @@ def better_of(target, given, sources, sides, case, names, limit, level):
 
     There is none where outputs are no classes, or these are not known; outputs have `names`.
     """
-    if target.logits is None or case.labels[0] is None or case.outputs == case.sides[0].shape[1]:  # an autoencoder's
+    if (
+        target.logits is None or case.labels[0] is None or case.outputs == case.sides[0].shape[1]
+    ):  # an autoencoder's
         return None, []
     candidates = fit.ways(target, given, sources, sides, case)
     candidates += fit.orders(candidates[0], sides, names)

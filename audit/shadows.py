@@ -15,13 +15,17 @@ from evaluation.membership import halves, lira, rmia
 from utils import networks
 from utils.errors import InputError
 
-STEPS, RATE = 500, 1e-3  # of Adam, where no function trains them
+# of Adam, where no function trains them
+STEPS = 500
+RATE = 1e-3
 SMALLEST = 1e-15  # loss, below which double precision tells no two apart
 GUESS = "Adam on its own widths, a guess: where its training was another one, this test sees less, and errs no more"
 MEND = "let it take pictures (n, C, H, W), labels (n,) and a seed, and return a torch module or a function of pictures"
 
 
-def planned(case: stages.Case, count: int, train: Callable | str | None = None) -> list[stages.Stage]:
+def planned(
+    case: stages.Case, count: int, train: Callable | str | None = None
+) -> list[stages.Stage]:
     """The Stages of so many reference networks for a stages.Case: none, or one, whose first two are trained here.
 
     `train` is a function (pictures (n, C, H, W) as the network sees them, labels (n,), seed) -> a torch module or a
@@ -30,16 +34,24 @@ def planned(case: stages.Case, count: int, train: Callable | str | None = None) 
     if count == 0 and train is None:
         return []
     if count < 4 or count % 2:
-        raise InputError(f"The number of reference networks is {count}: give an even one of 4 or more (--shadows 16).")
+        raise InputError(
+            f"The number of reference networks is {count}: give an even one of 4 or more (--shadows 16)."
+        )
     if case.logits is None or case.labels[0] is None:
         missing = "outputs of the network" if case.logits is None else "classes of the pictures"
-        raise InputError(f"Reference networks need the {missing}, which are not known: leave --shadows away here.")
+        raise InputError(
+            f"Reference networks need the {missing}, which are not known: leave --shadows away here."
+        )
     if train is None and (case.module or not case.layers):
-        raise InputError("Reference networks of this kind need a function that trains them: give --train.")
+        raise InputError(
+            "Reference networks of this kind need a function that trains them: give --train."
+        )
     masks = halves(torch.cat(case.labels), count, case.seed)
     ask = partial(asked, case, train or own(case))
     first = ask(masks[0], 0)
-    started = time.monotonic()  # after the first, whose time is not that of the others: libraries were loaded
+    started = (
+        time.monotonic()
+    )  # after the first, whose time is not that of the others: libraries were loaded
     begun = [first, ask(masks[1], 1)]
     seconds = (count - 2) * (time.monotonic() - started)
     how = GUESS if train is None else f"the code of {named(train)}, which was run"
@@ -54,7 +66,9 @@ def named(train):
 
 def asked(case, train, mask, k):
     """The losses (n,) of all pictures in the k-th reference network, which is trained on a mask (n,) of them."""
-    x, labels, seed = torch.cat(case.exchanged), torch.cat(case.labels), case.seed + k
+    x = torch.cat(case.exchanged)
+    labels = torch.cat(case.labels)
+    seed = case.seed + k
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         rows = mask.nonzero()[torch.randperm(mask.sum()), 0]  # an order that tells no side
@@ -76,7 +90,9 @@ def asked(case, train, mask, k):
 def losses(case, logits, sides):
     """The losses (n,) of both sides' pictures, training ones first, in a network of these logits."""
     outputs, labels, *_ = stages.classified(case._replace(logits=logits, sides=sides))
-    return torch.cat([stages.losses(case, *one) for one in zip(outputs, labels)]).clamp_min(SMALLEST)
+    return torch.cat([stages.losses(case, *one) for one in zip(outputs, labels)]).clamp_min(
+        SMALLEST
+    )
 
 
 def own(case):
@@ -85,13 +101,19 @@ def own(case):
     A function as `planned` takes it.
     """
     values = losses(case, case.logits, case.sides).sort().values
-    enough, outputs = values[: len(values) // 2].mean(), len(case.layers[-1].weight)  # whichever side that half is
+    # whichever side that half is
+    enough = values[: len(values) // 2].mean()
+    outputs = len(case.layers[-1].weight)
 
     def adam(batch, labels, seed):
-        known, rows = len(case.initial) == len(case.layers), weights.flattened(batch, "HWC")
-        initial = case.initial if known else networks.initial(case.recipe, rows.shape[1], seed, outputs)
+        known = len(case.initial) == len(case.layers)
+        rows = weights.flattened(batch, "HWC")
+        initial = (
+            case.initial if known else networks.initial(case.recipe, rows.shape[1], seed, outputs)
+        )
         layers = networks.change(initial, lambda part: part.float().requires_grad_())
-        logits, step = weights.outputs(layers), torch.optim.Adam(filter(torch.is_tensor, sum(layers, ())), RATE)
+        logits = weights.outputs(layers)
+        step = torch.optim.Adam(filter(torch.is_tensor, sum(layers, ())), RATE)
         for _ in range(STEPS):
             loss = stages.losses(case, logits(rows), labels).mean()
             if loss <= enough:
@@ -109,7 +131,10 @@ def by_shadows(case, masks, ask, begun, how):
     target = losses(case, case.logits, case.sides)
     known = torch.stack([*begun, *(ask(masks[k], k) for k in range(len(begun), len(masks)))])
     found = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
-    found = {name: judge.scored(values.split([*map(len, case.sides)]), case.labels) for name, values in found.items()}
+    found = {
+        name: judge.scored(values.split([*map(len, case.sides)]), case.labels)
+        for name, values in found.items()
+    }
     return stages.Outcome(
         stages.BY_SHADOWS, "ran",
         f"{len(masks)} networks were trained, each on a random half of both sides' pictures, by {how}.",

@@ -21,8 +21,10 @@ from utils.networks import Released
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
 EVALUATIONS = 200, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
-BY_LOSS, BY_SHADOWS = "membership by loss", "membership by reference networks"
-UNREAD, READ = "unmixing of the optimiser's state", "reading of the start"
+BY_LOSS = "membership by loss"
+BY_SHADOWS = "membership by reference networks"
+UNREAD = "unmixing of the optimiser's state"
+READ = "reading of the start"
 RATE = 5e10  # operations in a second of a usual core: no verdict depends on how busy this one is
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
@@ -44,8 +46,10 @@ class Case(NamedTuple):
     seed: int = 0
     state: states.State = states.State()  # of the optimiser
     module: Whole | None = None  # where its layers are not all that it computes
-    count: int = 0  # of training pictures, near-copies among them; 0 for as many as there are on their side
-    since: str = ""  # in the names of attacks on what training added: from when, if nobody gave that start
+    # of training pictures, near-copies among them; 0 for as many as there are on their side
+    count: int = 0
+    # in the names of attacks on what training added: from when, if nobody gave that start
+    since: str = ""
 
     @property
     def released(self):
@@ -97,11 +101,16 @@ def forecast(case):
 
     The unmixing of more pictures than the layer can tell takes none, as it refuses.
     """
-    m, weights = case.stated, [layer.weight for layer in case.layers]
-    rank, details = min(weights[0].shape), 8 * weights[0].shape[1]  # numbers of a picture that unmixing looks at
+    m = case.stated
+    weights = [layer.weight for layer in case.layers]
+    # numbers of a picture that unmixing looks at
+    rank = min(weights[0].shape)
+    details = 8 * weights[0].shape[1]
     unmix = 6 * m * m * details * EVALUATIONS[m > unmixing.FEW] * (m <= unmixing.MOST * rank)
     widths = [rank, *map(len, weights)]
-    move = 2 * m * case.steps * sum(12 * a * b + 10_000 * b for a, b in pairwise(widths))  # of products, and one by one
+    move = (
+        2 * m * case.steps * sum(12 * a * b + 10_000 * b for a, b in pairwise(widths))
+    )  # of products, and one by one
     return unmix / RATE, move / RATE
 
 
@@ -130,19 +139,24 @@ def planned(case: Case) -> list[Stage]:
 def change_of(case, first):
     """The Released change of the `first` layer, and what makes exact what was unmixed from it."""
     rows = first_layer.difference(first.network, case.initial[:1])
-    return first_layer.as_released(rows, first), lambda mixed: first_layer.refine(rows, mixed, case.shape)
+    return first_layer.as_released(rows, first), lambda mixed: first_layer.refine(
+        rows, mixed, case.shape
+    )
 
 
 def moment_of(case, first):
     """The Released moment of the `first` layer in the optimiser's state, and what makes exact, as `change_of`."""
     rows = first_layer.of_moment(case.state.checkpoint)
-    return first_layer.as_released(rows, first), lambda mixed: first_layer.refine_by_vote(rows, mixed, case.shape)
+    return first_layer.as_released(rows, first), lambda mixed: first_layer.refine_by_vote(
+        rows, mixed, case.shape
+    )
 
 
 def structure(case, name, of):
     """Whether the singular values of the first layer fall off a cliff, and which pictures lie in the span before it."""
     released, _ = of()
-    m, weight = case.stated, released.network[0].weight
+    m = case.stated
+    weight = released.network[0].weight
     gram = weight @ weight.mT if weight.shape[0] <= weight.shape[1] else weight.mT @ weight
     values = torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()
     values = (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1]
@@ -155,13 +169,17 @@ def structure(case, name, of):
     shares = [(x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.sides]
     score, comparisons = in_span(shares, name, case.labels)
     facts = {"singular_values": values.tolist()}
-    return Outcome(f"structure of {name}", "ran", sentence, comparisons=comparisons, score=score, facts=facts)
+    return Outcome(
+        f"structure of {name}", "ran", sentence, comparisons=comparisons, score=score, facts=facts
+    )
 
 
 def in_span(shares, name, labels):
     """The Scored shares of pictures' energy in a span, (m,) and (n,), and its Comparisons: who is likelier inside."""
     score = judge.scored(shares, labels)
-    count = judge.of_count(f"pictures in the span of {name}", [part > 1 - INSIDE for part in shares], labels)
+    count = judge.of_count(
+        f"pictures in the span of {name}", [part > 1 - INSIDE for part in shares], labels
+    )
     return score, (judge.of_area(f"energy in the span of {name}", score), count)
 
 
@@ -173,8 +191,14 @@ def returned(case, name, images, sentence, sure=None):
     score = judge.scored(likeness, case.labels)
     comparisons = (
         judge.of_area(f"likeness to what {name} returned", score),
-        judge.of_count(f"alike what {name} returned", [part > measures.ALIKE for part in likeness], case.labels),
-        judge.of_count(f"{judge.BACK} with what {name} returned", [c > judge.NEAR for c in correlated], case.labels),
+        judge.of_count(
+            f"alike what {name} returned", [part > measures.ALIKE for part in likeness], case.labels
+        ),
+        judge.of_count(
+            f"{judge.BACK} with what {name} returned",
+            [c > judge.NEAR for c in correlated],
+            case.labels,
+        ),
     )
     matched = {"images": images, "ncc": correlated, "sure": known, "score": score}
     return Outcome(name, "ran", sentence, comparisons=comparisons, **matched)
@@ -187,23 +211,41 @@ def unmixed(case, name, of):
     if mixed.images is None:
         raise InputError(mixed.refusals[-1])
     count = mixed.details.count
-    sentence = f"The layer shows {count} pictures." if count else f"The attack was given their number, {m}."
+    sentence = (
+        f"The layer shows {count} pictures."
+        if count
+        else f"The attack was given their number, {m}."
+    )
     if refine and released.network[0].bias is not None:
         mixed = refine(mixed)
-        sure, like = mixed.details.sure, ncc(case.sides[0], mixed.images).abs().amax(0)
+        sure = mixed.details.sure
+        like = ncc(case.sides[0], mixed.images).abs().amax(0)
         sentence += f" Zeros at neurons that a picture never activated make {sure.sum()} of {len(sure)} sure, of which"
-        sentence += f" {(sure & (like <= judge.NEAR)).sum()} are no training picture nearly exactly."
+        sentence += (
+            f" {(sure & (like <= judge.NEAR)).sum()} are no training picture nearly exactly."
+        )
     return returned(case, f"unmixing of {name}", mixed.images, sentence, mixed.details.sure)
 
 
 def stationary(case):
     """The stationarity attack, from noise in the span of the first layer, with twice as many candidates as pictures."""
-    outputs, released = len(case.layers[-1].weight), case.released
-    count, inputs = max(2 * len(case.sides[0]), outputs), case.layers[0].weight.shape[1]
+    outputs = len(case.layers[-1].weight)
+    released = case.released
+    count = max(2 * len(case.sides[0]), outputs)
+    inputs = case.layers[0].weight.shape[1]
     start = starts.normal(count, inputs, decoreco.SETTINGS["adam"].scale, case.seed)
-    wide = max(part.abs().max() for part in case.sides) > 1  # then the published range of pixels is not theirs
-    settings: dict = {"rule": "signed" if outputs == 1 else "multiclass", "range_weight": 0.0 if wide else 1.0}
-    settings |= {"basis": networks.span(released.network), "seed": case.seed, "iterations": case.steps}
+    wide = (
+        max(part.abs().max() for part in case.sides) > 1
+    )  # then the published range of pixels is not theirs
+    settings: dict = {
+        "rule": "signed" if outputs == 1 else "multiclass",
+        "range_weight": 0.0 if wide else 1.0,
+    }
+    settings |= {
+        "basis": networks.span(released.network),
+        "seed": case.seed,
+        "iterations": case.steps,
+    }
     attack = decoreco.attack(released, start, **settings)
     sentence = f"{count} candidates moved for {case.steps} steps; the loss fell to {attack.loss:.2g} of ‖θ‖²."
     return returned(case, "stationarity", attack.images, sentence)
@@ -216,14 +258,19 @@ def classified(case):
     """
     outputs = [case.logits(x) for x in case.sides]
     if not all(part.isfinite().all() for part in outputs):
-        raise InputError("The outputs of the network are not finite for these pictures: check their normalisation.")
+        raise InputError(
+            "The outputs of the network are not finite for these pictures: check their normalisation."
+        )
     if outputs[0].shape[1] == case.sides[0].shape[1]:
-        raise InputError("The outputs are as many as the values of a picture, as an autoencoder's are, and no classes.")
+        raise InputError(
+            "The outputs are as many as the values of a picture, as an autoencoder's are, and no classes."
+        )
     likeliest = [z.argmax(1) if z.shape[1] > 1 else (z[:, 0] > 0).long() for z in outputs]
     labels = likeliest if case.labels[0] is None else case.labels
     right = [ours == own for ours, own in zip(likeliest, labels)]
     if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
-        labels, right = [1 - part for part in labels], [~part for part in right]
+        labels = [1 - part for part in labels]
+        right = [~part for part in right]
     return Classified(outputs, labels, right)
 
 
@@ -238,7 +285,8 @@ def margins(case, outputs, labels):
     if outputs.shape[1] == 1:
         own = signs(labels) * outputs[:, 0]
         return -(own - 1).abs() if case.recipe.loss == "square" else own
-    own, others = outputs.gather(1, labels[:, None]), outputs.scatter(1, labels[:, None], -math.inf)
+    own = outputs.gather(1, labels[:, None])
+    others = outputs.scatter(1, labels[:, None], -math.inf)
     return own[:, 0] - others.logsumexp(1)
 
 

@@ -16,8 +16,14 @@ from utils.errors import InputError
 from utils.networks import Checkpoint, Layer
 
 MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients
-SQUARES = "exp_avg_sq", "max_exp_avg_sq", "exp_inf"  # beside which these are; beside others they may be something else
-LIKELY = "which is not read here, and in all likelihood tells of the pictures, too: do not publish it"
+SQUARES = (
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "exp_inf",
+)  # beside which these are; beside others they may be something else
+LIKELY = (
+    "which is not read here, and in all likelihood tells of the pictures, too: do not publish it"
+)
 SPLIT = "The state is in shards, or not that of its parameter groups: gather it in one file, by optimizer.state_dict()."
 ADVICE = ("Publish the weights without the optimiser's state (Lightning: save_weights_only=True; Hugging Face: "
           "save_only_model=True, or delete optimizer.pt).")  # fmt: skip
@@ -27,7 +33,8 @@ class State(NamedTuple):
     """What an optimiser's state holds of a first layer, or a sentence on why it was not read."""
 
     entry: str = ""  # one of MOMENTS, if it was read
-    checkpoint: Checkpoint | None = None  # the network, and that moment of its first layer, pixels as (H, W, C)
+    # the network, and that moment of its first layer, pixels as (H, W, C)
+    checkpoint: Checkpoint | None = None
     refusal: str = ""
     notes: tuple = ()  # sentences
 
@@ -43,7 +50,12 @@ def read(sources, layers, shape, layout):
         for where, state in states_in(content, name):
             try:
                 found.append(of_one(state, layers, shape, layout, where))
-            except (InputError, AttributeError, KeyError, TypeError) as error:  # or a state of another make
+            except (
+                InputError,
+                AttributeError,
+                KeyError,
+                TypeError,
+            ) as error:  # or a state of another make
                 said = error if isinstance(error, InputError) else SPLIT
                 found.append(State(refusal=f"{where}: {said}", notes=(ADVICE,)))
     if sum(bool(one.entry) for one in found) > 1:
@@ -73,7 +85,8 @@ def of_one(state, layers, shape, layout, where):
     """The State in one optimiser's state; InputError, in a sentence, if it cannot be read, or holds nothing yet."""
     if not layers:
         raise InputError(f"It is a state of other layers, {LIKELY}.")
-    groups, states = [[*one["params"]] for one in state["param_groups"]], state["state"]
+    groups = [[*one["params"]] for one in state["param_groups"]]
+    states = state["state"]
     there = {name for one in states.values() for name, part in one.items() if holds(part)}
     if not states.keys() <= {name for group in groups for name in group}:
         raise InputError(SPLIT)
@@ -84,8 +97,15 @@ def of_one(state, layers, shape, layout, where):
         return State(notes=(f"{where}: SGD without momentum keeps no gradient.",))
     moments = {key: one[entry] for key, one in states.items() if torch.is_tensor(one.get(entry))}
     weight, bias = (moments.get(key) for key in first_of(moments, groups, layers, entry))
-    first = Layer(*(part if part is None else weights.checked(part, entry).cpu().double() for part in (weight, bias)))
-    first = first._replace(weight=weights.flattened(weights.batched(first.weight, shape, layout), "HWC"))
+    first = Layer(
+        *(
+            part if part is None else weights.checked(part, entry).cpu().double()
+            for part in (weight, bias)
+        )
+    )
+    first = first._replace(
+        weight=weights.flattened(weights.batched(first.weight, shape, layout), "HWC")
+    )
     if not first.weight.any():
         raise InputError(NO_STEP)
     network = (layers[0]._replace(bias=None), *layers[1:]) if bias is None else layers
@@ -101,7 +121,9 @@ def first_of(moments, groups, layers, entry):
     shapes = [part if part is None else tuple(part.shape) for layer in layers for part in layer]
 
     def place(shape):
-        there = [some for group in groups if (some := [key for key in group if sizes.get(key) == shape])]
+        there = [
+            some for group in groups if (some := [key for key in group if sizes.get(key) == shape])
+        ]
         return there[0][0] if len(there) == 1 and len(there[0]) == shapes.count(shape) else None
 
     if not moments:

@@ -25,14 +25,19 @@ scalar = np.float64(0).__reduce__()[0]  # by which numpy's numbers are pickled
 NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"),
            *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?"))]  # fmt: skip
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
-PART = re.compile(rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])")
+PART = re.compile(
+    rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])"
+)
 LARGEST = 1e30  # weight
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
 ACTIVATIONS = {  # of its layers, by name
-    name: getattr(functional, name) for name in ("relu", "leaky_relu", "gelu", "silu", "tanh", "sigmoid")
+    name: getattr(functional, name)
+    for name in ("relu", "leaky_relu", "gelu", "silu", "tanh", "sigmoid")
 }
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
-Source: TypeAlias = str | Path | Mapping[str, Any] | Sequence[Layer] | torch.nn.Module | Callable  # of a network
+Source: TypeAlias = (
+    str | Path | Mapping[str, Any] | Sequence[Layer] | torch.nn.Module | Callable
+)  # of a network
 BUILD = "name the function that builds the network (--model)"
 
 
@@ -49,19 +54,25 @@ class Target(NamedTuple):
 
     name: str
     layers: tuple  # of Layers in double precision: all, or the first one alone; empty if that is not fully connected
-    logits: Callable | None  # pictures as it sees them (n, d) -> outputs (n, K); None if only a part could be read
+    logits: (
+        Callable | None
+    )  # pictures as it sees them (n, d) -> outputs (n, K); None if only a part could be read
     notes: list  # sentences on what could not be read
-    normalisation: tuple | None = None  # mean and deviation of pixels, (1,) or (C,), where the file holds them
+    # mean and deviation of pixels, (1,) or (C,), where the file holds them
+    normalisation: tuple | None = None
     module: Whole | None = None  # where these layers are not all
     all_layers: tuple = ()  # of a file or a state dict, if all were read, whatever stands between them
-    sized: Callable | None = None  # (H, W, C) -> logits of pictures of this shape, where it may take any
+    # (H, W, C) -> logits of pictures of this shape, where it may take any
+    sized: Callable | None = None
     built: torch.nn.Module | None = None  # by the user's function
 
 
 def square(inputs):
     """The shape (H, W, C) of a square picture of so many values, grey or in colour; None if there is none."""
     sides = {channels: math.isqrt(inputs // channels) for channels in (1, 3)}
-    return next(((n, n, k) for k, n in sides.items() if n >= SMALLEST and n * n * k == inputs), None)
+    return next(
+        ((n, n, k) for k, n in sides.items() if n >= SMALLEST and n * n * k == inputs), None
+    )
 
 
 def outputs(layers, activation="relu"):
@@ -71,7 +82,11 @@ def outputs(layers, activation="relu"):
 
 
 def read(
-    network: Source, shape: Shape | None = None, layout: str = "CHW", key: str | None = None, activation: str = "relu"
+    network: Source,
+    shape: Shape | None = None,
+    layout: str = "CHW",
+    key: str | None = None,
+    activation: str = "relu",
 ) -> Target:
     """The Target that is a file (.pth, .safetensors, .npz), a state dict, a torch module, or a function of pictures.
 
@@ -82,19 +97,28 @@ def read(
     be read.
     """
     if callable(network) and (key is not None or activation != "relu"):
-        raise InputError("A key and an activation are those of a file or a state dict: leave them away here.")
+        raise InputError(
+            "A key and an activation are those of a file or a state dict: leave them away here."
+        )
     if isinstance(network, torch.nn.Module):
         return of_module(network, shape, layout)
     if callable(network):
         note = "The network is a function: only its outputs were looked at."
-        name, sized = getattr(network, "__name__", "a function"), partial(of_shape, network)
+        name = getattr(network, "__name__", "a function")
+        sized = partial(of_shape, network)
         return Target(name, (), sized(shape), [note], sized=sized)
     (name, state), note, normalisation = opened(network, "a state dict"), "", None
-    if key is None and isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
+    if (
+        key is None
+        and isinstance(state, tuple | list)
+        and all(isinstance(layer, Layer) for layer in state)
+    ):
         layers = networks.change(tuple(state), lambda part: part.cpu().double())
     else:
         path, state = chosen(state, name, key)
-        layers, note, normalisation = of_state(state, name, shape, choose("The layout", layout, ("CHW", "HWC")))
+        layers, note, normalisation = of_state(
+            state, name, shape, choose("The layout", layout, ("CHW", "HWC"))
+        )
         name = f"{path} of {name}" if path else name
     if note:
         return Target(name, layers, None, [note], normalisation)
@@ -106,7 +130,8 @@ def read(
 def of_state(state, source, shape, layout):
     """The Layers of named tensors, "" or why the first alone was read, and the normalisation among them, or None."""
     state = {name: checked(part, f"{source}: {name}") for name, part in state.items()}
-    normalisation, state = normalised(state), merged(state, source)
+    normalisation = normalised(state)
+    state = merged(state, source)
     names, rest = matrices(state, source, shape)
     layers = (Layer(state[name], state.get(bias_of(name, state))) for name in names)
     first, *others = networks.change(tuple(layers), torch.Tensor.double)
@@ -138,7 +163,9 @@ def of_function(function, takes):
 def taking(shape, layout=None):
     """What makes of rows (n, d) a batch (n, C, H, W) in single precision, flattened if a `layout` says how."""
     if shape is None:
-        raise InputError("A function does not tell the size of its pictures: give them as arrays, or give `shape`.")
+        raise InputError(
+            "A function does not tell the size of its pictures: give them as arrays, or give `shape`."
+        )
 
     def takes(x):
         batch = batched(x, shape, "HWC").float().contiguous()
@@ -149,31 +176,45 @@ def taking(shape, layout=None):
 
 def of_module(module, shape, layout):
     """The Target that is a torch module: its layers, if fully connected, and its own outputs."""
-    name, module = type(module).__name__, copy.deepcopy(module).cpu().float().eval()
+    name = type(module).__name__
+    module = copy.deepcopy(module).cpu().float().eval()
     try:
         target = read(dict(module.state_dict()), shape, layout)
-        layers = () if target.normalisation else target.layers  # then the module sees other pictures than its layers
+        layers = (
+            () if target.normalisation else target.layers
+        )  # then the module sees other pictures than its layers
     except InputError:
         layers = ()
-    flat = isinstance(next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear)
+    flat = isinstance(
+        next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear
+    )
     shape = shape or (square(layers[0].weight.shape[1]) if layers else None)
     takes = taking(shape, layout if flat else None)
     own = of_function(module, takes)
     if layers and target.logits:
-        probe = torch.rand(8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        ours, theirs = target.logits(probe), own(probe)
+        probe = torch.rand(
+            8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        )
+        ours = target.logits(probe)
+        theirs = own(probe)
         if ours.shape == theirs.shape and (ours - theirs).norm() <= LOOK * theirs.norm():
             return target._replace(name=name, logits=own, all_layers=())
     note = "The module is more than layers with ReLUs between them: only its first layer was read."
     none = "No first layer of the module was read, so no picture was reconstructed: membership alone was asked."
     sized = None if flat else partial(of_shape, module)
-    return Target(name, layers[:1], own, [note if layers else none], module=Whole(module, takes), sized=sized)
+    return Target(
+        name, layers[:1], own, [note if layers else none], module=Whole(module, takes), sized=sized
+    )
 
 
 def batched(rows, shape, layout):
     """Rows (n, d) in a layout as a batch (n, C, H, W), for pictures of the shape (H, W, C)."""
     height, width, channels = shape
-    return rows.view(-1, channels, height, width) if layout == "CHW" else rows.view(-1, *shape).permute(0, 3, 1, 2)
+    return (
+        rows.view(-1, channels, height, width)
+        if layout == "CHW"
+        else rows.view(-1, *shape).permute(0, 3, 1, 2)
+    )
 
 
 def flattened(batch, layout):
@@ -183,7 +224,9 @@ def flattened(batch, layout):
 
 def opened(source, name):
     """What to call a source, a file or what a file holds, and what it holds; a `name` is for the latter."""
-    return (Path(source).name, tensors(source)) if isinstance(source, str | Path) else (name, source)
+    return (
+        (Path(source).name, tensors(source)) if isinstance(source, str | Path) else (name, source)
+    )
 
 
 def tensors(path):
@@ -196,12 +239,23 @@ def tensors(path):
             return load_file(path)
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
-                return {name: torch.from_numpy(file[name]) for name in file if file[name].dtype.kind in "fiub"}
-        with warnings.catch_warnings(action="ignore"), safe_globals(NUMBERS):  # of layouts that `checked` refuses
+                return {
+                    name: torch.from_numpy(file[name])
+                    for name in file
+                    if file[name].dtype.kind in "fiub"
+                }
+        with (
+            warnings.catch_warnings(action="ignore"),
+            safe_globals(NUMBERS),
+        ):  # of layouts that `checked` refuses
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         object = re.search(r"GLOBAL ([\w.]+)", str(error))
-        why = f"holds an object ({object[1]}), which takes code to read" if object else "is no file of weights alone"
+        why = (
+            f"holds an object ({object[1]}), which takes code to read"
+            if object
+            else "is no file of weights alone"
+        )
         way = "by torch.save without pickle_protocol or by safetensors, or its arrays by numpy.savez (.npz)"
         raise InputError(f"{path} {why}, and no code is run: save a state_dict() {way}.") from error
 
@@ -213,9 +267,15 @@ def chosen(state, source, key=None):
     """
     if not isinstance(state, Mapping):
         kind = type(state).__name__
-        raise InputError(f"{source} holds a {kind}, not named weights: save the network's state_dict().")
+        raise InputError(
+            f"{source} holds a {kind}, not named weights: save the network's state_dict()."
+        )
     inside = networks_in(state)
-    flat = {f"{path}.{name}".lstrip("."): part for path, of in inside.items() for name, part in of.items()}
+    flat = {
+        f"{path}.{name}".lstrip("."): part
+        for path, of in inside.items()
+        for name, part in of.items()
+    }
     if not flat:
         raise InputError(f"{source} holds no matrix of weights: save the network's state_dict().")
     if kernel := next((name for name in flat if re.search(r"(^|[./])kernel$", name)), ""):
@@ -229,10 +289,16 @@ def chosen(state, source, key=None):
     if key is None or key.strip(".") == path:
         return path, alone
     for place in (key, f"{path}.{key}"):  # of names, or of those of one alone
-        if found := {name[len(place) + 1 :]: part for name, part in flat.items() if name.startswith(f"{place}.")}:
+        if found := {
+            name[len(place) + 1 :]: part
+            for name, part in flat.items()
+            if name.startswith(f"{place}.")
+        }:
             return place, found
     begin = listed(dict.fromkeys(name.split(".")[0] for name in (flat if others else alone)))
-    raise InputError(f"{source} holds no network {key}, as its names begin with {begin}: give another key, or none.")
+    raise InputError(
+        f"{source} holds no network {key}, as its names begin with {begin}: give another key, or none."
+    )
 
 
 def key_in(network: Source, key: str | None) -> str | None:
@@ -250,7 +316,9 @@ def networks_in(state, path=""):
     if "param_groups" in state:
         return {}
     own = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
-    inside = {path: own} if any(part.dim() > 1 and part.numel() > 3 for part in own.values()) else {}
+    inside = (
+        {path: own} if any(part.dim() > 1 and part.numel() > 3 for part in own.values()) else {}
+    )
     for key, part in state.items():
         if isinstance(part, Mapping):
             inside |= networks_in(part, f"{path}.{key}" if path else str(key))
@@ -265,21 +333,33 @@ def listed(names, most=6):
 
 def normalised(state):
     """Take the mean and deviation of pixels, such as normalize.mean, from a state dict: both (1,) or (C,), or None."""
-    for name, other in [(name, re.sub("mean$", word, name)) for name in state for word in ("std", "deviation")]:
-        mean, deviation = state[name], state.get(other)
-        if name != other and deviation is not None and mean.numel() in (1, 3) and deviation.shape == mean.shape:
+    for name, other in [
+        (name, re.sub("mean$", word, name)) for name in state for word in ("std", "deviation")
+    ]:
+        mean = state[name]
+        deviation = state.get(other)
+        if (
+            name != other
+            and deviation is not None
+            and mean.numel() in (1, 3)
+            and deviation.shape == mean.shape
+        ):
             return tuple(state.pop(one).double().flatten() for one in (name, other))
     return None
 
 
 def merged(state, source):
     """The tensors of a state dict, with pruned weights times their masks; InputError for others that are in parts."""
-    pruned = {name[:-5] for name in state if name.endswith("_mask") and f"{name[:-5]}_orig" in state}
+    pruned = {
+        name[:-5] for name in state if name.endswith("_mask") and f"{name[:-5]}_orig" in state
+    }
     found = {name[:-5] if name[:-5] in pruned else name: part for name, part in state.items()}
     found |= {name: state[f"{name}_orig"] * state[f"{name}_mask"] for name in pruned}
     if parts := [name for name in found if PART.search(name)]:
         mend = "merge it (peft: merge_and_unload; torch: remove_parametrizations), and save the state_dict()"
-        raise InputError(f"{source}: {parts[0]} is a part of a weight that the network puts together: {mend}.")
+        raise InputError(
+            f"{source}: {parts[0]} is a part of a weight that the network puts together: {mend}."
+        )
     return found
 
 
@@ -288,10 +368,14 @@ def checked(part, name):
     kinds = part.is_meta, part.layout != torch.strided, part.is_quantized, part.is_complex()
     if any(kinds) or (part.dtype in (torch.int8, torch.uint8) and part.dim() > 1):
         kind = f"{part.dtype}, {part.layout}, on {part.device}".replace("torch.", "")
-        raise InputError(f"{name} holds no dense real numbers ({kind}): save the state_dict() on the CPU, in float32.")
+        raise InputError(
+            f"{name} holds no dense real numbers ({kind}): save the state_dict() on the CPU, in float32."
+        )
     if part.is_floating_point() and not (part.double().abs() < LARGEST).all():
         kind = f"NaN, infinite or larger than {LARGEST:g}"
-        raise InputError(f"{name} holds values that are {kind}: give a network that was trained to an end.")
+        raise InputError(
+            f"{name} holds values that are {kind}: give a network that was trained to an end."
+        )
     return part
 
 
@@ -300,25 +384,45 @@ def matrices(state, source, shape):
 
     Of several that follow each other in no order, or in more than one, it is the first alone. InputError without one.
     """
-    many = {name: part.shape for name, part in state.items() if part.dim() > 1 and part.is_floating_point()}
+    many = {
+        name: part.shape
+        for name, part in state.items()
+        if part.dim() > 1 and part.is_floating_point()
+    }
     size = {name: f"{name} of {'×'.join(map(str, of))}" for name, of in many.items()}
     if other := next((name for name, of in many.items() if len(of) > 2), ""):
-        raise InputError(f"{source} has {size[other]}, and of files only matrices are read: {BUILD}.")
-    able = [name for name, (_, n) in many.items() if (n == math.prod(shape) if shape else square(n))]
+        raise InputError(
+            f"{source} has {size[other]}, and of files only matrices are read: {BUILD}."
+        )
+    able = [
+        name for name, (_, n) in many.items() if (n == math.prod(shape) if shape else square(n))
+    ]
     if not able:
         what = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
-        had, likely = listed(size.values(), 4) or "none", [of for _, n in many.values() if (of := square(n))]
+        had = listed(size.values(), 4) or "none"
+        likely = [of for _, n in many.values() if (of := square(n))]
         mend = "check the network and the pictures"
         if likely and shape:
-            mend = f"give the shape of its pictures (such as --shape {' '.join(map(str, likely[0]))})"
-        raise InputError(f"{source} has no matrix that takes {what}, but {had}: {mend}, or {BUILD}.")
-    given, order = {n for n, _ in many.values()}, in_order(many, able)
+            mend = (
+                f"give the shape of its pictures (such as --shape {' '.join(map(str, likely[0]))})"
+            )
+        raise InputError(
+            f"{source} has no matrix that takes {what}, but {had}: {mend}, or {BUILD}."
+        )
+    given = {n for n, _ in many.values()}
+    order = in_order(many, able)
     first = order[:1] or [name for name in able if many[name][1] not in given] or able
     if first[1:]:
         said = f"{source} does not tell which of {listed(first, 4)} takes the pictures"
-        raise InputError(f"{said}: name the network by --key, if its names begin as no others do, or {BUILD}.")
+        raise InputError(
+            f"{said}: name the network by --key, if its names begin as no others do, or {BUILD}."
+        )
     used = {one for name in order or first for one in (name, bias_of(name, state))}
-    rest = [name for name, part in state.items() if name not in used and (part.is_floating_point() or part.dim())]
+    rest = [
+        name
+        for name, part in state.items()
+        if name not in used and (part.is_floating_point() or part.dim())
+    ]
     return order or first, rest
 
 
@@ -329,12 +433,15 @@ def in_order(sizes, able):
     of a file that is sorted by them. Empty where these do not tell, or not all matrices fit.
     """
     alphabet = [*sizes] == sorted(sizes)
-    order, left = [], sorted(sizes, key=by_number) if alphabet else [*sizes]
+    order = []
+    left = sorted(sizes, key=by_number) if alphabet else [*sizes]
     fits = [name for name in left if name in able]
     while left:
         inputs = [sizes[name][1] for name in left]
         on = [
-            name for name in fits if not left[1:] or inputs.count(sizes[name][0]) > (sizes[name][0] == sizes[name][1])
+            name
+            for name in fits
+            if not left[1:] or inputs.count(sizes[name][0]) > (sizes[name][0] == sizes[name][1])
         ]
         if not on or (alphabet and len({re.sub(r"\d+", "", name) for name in on}) > 1):
             return []
@@ -352,4 +459,6 @@ def by_number(name):
 def bias_of(name, state):
     """The name of the bias of a weight in a state dict: fc1.weight has fc1.bias, and W1 has b1; None if it has none."""
     names = re.sub(r"weight(?=[^.]*$)", "bias", name), re.sub(r"\b[Ww](?=[\d_]*$)", "b", name)
-    return next((one for one in names if one in state and state[one].shape == state[name].shape[:1]), None)
+    return next(
+        (one for one in names if one in state and state[one].shape == state[name].shape[:1]), None
+    )

@@ -13,7 +13,8 @@ from utils.errors import InputError
 LAYERS = 4  # whose span is tested, at most
 ROOM = 0.9  # largest share of its inputs that what training added to a layer may take
 BATCH = 8  # pictures whose inputs to a layer are in memory at once
-BY_GRADIENT, BY_SPAN = "membership by gradient", "span of what training added"
+BY_GRADIENT = "membership by gradient"
+BY_SPAN = "span of what training added"
 
 
 def planned(case: stages.Case) -> list[stages.Stage]:
@@ -25,8 +26,16 @@ def planned(case: stages.Case) -> list[stages.Stage]:
     found = [stages.Stage(BY_GRADIENT, 1 + 10 * forward, partial(by_gradient, case))]
     if before is not None:
         layers = roomy(case)
-        algebra = 200 * sum(len(weight) * weight.numel() for _, weight, _ in layers.values()) / stages.RATE
-        found.append(stages.Stage(BY_SPAN + case.since, 1 + algebra + LAYERS * forward, partial(by_span, case, layers)))
+        algebra = (
+            200
+            * sum(len(weight) * weight.numel() for _, weight, _ in layers.values())
+            / stages.RATE
+        )
+        found.append(
+            stages.Stage(
+                BY_SPAN + case.since, 1 + algebra + LAYERS * forward, partial(by_span, case, layers)
+            )
+        )
     return found
 
 
@@ -58,7 +67,9 @@ def by_gradient(case):
     score = judge.scored([-part for part in values], case.labels)
     ours, theirs = (f"{part.mean():.2g}" for part in values)
     sentence = f"The gradient of the loss has a mean length of {ours} for training and {theirs} for held-out pictures."
-    return stages.Outcome(BY_GRADIENT, "ran", sentence, comparisons=(judge.of_area("gradient", score),), score=score)
+    return stages.Outcome(
+        BY_GRADIENT, "ran", sentence, comparisons=(judge.of_area("gradient", score),), score=score
+    )
 
 
 def roomy(case):
@@ -74,19 +85,32 @@ def roomy(case):
             weight = before.get_submodule(name).weight
             try:
                 _, places, size = span.inputs(module, layer, takes(case.sides[0][:1])).shape
-            except (InputError, TypeError, ValueError):  # a kind that is not read, or used twice or never
+            except (
+                InputError,
+                TypeError,
+                ValueError,
+            ):  # a kind that is not read, or used twice or never
                 continue
-            outputs, taken = len(weight), min(len(weight), len(case.sides[0]) * places)
+            outputs = len(weight)
+            taken = min(len(weight), len(case.sides[0]) * places)
             if 2 < taken < ROOM * size and not torch.equal(layer.weight, weight):
-                found[places * taken / size, name] = layer, weight, outputs if outputs < ROOM * size else taken
+                found[places * taken / size, name] = (
+                    layer,
+                    weight,
+                    outputs if outputs < ROOM * size else taken,
+                )
     return {key[1]: found[key] for key in sorted(found)[:LAYERS]}
 
 
 def by_span(case, layers):
     """Whether what training pictures are to layers lies in the span of what training added to these."""
     if not layers:
-        raise InputError("What training added leaves no room in any layer for what it did not see: none was tested.")
-    scores, comparisons, said = [], [], []
+        raise InputError(
+            "What training added leaves no room in any layer for what it did not see: none was tested."
+        )
+    scores = []
+    comparisons = []
+    said = []
     for name, (layer, weight, directions) in layers.items():
         try:
             basis = span.basis(layer.weight, weight)

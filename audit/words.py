@@ -48,7 +48,9 @@ def words(
     bag = text.bag(initial, matrix_of(network, key, embedding))
     tokens = bag.tokens.nonzero()[:, 0]
     if not len(tokens):
-        raise InputError("No row of the embedding moved: it was frozen, and in this way it tells no words.")
+        raise InputError(
+            "No row of the embedding moved: it was frozen, and in this way it tells no words."
+        )
     names = names_of(vocabulary, len(bag.tokens)) if vocabulary else [*range(len(bag.tokens))]
     tokens = tokens[bag.score[tokens].argsort(descending=True)].tolist()
     return Words([names[token] for token in tokens], len(bag.tokens), bag.alpha)
@@ -65,7 +67,9 @@ def matrix_of(source, key, embedding):
         return text.embedding(state)
     called = f"is called {embedding}" if embedding else "has one of the usual names"
     matrices = weights.listed(part for part, one in state.items() if one.dim() == 2)
-    raise InputError(f"No matrix of {name} {called}: name the embedding (--embedding), of {matrices}.")
+    raise InputError(
+        f"No matrix of {name} {called}: name the embedding (--embedding), of {matrices}."
+    )
 
 
 def names_of(path, count):
@@ -74,23 +78,41 @@ def names_of(path, count):
         content = Path(path).read_text(encoding="utf-8")
         known = json.loads(content) if Path(path).suffix == ".json" else content.splitlines()
         known = known.get("model", known).get("vocab", known) if isinstance(known, dict) else known
-        pairs = ((word, number) for number, word in enumerate(known)) if isinstance(known, list) else known.items()
+        pairs = (
+            ((word, number) for number, word in enumerate(known))
+            if isinstance(known, list)
+            else known.items()
+        )
         named = {int(number): word for word, number in pairs}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is no vocabulary: give {{word: number}} as JSON, or one word in a line.") from error
+        raise InputError(
+            f"{path} is no vocabulary: give {{word: number}} as JSON, or one word in a line."
+        ) from error
     if isinstance(known, list) and len(named) < count:
-        raise InputError(f"{path} has {len(named)} words, and the embedding {count}: give that of this network.")
+        raise InputError(
+            f"{path} has {len(named)} words, and the embedding {count}: give that of this network."
+        )
     return [named.get(number, str(number)) for number in range(count)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the finding and the words, and return the exit status."""
     line = Line("python -m audit.words", "%(prog)s NETWORK --before NETWORK [options]", __doc__)
-    line.add_argument("network", help="a state dict of the fine-tuned model in a .pth or .safetensors file")
-    line.add_argument("--before", required=True, metavar="NETWORK", help="the same before fine-tuning")
-    line.add_argument("--vocabulary", metavar="FILE", help="vocab.json or tokenizer.json, or one word in a line")
+    line.add_argument(
+        "network", help="a state dict of the fine-tuned model in a .pth or .safetensors file"
+    )
+    line.add_argument(
+        "--before", required=True, metavar="NETWORK", help="the same before fine-tuning"
+    )
+    line.add_argument(
+        "--vocabulary", metavar="FILE", help="vocab.json or tokenizer.json, or one word in a line"
+    )
     line.add_argument("--key", help="which of several networks in a file")
-    line.add_argument("--embedding", metavar="NAME", help="of the matrix with a row for each word, if it is not found")
+    line.add_argument(
+        "--embedding",
+        metavar="NAME",
+        help="of the matrix with a row for each word, if it is not found",
+    )
     try:
         given = line.parse_args(arguments)
         found = words(given.network, given.before, given.vocabulary, given.key, given.embedding)

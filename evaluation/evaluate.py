@@ -41,15 +41,20 @@ def secret(trial):
 def matched_distance(network, target):
     """The `networks.distance` of networks with one hidden layer, their neurons in the order that makes it smallest."""
     # Of each neuron the weights into it and out of it: (h, d + 2).
-    ours, theirs = (torch.cat([networks.joint(one), two.weight.mT], 1) for one, two in (network, target))
+    ours, theirs = (
+        torch.cat([networks.joint(one), two.weight.mT], 1) for one, two in (network, target)
+    )
     order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
-    first, second = networks.change(network[:1], lambda part: part[order]), network[1]
+    first = networks.change(network[:1], lambda part: part[order])
+    second = network[1]
     return networks.distance((*first, second._replace(weight=second.weight[:, order])), target)
 
 
 def leak(trial: Trial, candidates: torch.Tensor | None = None) -> measures.Leak:
     """What a trial's reconstructions, or other candidates, give away of the training images: a measures.Leak."""
-    return measures.leak_of(trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial))
+    return measures.leak_of(
+        trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial)
+    )
 
 
 def mean_pair_gains(candidates, data):
@@ -83,7 +88,8 @@ def detections(trial):
 
 def relative_distance(trial):
     """‖θ − θ*‖²/‖θ*‖² after the attack."""
-    ours, target = trial.attack.network, trial.victim.released.network
+    ours = trial.attack.network
+    target = trial.victim.released.network
     if len(ours[0].weight) < len(target[0].weight):  # equal neurons are one
         target = bilevel.merge_neurons(trial.victim.released).network
     return networks.distance(ours, target)
@@ -101,7 +107,8 @@ def nearest(images, references, shape):
 
 def compare(trial, candidates, picture):
     """Match every training image with the candidate of the highest half_ncc, which may recur, as `picture` shows it."""
-    candidates, shape = trial.attack.images if candidates is None else candidates, trial.data.shape
+    candidates = trial.attack.images if candidates is None else candidates
+    shape = trial.data.shape
     shown = picture(candidates[half_ncc(secret(trial), candidates, shape).max(1).indices])
     return Matches(pairwise_ssim(shown, trial.data.secret.images, shape), shown)
 
@@ -153,10 +160,17 @@ def best_baseline(trial, evaluated, measure):
 def numbers_of_weights(trial):
     """{quantity: (value, baseline, the paper's)} of a bilevel attack; the baseline is the start, before any attack."""
     _, model, place, knowledge = trial.name
-    square = networks.flatten(trial.victim.released.network).square().mean().item()  # ‖θ*‖² per weight
-    far, before = relative_distance(trial), trial.attack.history[0].item()
-    ours, own, start = trial.attack.images, trial.data.secret.images, trial.start
-    to_training, at_first, to_start = (l2(*p).amin(1).mean() for p in ((ours, own), (start, own), (ours, start)))
+    square = (
+        networks.flatten(trial.victim.released.network).square().mean().item()
+    )  # ‖θ*‖² per weight
+    far = relative_distance(trial)
+    before = trial.attack.history[0].item()
+    ours = trial.attack.images
+    own = trial.data.secret.images
+    start = trial.start
+    to_training, at_first, to_start = (
+        l2(*p).amin(1).mean() for p in ((ours, own), (start, own), (ours, start))
+    )
     return {
         "relative_distance": (far, before),
         "mean_square_distance": (far * square, before * square, TABLE_1[model][place]),
@@ -184,8 +198,11 @@ def numbers_of_pictures(trial):
 
 def rows(trial: Trial) -> list[Row]:
     """The trial's numbers for RESULTS: of weights if the attack trains, else of pictures; and of what leaked."""
-    numbers = numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
-    ours, start = leak(trial), leak(trial, trial.start)
+    numbers = (
+        numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
+    )
+    ours = leak(trial)
+    start = leak(trial, trial.start)
     recurrence = detections(trial).get("recurrence") if trial.again else None
     numbers |= {
         "leak_auc": (ours.auc.value, start.auc.value),

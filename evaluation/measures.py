@@ -27,7 +27,9 @@ def mean_pair_gain(candidates, x):
     """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d)."""
     candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
     first, second = torch.triu_indices(len(x), len(x), 1)
-    first, second = (part[:: max(1, len(part) // 20_000)] for part in (first, second))  # some, if 40,000 or more
+    first, second = (
+        part[:: max(1, len(part) // 20_000)] for part in (first, second)
+    )  # some, if 40,000 or more
     table = normalize(candidates, dim=1) @ x.T  # (n, m), ⟨candidate, image⟩
     lengths = (x[first] + x[second]).norm(dim=1)
     pairs = (table[:, first] + table[:, second]) / lengths
@@ -39,7 +41,9 @@ class Leak(NamedTuple):
 
     training: torch.Tensor  # (m,): of every training image, the similarity of its best match
     held_out: torch.Tensor  # (m,): the same for the held-out images
-    auc: null.Area  # how often a training image is matched better than a held-out one; 0.5 if nothing leaked
+    auc: (
+        null.Area
+    )  # how often a training image is matched better than a held-out one; 0.5 if nothing leaked
     p: float  # of an AUC this large if training and held-out images may be exchanged
     above: int  # training images that are matched better than 99 % of the held-out ones
     alike: int  # training images with a match that counts as alike
@@ -47,7 +51,11 @@ class Leak(NamedTuple):
 
     def numbers(self, prefix=""):
         """What RESULTS keep of it, {name: number}."""
-        kept = {"leak_auc": self.auc.value, "alike": self.alike, "alike_held_out": self.alike_held_out}
+        kept = {
+            "leak_auc": self.auc.value,
+            "alike": self.alike,
+            "alike_held_out": self.alike_held_out,
+        }
         return {f"{prefix}{name}": float(value) for name, value in kept.items()}
 
 
@@ -57,7 +65,9 @@ def sides(data: Split, mean: torch.Tensor | float = 0.0) -> list[torch.Tensor]:
 
 
 def back(
-    found: torch.Tensor | None, sides: Iterable[torch.Tensor], bars: Sequence[float] = (SOME, STRONG)
+    found: torch.Tensor | None,
+    sides: Iterable[torch.Tensor],
+    bars: Sequence[float] = (SOME, STRONG),
 ) -> dict[str, tuple[int, int]]:
     """How many training images came back, and how many held-out ones would count as such, above each bar of |NCC|.
 
@@ -68,14 +78,25 @@ def back(
     return {f"ncc_above_{bar}": (ours.above(bar), theirs.above(bar)) for bar in bars}
 
 
-def leak(candidates: torch.Tensor | None, training: torch.Tensor, held_out: torch.Tensor, shape: Shape) -> Leak:
+def leak(
+    candidates: torch.Tensor | None, training: torch.Tensor, held_out: torch.Tensor, shape: Shape
+) -> Leak:
     """Match training and held-out images (m, d) in the same order of classes with candidates (n, d): Leak."""
     if len(held_out) != len(training):
-        wanted = "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
-        raise InputError(f"There are {len(held_out)} held-out images for {len(training)} training images; {wanted}.")
-    ours, theirs = best = [match(images, candidates, shape).signed.cpu() for images in (training, held_out)]
+        wanted = (
+            "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
+        )
+        raise InputError(
+            f"There are {len(held_out)} held-out images for {len(training)} training images; {wanted}."
+        )
+    ours, theirs = best = [
+        match(images, candidates, shape).signed.cpu() for images in (training, held_out)
+    ]
     bar = torch.quantile(theirs, 0.99)
-    counts = [(values > level).sum().item() for values, level in ((ours, bar), (ours, ALIKE), (theirs, ALIKE))]
+    counts = [
+        (values > level).sum().item()
+        for values, level in ((ours, bar), (ours, ALIKE), (theirs, ALIKE))
+    ]
     return Leak(*best, null.area(*best), null.p_value(*best), *counts)  # type: ignore[call-arg]
 
 

@@ -11,7 +11,8 @@ A = 0.3  # of RMIA offline, the published value: the mean confidence p of networ
 
 def halves(labels: torch.Tensor, count: int, seed: int) -> torch.Tensor:
     """Masks (count, n) of what the networks are trained on: a random half of every class (n,), then all others."""
-    generator, masks = torch.Generator().manual_seed(seed), []
+    generator = torch.Generator().manual_seed(seed)
+    masks = []
     for _ in range(count // 2):
         order = torch.randperm(len(labels), generator=generator)
         order = order[labels[order].argsort(stable=True)]
@@ -32,9 +33,12 @@ def lira(target: torch.Tensor, known: torch.Tensor, masks: torch.Tensor) -> torc
     that a picture was in and one in the others. How far these are apart is shrunk to what it is for all pictures by as
     much as chance spreads it (empirical Bayes): a few networks tell little of one picture.
     """
-    phi, phis = logit(target), logit(known)
+    phi = logit(target)
+    phis = logit(known)
     inside, outside = ((phis * mask).sum(0) / mask.sum(0) for mask in (masks, ~masks))
-    variance = (phis - torch.where(masks, inside, outside)).square().sum() / (masks.numel() - 2 * len(target))
+    variance = (phis - torch.where(masks, inside, outside)).square().sum() / (
+        masks.numel() - 2 * len(target)
+    )
     gap = inside - outside
     chance = 4 * variance / len(masks)  # variance of a gap, as a picture is in half of the networks
     kept = (1 - chance / gap.var().clamp_min(1e-30)).clamp_min(0)
@@ -57,7 +61,9 @@ def lira_offline(
 
     In units of its own deviation in these networks, or of one for all pictures, which leaves the order as it is.
     """
-    phi, phis, outside = logit(target), logit(known), ~masks
+    phi = logit(target)
+    phis = logit(known)
+    outside = ~masks
     mean = (phis * outside).sum(0) / outside.sum(0)
     if not own_deviation:
         return phi - mean

@@ -23,7 +23,9 @@ def rows(prefix: str, seed: int, quantities: Mapping[str, Sequence], **where: An
     """Rows of {quantity: (value, baseline, paper's value)}, the last two or None; `where` differs within the run."""
     listed = []
     for name, several in quantities.items():
-        value, baseline, paper = (None if x is None else float(x) for x in (*several, None, None)[:3])
+        value, baseline, paper = (
+            None if x is None else float(x) for x in (*several, None, None)[:3]
+        )
         if value is not None:
             listed.append(Row(f"{prefix}/{name}", seed, value, paper, baseline, where or None))
     return listed
@@ -32,7 +34,9 @@ def rows(prefix: str, seed: int, quantities: Mapping[str, Sequence], **where: An
 def typeset(text):
     """Write 2e-06 as 2·10⁻⁶, and keep the parts of a number on one line."""
     superscript = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    text = re.sub(r"e([+-]\d+)", lambda power: "·10" + str(int(power[1])).translate(superscript), text)
+    text = re.sub(
+        r"e([+-]\d+)", lambda power: "·10" + str(int(power[1])).translate(superscript), text
+    )
     return text.replace("< 1·", "< ").replace(" ", "\u00a0")
 
 
@@ -59,6 +63,10 @@ def mean_with_range(values, places=None):
     digits = math.ceil(-math.log10(high - mean)) if low < mean < high < math.inf else 0
     leading = math.floor(math.log10(abs(mean))) if 0 < abs(mean) < math.inf else 0
     places = min(4, max(digits, 1 - leading, 0))
-    plain = 1e-3 < abs(mean) < 1e4 and len(values) > 1 and not any(x and abs(x) < 0.5 * 0.1**places for x in ends)
+    plain = (
+        1e-3 < abs(mean) < 1e4
+        and len(values) > 1
+        and not any(x and abs(x) < 0.5 * 0.1**places for x in ends)
+    )
     mean, low, high = (f"{x:z.{places}f}" if plain else number(x) if x else "0" for x in ends)
     return mean if len(values) == 1 or low == high else f"{mean} [{low}, {high}]"

@@ -30,25 +30,38 @@ class Detection(NamedTuple):
 
 def area(above: torch.Tensor, below: torch.Tensor) -> Area:
     """The area under the ROC curve of a score with values `above` (n,) and `below` (k,) on the two sides."""
-    above, below = above.cpu(), below.cpu()
+    above = above.cpu()
+    below = below.cpu()
     table = ((above[:, None] > below) + 0.5 * (above[:, None] == below)).double().numpy()  # (n, k)
     draw = np.random.default_rng(0).multinomial
-    rows, columns = (draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape)  # (RESAMPLES, n), (RESAMPLES, k)
-    low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975)).clip(0, 1)  # of rounding
+    rows, columns = (
+        draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape
+    )  # (RESAMPLES, n), (RESAMPLES, k)
+    low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975)).clip(
+        0, 1
+    )  # of rounding
     return Area(table.mean().item(), low.item(), high.item())
 
 
 def p_value(
-    training: torch.Tensor, held_out: torch.Tensor, seed: int = 0, classes: np.ndarray | torch.Tensor | None = None
+    training: torch.Tensor,
+    held_out: torch.Tensor,
+    seed: int = 0,
+    classes: np.ndarray | torch.Tensor | None = None,
 ) -> float:
     """The share of random exchanges of values (m,), (n,) after which the AUC is at least as large.
 
     Exchanged are the two values at a place; or, with the `classes` (m + n,) of the training values and then of the
     held-out ones, any values of one class.
     """
-    values, m = torch.cat([training, held_out]).cpu().numpy(), len(training)
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)  # scipy.stats takes long to import
-    ranks = (counts.cumsum() - (counts - 1) / 2)[places]  # from 1 on; equal values share the mean of theirs
+    values = torch.cat([training, held_out]).cpu().numpy()
+    m = len(training)
+    _, places, counts = np.unique(
+        values, return_inverse=True, return_counts=True
+    )  # scipy.stats takes long to import
+    ranks = (counts.cumsum() - (counts - 1) / 2)[
+        places
+    ]  # from 1 on; equal values share the mean of theirs
     if classes is None:
         flips = torch.rand(RESAMPLES, m, generator=torch.Generator().manual_seed(seed)) < 0.5
         sums = np.where(flips, ranks[m:], ranks[:m]).sum(1)
@@ -59,10 +72,14 @@ def p_value(
 
 def shuffled(ranks, m, classes, seed):
     """Sums of the first m of ranks (m + n,) after random permutations within classes (m + n,): (SHUFFLES,)."""
-    draw, sums = np.random.default_rng(seed), np.zeros(SHUFFLES)
+    draw = np.random.default_rng(seed)
+    sums = np.zeros(SHUFFLES)
     for kind in np.unique(classes):
-        values, count = ranks[classes == kind], (classes[:m] == kind).sum()
-        sizes = map(len, np.array_split(sums, 1 + SHUFFLES * len(values) // 2_000_000))  # so that tables fit
+        values = ranks[classes == kind]
+        count = (classes[:m] == kind).sum()
+        sizes = map(
+            len, np.array_split(sums, 1 + SHUFFLES * len(values) // 2_000_000)
+        )  # so that tables fit
         tables = (draw.permuted(np.tile(values, (size, 1)), axis=1) for size in sizes)
         sums += np.concatenate([table[:, :count].sum(1) for table in tables])
     return sums

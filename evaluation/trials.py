@@ -14,7 +14,9 @@ from training.images import Split
 from utils import networks
 from utils.networks import Recipe
 
-SCALE = decoreco.SETTINGS["sgd"].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
+SCALE = decoreco.SETTINGS[
+    "sgd"
+].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
 DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESULTS
 
 
@@ -39,7 +41,9 @@ class Trial(NamedTuple):
     seed: int  # of the run, as RESULTS have it
     data: Split  # whose secret Part trained the victim
     victim: Victim
-    start: torch.Tensor  # x₀ (n, d) as it was drawn, for decoreco without a mean, and not yet within any basis
+    start: (
+        torch.Tensor
+    )  # x₀ (n, d) as it was drawn, for decoreco without a mean, and not yet within any basis
     attack: Attack
     basis: torch.Tensor | None = None  # (d, r), if the attack searched the span of the first layer
     again: Attack | None = None  # an independent one from a random start, if it was made
@@ -51,7 +55,10 @@ def begin(place: str, data: Split, victim: Victim, seed: int, n: int) -> torch.T
     `random` is U(0, 1), or N(0, 0.0197²) without a mean; `untuned` is N(0, 1). `partition`, known photographs, lacks
     their own mean, the only one that an attacker has. `ground_truth` comes from the evaluator, with the trainer's.
     """
-    centred, (d, device) = victim.released.recipe.centred, (data.secret.images.shape[1], data.secret.images.device)
+    centred, (d, device) = (
+        victim.released.recipe.centred,
+        (data.secret.images.shape[1], data.secret.images.device),
+    )
     if place == "ground_truth":
         return victim.subtract_mean(data.secret.images)
     if place == "partition":
@@ -62,7 +69,13 @@ def begin(place: str, data: Split, victim: Victim, seed: int, n: int) -> torch.T
 
 
 def bilevel_trial(
-    data: Split, recipe: Recipe, place: str, seed: int, knowledge: str = "", progress: bool = False, **settings: Any
+    data: Split,
+    recipe: Recipe,
+    place: str,
+    seed: int,
+    knowledge: str = "",
+    progress: bool = False,
+    **settings: Any,
 ) -> Trial:
     """The bilevel attack on a network trained on a Split's secret images: a Trial.
 
@@ -76,8 +89,12 @@ def bilevel_trial(
     if knowledge == "from_weights":
         attack = planting.attack(victim.released, start, progress=progress)
     elif knowledge:
-        theta0 = networks.initial(recipe, d, 2 * seed + (knowledge == "unknown_theta0"), device=device)
-        attack = bilevel.attack(victim.released, start, initial=theta0, progress=progress, **settings)
+        theta0 = networks.initial(
+            recipe, d, 2 * seed + (knowledge == "unknown_theta0"), device=device
+        )
+        attack = bilevel.attack(
+            victim.released, start, initial=theta0, progress=progress, **settings
+        )
     else:
         attack = bilevel.attack(victim.released, start, progress=progress)
     name = Name("bilevel", "one_hidden" if recipe.hidden else "affine", place, knowledge)
@@ -103,7 +120,8 @@ def decoreco_trial(
     basis = networks.span(victim.released.network) if space == "span" else None
     settings |= {"rule": rule, "basis": basis}
     start = begin(place, data, victim, seed, candidates(rule, data))
-    attack, again = decoreco.attack(victim.released, start, seed=seed, **settings), None
+    attack = decoreco.attack(victim.released, start, seed=seed, **settings)
+    again = None
     if restart is not None:
         noise = begin("random", data, victim, seed + 1000, len(start))
         again = decoreco.attack(victim.released, noise, seed=restart, **settings)

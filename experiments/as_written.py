@@ -19,7 +19,9 @@ SIZES = 0.1, 0.03  # of eq. (3): how far the first step moves a pixel
 MOMENTUM = 0.9
 
 
-def describe(x: torch.Tensor, y: torch.Tensor, initial: Network, released: Released) -> dict[str, Any]:
+def describe(
+    x: torch.Tensor, y: torch.Tensor, initial: Network, released: Released
+) -> dict[str, Any]:
     """{quantity: number} of a victim: how near to an affine model it is, from the start to the end of its training.
 
     A neuron `always` active is so on every image with pixels in [0, 1]; where all are, the network is affine there.
@@ -28,14 +30,24 @@ def describe(x: torch.Tensor, y: torch.Tensor, initial: Network, released: Relea
     early = joint(initial[0]) + written @ append_ones(x)
     kept = {"accuracy": networks.accuracy(released.outputs(x), y)}
     kept["theta0_distance"] = networks.distance(initial, released.network)
-    for name, rows in {"start": joint(initial[0]), "ten_steps": early, "end": joint(released.network[0])}.items():
+    for name, rows in {
+        "start": joint(initial[0]),
+        "ten_steps": early,
+        "end": joint(released.network[0]),
+    }.items():
         kept[f"{name}/active"] = (append_ones(x) @ rows.mT > 0).double().mean()
-        kept[f"{name}/always"] = (rows[:, :-1].clamp_max(0).sum(1) + rows[:, -1] > 0).double().mean()
+        kept[f"{name}/always"] = (
+            (rows[:, :-1].clamp_max(0).sum(1) + rows[:, -1] > 0).double().mean()
+        )
     for name, rows in {"ten_steps": early, "end": joint(released.network[0])}.items():
-        added = (rows - joint(initial[0])) @ networks.span_of(append_ones(x))  # (h, m), all but what rounding added
+        added = (rows - joint(initial[0])) @ networks.span_of(
+            append_ones(x)
+        )  # (h, m), all but what rounding added
         energies = torch.linalg.eigvalsh(added.mT @ added).flip(0).clamp_min(0)
         kept[f"{name}/first_share"] = energies[0] / energies.sum()
-        kept[f"{name}/rank"] = (energies > 1e-6 * energies[0]).sum().item()  # singular values above a thousandth
+        kept[f"{name}/rank"] = (
+            (energies > 1e-6 * energies[0]).sum().item()
+        )  # singular values above a thousandth
     return kept
 
 
@@ -46,14 +58,22 @@ def square_distance(x: torch.Tensor, released: Released, initial: Network) -> to
     """
     rate = released.recipe.learning_rate
     written, *last = uniform.descend(x, released.labels, initial, rate, INNER)
-    before, ones = joint(initial[0]) - joint(released.network[0]), append_ones(x)
-    first = before.square().sum() + (written * (2 * before @ ones.mT + written @ (ones @ ones.mT))).sum()
-    return first + sum((ours - theirs).square().sum() for ours, theirs in zip(last, released.network[1]))
+    before = joint(initial[0]) - joint(released.network[0])
+    ones = append_ones(x)
+    first = (
+        before.square().sum()
+        + (written * (2 * before @ ones.mT + written @ (ones @ ones.mT))).sum()
+    )
+    return first + sum(
+        (ours - theirs).square().sum() for ours, theirs in zip(last, released.network[1])
+    )
 
 
 def square_gradient(x: torch.Tensor, released: Released) -> torch.Tensor:
     """‖∇_θ E(x, y; θ*)‖² of eq. (3) for images x (m, d), on an affine network or one with a hidden layer."""
-    network, y, decay = released.network, released.labels, released.recipe.weight_decay
+    network = released.network
+    y = released.labels
+    decay = released.recipe.weight_decay
     if len(network) == 1:
         return affine.energy_gradient(x, y, networks.flatten(network), decay).square().sum()
     inputs, (z, outputs) = released.forward(x)
@@ -83,9 +103,14 @@ def solve_bilevel(
     released: Released, start: torch.Tensor, initial: Network, iterations: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Eq. (2) from images `start` (m, d), with training from a network θ⁰: images, ‖θ(x) − θ*‖² before and after."""
-    scale, flat = square_norm(released.network), start.flatten()
+    scale = square_norm(released.network)
+    flat = start.flatten()
     loss = with_slope(lambda x: square_distance(x, released, initial) / scale, start.shape)
-    settings = {"iterations": iterations, "value_tolerance": 1e-13, "each": lambda x, _: has_left(x, flat)}
+    settings = {
+        "iterations": iterations,
+        "value_tolerance": 1e-13,
+        "each": lambda x, _: has_left(x, flat),
+    }
     end = solvers.lbfgs(loss, flat, **settings)
     return end.x.view_as(start), scale * loss(flat)[0], scale * end.value
 
@@ -100,14 +125,18 @@ def descend_with_momentum(
     """
     loss = with_slope(lambda x: square_gradient(x, released), start.shape)
     before, slope = loss(start.flatten())
-    images, least = start.flatten(), before
+    images = start.flatten()
+    least = before
     for size in SIZES:
         rate = (1 - MOMENTUM) * size * start.numel() ** 0.5 / slope.norm().clamp_min(1e-200)
-        at, step, down = start.flatten(), 0.0, slope
+        at = start.flatten()
+        step = 0.0
+        down = slope
         for _ in range(iterations):
             step = MOMENTUM * step + down
             at = at - rate * step
             now, down = loss(at)
             if now < least and not has_left(at, start.flatten()):  # false for what is not a number
-                images, least = at, now
+                images = at
+                least = now
     return images.view_as(start), before, least

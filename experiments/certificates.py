@@ -55,12 +55,16 @@ def fitted(network, points, signs):
     smallest = kkt_sets.margins(kkt_sets.KKTSet(network, points, signs, None)).min().item()
     if smallest <= 0:
         raise InputError("A training image is misjudged: raise EPOCHS or NEURONS.")
-    return explained(change(network, lambda p: p / smallest**0.5), images.Part(points, (signs + 1) / 2))
+    return explained(
+        change(network, lambda p: p / smallest**0.5), images.Part(points, (signs + 1) / 2)
+    )
 
 
 def explained(network, part):
     """The set of any Part's images, with the λ ≥ 0 that explain a network best."""
-    return kkt_sets.KKTSet(network, part.images, losses.signs(part.labels), smallest_residual(network, *part)[1])
+    return kkt_sets.KKTSet(
+        network, part.images, losses.signs(part.labels), smallest_residual(network, *part)[1]
+    )
 
 
 def at_kinks(kkt, near=NEAR):
@@ -83,14 +87,16 @@ def shortest(rows, least):
 
 def halves(network, x, photographs):
     """u (n, d) of (eq-halves), a hundredth shorter, so that cells are not left."""
-    basis, rooms = networks.span(network, 1e-9), kkt_sets.to_hyperplanes(network, x)
+    basis = networks.span(network, 1e-9)
+    rooms = kkt_sets.to_hyperplanes(network, x)
     weight = normalize(network[0].weight) @ basis  # (h, r)
     moves = (photographs - x) @ basis  # (n, d) @ (d, r)
     for i, (room, slope) in enumerate(zip(rooms, kkt_sets.input_gradients(network, x) @ basis)):
         bends = room < NEAR
         fixed = networks.span_of(torch.cat([weight[bends], normalize(slope[None])]))
         rows = weight[~bends] - within(weight[~bends], fixed)
-        rows, room = torch.cat([rows, -rows]), room[~bends].repeat(2)
+        rows = torch.cat([rows, -rows])
+        room = room[~bends].repeat(2)
         aim = moves[i] - within(moves[i], fixed)
         moves[i] = aim + shortest(rows, -room - rows @ aim)
     return 0.99 * moves @ basis.mT
@@ -114,7 +120,9 @@ def alternatives(truth, chosen, u, steps):
 
     `chosen` are photographs, a Part, and u (n, d) the `halves` towards them. *split* and *planted* bend as the truth.
     """
-    photographs, network, hidden = chosen.images, truth.network, kkt_sets.unseen(truth, chosen.images)
+    photographs = chosen.images
+    network = truth.network
+    hidden = kkt_sets.unseen(truth, chosen.images)
     inside = moved(network, photographs, chosen.labels, steps)
     free = photographs - within(photographs, networks.span(network, 1e-9))
     sets = {
@@ -124,7 +132,11 @@ def alternatives(truth, chosen, u, steps):
         "moved": kkt_sets.paired(inside, free),
         "photographs": explained(network, chosen),
     }
-    numbers = {"original": at_kinks(truth), "moved": at_kinks(inside), "photographs": at_kinks(sets["photographs"])}
+    numbers = {
+        "original": at_kinks(truth),
+        "moved": at_kinks(inside),
+        "photographs": at_kinks(sets["photographs"]),
+    }
     return sets, numbers | {name: numbers["original"] for name in ("planted", "split")}
 
 
@@ -138,7 +150,10 @@ def compare(one, other, fresh):
     """Compare two networks on fresh photographs (k, d): Compared."""
     named = [forward(net, fresh)[1][-1] > 0 for net in (one, other)]
     # s₊ and s₋ of both networks: (h,) @ (h, d + 1) -> (d + 1,)
-    sums = [[(s * net[1].weight[0]).clamp_min(0) @ joint(net[0]) for s in (1, -1)] for net in (one, other)]
+    sums = [
+        [(s * net[1].weight[0]).clamp_min(0) @ joint(net[0]) for s in (1, -1)]
+        for net in (one, other)
+    ]
     cosines = [torch.cosine_similarity(a, b, dim=0).item() for a, b in zip(*sums)]
     return Compared((named[0] == named[1]).double().mean().item(), min(cosines))
 
@@ -149,11 +164,16 @@ def lookalikes(sets, truth, photographs, centre, shape):
     Of a pair x ± u the plus counts; of the split set the minus, too, and what merging gives back: `centre` (n, d) are
     the centres of the cells of its points, and of them those count whose training image has λ > 0.
     """
-    n, needed, shares = len(photographs), truth.multipliers > 0, {}
+    n = len(photographs)
+    needed = truth.multipliers > 0
+    shares = {}
     shown = {name: (kkt.points[:n], photographs) for name, kkt in sets.items()}
     shown["split/second"] = sets["split"].points[n:], photographs
     shown["split/merged"] = centre[needed], photographs[needed]
     for name, (points, own) in shown.items():
-        best = measures.match(points, truth.points, shape).signed, detail_ncc(points, own, shape).diagonal()
+        best = (
+            measures.match(points, truth.points, shape).signed,
+            detail_ncc(points, own, shape).diagonal(),
+        )
         shares[name] = [(part > measures.ALIKE).double().mean().item() for part in best]
     return shares

@@ -91,7 +91,9 @@ def references(
     if name not in ordinary.TRAINERS:
         o = variants.settings(name, neurons)
         several = [part.images - mean for part, mean in zip(parts, means)]
-        yield from zip(variants.train_together(several, [part.labels for part in parts], 1, o, seeds), means)
+        yield from zip(
+            variants.train_together(several, [part.labels for part in parts], 1, o, seeds), means
+        )
         return
     for part, mean, own_seed in zip(parts, means, seeds):
         net = naive.module_of(initial).float().to(mean.device)
@@ -143,7 +145,9 @@ def by_half(members: torch.Tensor, others: torch.Tensor) -> tuple[float, float]:
 # ---- The same picture, but not to the pixel ----
 
 
-def moved(x: torch.Tensor, shape: Shape, most: int) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+def moved(
+    x: torch.Tensor, shape: Shape, most: int
+) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
     """Pictures (n, d) of a shape (H, W, C), moved by up to so many pixels down and right: ((down, right), (n, d)).
 
     What leaves is lost, and edges are repeated.
@@ -152,7 +156,10 @@ def moved(x: torch.Tensor, shape: Shape, most: int) -> Iterator[tuple[tuple[int,
     rows, columns = (torch.arange(-most, n + most).clamp(0, n - 1) for n in (height, width))
     larger = x.view(-1, *shape)[:, rows][:, :, columns]
     for top, left in itertools.product(range(2 * most + 1), repeat=2):
-        yield (most - top, most - left), larger[:, top : top + height, left : left + width].flatten(1)
+        yield (
+            (most - top, most - left),
+            larger[:, top : top + height, left : left + width].flatten(1),
+        )
 
 
 def by_pillow(x: torch.Tensor, shape: Shape, change: Callable) -> torch.Tensor:

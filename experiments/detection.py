@@ -25,8 +25,12 @@ class Reconstructions(NamedTuple):
 
 
 ATTACKS = {
-    "stationarity": Reconstructions(lambda adversary: adversary.attack.images, detectors.candidate_scores, True),
-    "unmixing": Reconstructions(lambda adversary: adversary.surplus, detectors.surplus_scores, False),
+    "stationarity": Reconstructions(
+        lambda adversary: adversary.attack.images, detectors.candidate_scores, True
+    ),
+    "unmixing": Reconstructions(
+        lambda adversary: adversary.surplus, detectors.surplus_scores, False
+    ),
 }
 
 
@@ -35,19 +39,30 @@ class Judged(NamedTuple):
 
     truth: torch.Tensor  # a mask (n,): it shows a training image, by `similarity.detail_ncc`
     pixels: torch.Tensor  # a mask (n,): it shows one by a second likeness, NCC > 0.7 of all pixels
-    null: torch.Tensor  # a mask (n,): it shows a held-out image, by the first likeness, and is true by chance
+    null: (
+        torch.Tensor
+    )  # a mask (n,): it shows a held-out image, by the first likeness, and is true by chance
 
 
 def shows(adversary, images, in_pixels=False):
     """{attack: (n,)}, whether a reconstruction shows one of the images (m, d) without a mean."""
     shape, bar = (None, measures.SOME) if in_pixels else (adversary.shape, measures.ALIKE)
-    best = {name: measures.match(one.images(adversary), images, shape) for name, one in ATTACKS.items()}
-    return {name: (one.signed if ATTACKS[name].signed else one.either) > bar for name, one in best.items()}
+    best = {
+        name: measures.match(one.images(adversary), images, shape) for name, one in ATTACKS.items()
+    }
+    return {
+        name: (one.signed if ATTACKS[name].signed else one.either) > bar
+        for name, one in best.items()
+    }
 
 
 def judge(adversary, training, held_out):
     """{attack: Judged} of an adversary's reconstructions, for training and held-out images (m, d), without a mean."""
-    masks = shows(adversary, training), shows(adversary, training, in_pixels=True), shows(adversary, held_out)
+    masks = (
+        shows(adversary, training),
+        shows(adversary, training, in_pixels=True),
+        shows(adversary, held_out),
+    )
     return {name: Judged(*(of[name] for of in masks)) for name in ATTACKS}
 
 
@@ -65,7 +80,9 @@ def practise(known, recipe, shape, seed, place, steps):
     shadow = stationary.train(mine, recipe, seed)
     adversary = detectors.make_attacks(shadow.released, rest, shape, seed, place, steps)
     truth = shows(adversary, mine.images - shadow.mean)
-    return {name: detectors.fit(one.scores(adversary), truth[name]) for name, one in ATTACKS.items()}
+    return {
+        name: detectors.fit(one.scores(adversary), truth[name]) for name, one in ATTACKS.items()
+    }
 
 
 def score(adversary, combinations):
@@ -80,7 +97,9 @@ def score(adversary, combinations):
 def detect(named, truth):
     """Each score as a detector: {attack: {name: null.Detection, or None}}, ordered as SCORES."""
     return {
-        attack: {name: null.detection(scores[name], truth[attack]) for name in SCORES if name in scores}
+        attack: {
+            name: null.detection(scores[name], truth[attack]) for name in SCORES if name in scores
+        }
         for attack, scores in named.items()
     }
 
@@ -117,12 +136,15 @@ def asked(true, invented, n, seed):
 
 def name_of(attack, place, score="", quantity="auc"):
     """The name of a number in RESULTS; without a score it is that of the combination, or of the reconstructions."""
-    return "/".join(part for part in ("detector", attack, place, score.replace(" ", "_"), quantity) if part)
+    return "/".join(
+        part for part in ("detector", attack, place, score.replace(" ", "_"), quantity) if part
+    )
 
 
 def rows(named, judged, place, seed):
     """The Rows for RESULTS of all scores, for a stationarity attack that began at `place`."""
-    listed, detections = [], detect(named, {attack: one.truth for attack, one in judged.items()})
+    listed = []
+    detections = detect(named, {attack: one.truth for attack, one in judged.items()})
     for attack, one in judged.items():
         start = place if attack == "stationarity" else "none"
         numbers = of_scores(detections[attack]) | {
@@ -141,13 +163,21 @@ def of_scores(detections):
     for score, one in detections.items():
         for prefix in (f"{score.replace(' ', '_')}/", *[""] * (score == "combination")):
             if one:
-                numbers |= {f"{prefix}auc": (one.auc.value, None), f"{prefix}tpr_at_1_percent": (one.tpr, None)}
+                numbers |= {
+                    f"{prefix}auc": (one.auc.value, None),
+                    f"{prefix}tpr_at_1_percent": (one.tpr, None),
+                }
     return numbers
 
 
 def of_combination(score, judged):
     """{quantity: (value, baseline)} of the combination (n,) alone."""
-    first, by_chance, in_pixels = (precision(score, mask) for mask in (judged.truth, judged.null, judged.pixels))
-    numbers = {"precision_of_the_first_ten": (first, by_chance), "precision_in_pixels": (in_pixels, None)}
+    first, by_chance, in_pixels = (
+        precision(score, mask) for mask in (judged.truth, judged.null, judged.pixels)
+    )
+    numbers = {
+        "precision_of_the_first_ten": (first, by_chance),
+        "precision_in_pixels": (in_pixels, None),
+    }
     pixels = null.detection(score, judged.pixels)
     return numbers | ({"auc_in_pixels": (pixels.auc.value, None)} if pixels else {})

@@ -3,7 +3,14 @@
 import torch
 from scipy.optimize import nnls
 
-from experiments.kkt_sets import KKTSet, budget, input_gradients, merge_cells, replace_points, residual
+from experiments.kkt_sets import (
+    KKTSet,
+    budget,
+    input_gradients,
+    merge_cells,
+    replace_points,
+    residual,
+)
 from training import images
 from utils.errors import InputError
 from utils.kernels import losses
@@ -40,7 +47,8 @@ def compatible(points, signs, bias=True, gap=0.02):
     """The numbers of the points that stay: none has the other class's ū·x̄ > −`gap`."""
     kept = torch.arange(len(points), device=points.device)
     while True:
-        x, y = points[kept], signs[kept]
+        x = points[kept]
+        y = signs[kept]
         wrong = [(y != s) & (one_side(x, y, s, bias)[2] > -gap) for s in (1, -1)]
         if not (wrong[0] | wrong[1]).any():
             return kept
@@ -51,18 +59,22 @@ def two_groups(points, signs, neurons=1, bias=True, seed=0):
     """The network with random shares τ, and λ, of which these points are a KKT set."""
     if not neurons:
         raise InputError("A class has no neurons: raise NEURONS to 2 or more.")
-    generator, first, second = torch.Generator().manual_seed(seed), [], []
+    generator = torch.Generator().manual_seed(seed)
+    first = []
+    second = []
     multipliers = torch.zeros_like(signs)
     for sign in (1, -1):
         u, alpha, there = one_side(points, signs, sign, bias)
         if (there[signs != sign] >= 0).any():
             raise InputError(f"Class {sign:+d} is active at points of the other class.")
         shares = torch.rand(neurons, dtype=torch.float64, generator=generator) + 0.1
-        shares, size = (shares / shares.sum()).to(u), u.norm()
+        shares = (shares / shares.sum()).to(u)
+        size = u.norm()
         multipliers[signs == sign] = alpha / size
         first.append((shares / size).sqrt()[:, None] * u)  # (neurons, d+1)
         second.append(sign * (shares * size).sqrt())
-    rows, top = torch.cat(first), torch.cat(second)[None]
+    rows = torch.cat(first)
+    top = torch.cat(second)[None]
     layer = parted(rows) if bias else Layer(rows, None)
     return KKTSet((layer, Layer(top, None)), points, signs, multipliers)
 
@@ -86,7 +98,8 @@ def allowed(x, labels):
         kept = compatible(x - x.mean(0), losses.signs(labels))
         if len(kept) == len(x):
             return images.Part(x, labels)
-        x, labels = x[kept], labels[kept]
+        x = x[kept]
+        labels = labels[kept]
 
 
 def spread_towards(kkt, photographs, signs, count=10):

@@ -17,7 +17,9 @@ from utils.kernels import naive
 from utils.kernels.similarity import match
 from utils.networks import Checkpoint, Layer, change, span, within
 
-BLOCK, LARGE = 256, 4096  # values of a block of 8 bits, and from how many on a tensor is kept so
+# values of a block of 8 bits, and from how many on a tensor is kept so
+BLOCK = 256
+LARGE = 4096
 
 
 class Entry(NamedTuple):
@@ -51,12 +53,16 @@ def of_files(released, files, shape, count, seed, *, zeros=True, **which):
 def states(released, *how):
     """What the moments of the last and of all Checkpoints give back: {name: Entry}."""
     files = released.checkpoints
-    return {"state": of_files(released, files[-1:], *how), "states": of_files(released, files, *how)}
+    return {
+        "state": of_files(released, files[-1:], *how),
+        "states": of_files(released, files, *how),
+    }
 
 
 def entries(released, initial, average, of_gradient, shape, count, seed):
     """What each entry of the files gives back, {name: Entry}, an `average` of weights and a gradient among them."""
-    how, files = (shape, count, seed), released.checkpoints
+    how = (shape, count, seed)
+    files = released.checkpoints
     middle, last = files[-2:]
     started = first_layer.difference(last.network, initial)
     meaned = first_layer.difference(last.network, average)
@@ -80,14 +86,18 @@ def crowded(released, initial, shape, count, seed):
 
     The number is read, or else nothing comes back; or it is `given`, and believed however few the neurons are.
     """
-    kept, settings, found = released.checkpoints, {"seed": seed, "later": unmixing.SOON, "most": math.inf}, {}
+    kept = released.checkpoints
+    settings = {"seed": seed, "later": unmixing.SOON, "most": math.inf}
+    found = {}
     rows = {"start": first_layer.difference(kept[-1].network, initial)}
     rows |= {"state": first_layer.of_files(kept[-1:]), "states": first_layer.of_files(kept)}
     for name, some in rows.items():
         read = first_layer.attempt(released, some, shape, None, seed)
         given = read  # if the number read is right
         if read.details.count != count:
-            given = unmixing.attack(first_layer.as_released(some, released), shape, count=count, **settings)
+            given = unmixing.attack(
+                first_layer.as_released(some, released), shape, count=count, **settings
+            )
         found[name] = some, {"read": Entry(read), "given": Entry(given)}
     return found
 
@@ -125,7 +135,8 @@ def in_8_bits(part):
     if part.numel() < LARGE:
         return part
     flat = torch.nn.functional.pad(part.flatten(), (0, -part.numel() % BLOCK)).view(-1, BLOCK)
-    sizes, grid = flat.abs().amax(1, keepdim=True).clamp_min(1e-38), levels().to(part)
+    sizes = flat.abs().amax(1, keepdim=True).clamp_min(1e-38)
+    grid = levels().to(part)
     middles = (grid[1:] + grid[:-1]) / 2
     rounded = grid[torch.bucketize(flat / sizes, middles)] * sizes
     return rounded.flatten()[: part.numel()].view_as(part)
@@ -191,7 +202,9 @@ def stopped(net, optimiser):
 
 def clipped(net, optimiser):
     """Clip every gradient to length one before each step."""
-    optimiser.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0) and None)
+    optimiser.register_step_pre_hook(
+        lambda *_: torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0) and None
+    )
 
 
 def weighing(beta):
@@ -222,12 +235,17 @@ def settings(epochs, batches=ordinary.BATCHES):
 
 def private(secret, mean, network, epochs, sigma, seed, batches=ordinary.BATCHES):
     """Train by private SGD with momentum, clipped to length 1 with noise σ, from a network: the last Checkpoint."""
-    net, x, y = naive.module_of(network).float(), (secret.images - mean).float(), secret.labels.float()
+    net = naive.module_of(network).float()
+    x = (secret.images - mean).float()
+    y = secret.labels.float()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    o, drawn = Settings(loss="logistic", clip=1.0, private=sigma), torch.Generator().manual_seed(seed)
+    o = Settings(loss="logistic", clip=1.0, private=sigma)
+    drawn = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=drawn).chunk(batches):
-            for p, slope in zip(net.parameters(), private_gradients(net, x[rows], y[rows], o, drawn)):
+            for p, slope in zip(
+                net.parameters(), private_gradients(net, x[rows], y[rows], o, drawn)
+            ):
                 p.grad = slope
             optimiser.step()
     if not all(p.isfinite().all() for p in net.parameters()):
@@ -244,7 +262,9 @@ def alone(released, checkpoint, shape, count, seed):
 
 def with_start(released, network, initial, shape, count, seed):
     """What a network gives back whose start is known: Entry."""
-    return Entry(known_start.attempt(released._replace(network=network), initial, shape, count, seed)[0])
+    return Entry(
+        known_start.attempt(released._replace(network=network), initial, shape, count, seed)[0]
+    )
 
 
 def numbers_of(entry, sides):

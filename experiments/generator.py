@@ -48,7 +48,8 @@ def builder(start: str, inputs: int, hidden: Sequence[int]) -> Build:
     """The public function that draws a network of fully connected layers of these widths, as one of STARTS says."""
 
     def build():
-        widths, layers = (inputs, *hidden, 1), []
+        widths = (inputs, *hidden, 1)
+        layers = []
         for pair in zip(widths, widths[1:]):
             layers += [nn.Linear(*pair), nn.ReLU()]
             if STARTS[start]:
@@ -65,7 +66,12 @@ def builder_as_written(inputs: int, width: int) -> Build:
 
 def parameters_of(network: Network, build: Build) -> dict[str, torch.Tensor]:
     """The parameters of a network of Layers, as the module of `build()` names them."""
-    return dict(zip((name for name, _ in build().named_parameters()), [p for layer in network for p in layer]))
+    return dict(
+        zip(
+            (name for name, _ in build().named_parameters()),
+            [p for layer in network for p in layer],
+        )
+    )
 
 
 def draw_elsewhere(net: nn.Sequential, seed: int) -> None:
@@ -98,7 +104,8 @@ def train(
         net = build()
     if elsewhere:
         draw_elsewhere(net, seed)
-    initial, mean = ordinary.layers_of(net), ordinary.colour_mean(secret, shape)
+    initial = ordinary.layers_of(net)
+    mean = ordinary.colour_mean(secret, shape)
 
     def change_decay(_, optimiser):
         for group in optimiser.param_groups:
@@ -108,8 +115,12 @@ def train(
     networks = ordinary.layers_of(net), initial
     if permuted:
         networks = permute(networks[0], seed), permute(networks[1], seed)
-    released = Released(networks[0], secret.labels, ordinary.recipe(*(len(l.weight) for l in initial[:-1])))
-    return Victim(released, mean, loss, len(secret.labels) * (1 + ordinary.TRAINERS[trainer][1]), networks[1])
+    released = Released(
+        networks[0], secret.labels, ordinary.recipe(*(len(l.weight) for l in initial[:-1]))
+    )
+    return Victim(
+        released, mean, loss, len(secret.labels) * (1 + ordinary.TRAINERS[trainer][1]), networks[1]
+    )
 
 
 def train_as_written(secret: Part, build: Build, seed: int) -> Victim:

@@ -65,7 +65,8 @@ def residual(kkt):
 
 def conditions(kkt):
     """How far a set is from a KKT set: Conditions."""
-    beyond, missing = margins(kkt) - 1, residual(kkt).norm() / flatten(kkt.network).norm()
+    beyond = margins(kkt) - 1
+    missing = residual(kkt).norm() / flatten(kkt.network).norm()
     worst = (-beyond, -kkt.multipliers, kkt.multipliers * beyond)
     return Conditions(missing.item(), *(max(0.0, part.max().item()) for part in worst))
 
@@ -81,7 +82,8 @@ def cells(kkt):
 
 def alone(kkt):
     """Whether points with λ > 0 are the only ones in their cells: (n,) of bool."""
-    cell, needed = cells(kkt), kkt.multipliers > 0
+    cell = cells(kkt)
+    needed = kkt.multipliers > 0
     return needed & (cell[needed].bincount(minlength=int(cell.max()) + 1)[cell] == 1)
 
 
@@ -92,7 +94,8 @@ def alone_share(kkt):
 
 def moments(kkt):
     """The mass Λ_C (c,) and the moment M_C (c, d) of every cell, in the numbers of `cells`: (eq-moments)."""
-    cell, columns = cells(kkt), torch.ones_like(kkt.points[:, :1])
+    cell = cells(kkt)
+    columns = torch.ones_like(kkt.points[:, :1])
     rows = kkt.multipliers[:, None] * torch.cat([kkt.points, columns], 1)
     sums = rows.new_zeros(int(cell.max()) + 1, rows.shape[1]).index_add_(0, cell, rows)
     return sums[:, -1], sums[:, :-1]
@@ -107,7 +110,9 @@ def centres(kkt):
 def merge_cells(kkt):
     """Leave out the points with λ = 0, and merge every cell to one point (Lemma 2); in the order of first points."""
     kkt = KKTSet(kkt.network, *(part[kkt.multipliers > 0] for part in kkt[1:]))
-    cell, centre, mass = cells(kkt).tolist(), centres(kkt), moments(kkt)[0]
+    cell = cells(kkt).tolist()
+    centre = centres(kkt)
+    mass = moments(kkt)[0]
     first = [i for i, own in enumerate(cell) if own not in cell[:i]]
     return KKTSet(kkt.network, centre[first], kkt.signs[first], mass[[cell[i] for i in first]])
 
@@ -158,7 +163,8 @@ def to_hyperplanes(network, x):
 
 def budget(kkt, direction):
     """The t at which x_i + tν meets the first hyperplane on its way, or ∞ (eq-budget): (n,)."""
-    z, speed = preactivations(kkt.network, kkt.points), kkt.network[0].weight @ direction
+    z = preactivations(kkt.network, kkt.points)
+    speed = kkt.network[0].weight @ direction
     closing = torch.where(z > 0, -speed, speed)  # how fast it is approached (n, h)
     return torch.where(closing > 0, z.abs() / closing, math.inf).amin(1)
 
@@ -187,7 +193,8 @@ def bounds(kkt, i, direction):
 
 def straight_split(kkt, longest):
     """Split every point with λ > 0 both ways along its margin, 0.9 of its `reach` or `longest` (Lemma 3)."""
-    made, n = kkt, len(kkt.points)
+    made = kkt
+    n = len(kkt.points)
     for i in reversed(range(n)):
         if kkt.multipliers[i] > 0:
             own = [k for k in range(n) if kkt.signs[k] == kkt.signs[i]]

@@ -21,7 +21,9 @@ from utils.errors import InputError
 RATES = {"plain": 0.05, "sgd": 0.02, "adam": 3e-4, "adamw": 3e-4}
 LENGTH = 32  # of a text, in tokens
 BATCH = 2  # texts of a step
-PUBLIC, OTHER = (DATA / "texts" / f"{name}.txt.gz" for name in ("as-you-like-it", "alice-in-wonderland"))
+PUBLIC, OTHER = (
+    DATA / "texts" / f"{name}.txt.gz" for name in ("as-you-like-it", "alice-in-wonderland")
+)
 TOKEN = r"[A-Za-z]+(?:'[a-z]+)?|[^\sA-Za-z]"
 EDGE = "⁋"  # token 0
 
@@ -41,9 +43,13 @@ def read(path):
     """The tokens of a text file, compressed or not."""
     try:
         whole = Path(path).read_bytes()
-        return re.findall(TOKEN, (gzip.decompress(whole) if str(path).endswith(".gz") else whole).decode())
+        return re.findall(
+            TOKEN, (gzip.decompress(whole) if str(path).endswith(".gz") else whole).decode()
+        )
     except (OSError, EOFError, UnicodeError) as error:
-        raise InputError(f"{path} cannot be read as a text ({error}): give a text file in UTF-8.") from error
+        raise InputError(
+            f"{path} cannot be read as a text ({error}): give a text file in UTF-8."
+        ) from error
 
 
 def split(dataset: str, count: int, held_out: int, seed: int) -> Texts:
@@ -51,12 +57,18 @@ def split(dataset: str, count: int, held_out: int, seed: int) -> Texts:
     books = [read(PUBLIC), read(dataset if dataset.endswith(".txt") else OTHER)]
     words = [EDGE, *sorted({word for book in books for word in book})]
     place = {word: number for number, word in enumerate(words)}
-    public, other = (torch.tensor([place[word] for word in book]).unfold(0, LENGTH + 1, LENGTH) for book in books)
+    public, other = (
+        torch.tensor([place[word] for word in book]).unfold(0, LENGTH + 1, LENGTH) for book in books
+    )
     if 2 * count + held_out > len(other):
-        raise InputError(f"Twice {count} texts and {held_out} others are more than the {len(other)} of the book.")
+        raise InputError(
+            f"Twice {count} texts and {held_out} others are more than the {len(other)} of the book."
+        )
     order = torch.randperm(len(other), generator=torch.Generator().manual_seed(seed))
     secret, twin, rest = other[order[: 2 * count + held_out]].split([count, count, held_out])
-    return Texts(public, secret, twin, rest, words, hashlib.sha256(secret.numpy().tobytes()).hexdigest())
+    return Texts(
+        public, secret, twin, rest, words, hashlib.sha256(secret.numpy().tobytes()).hexdigest()
+    )
 
 
 class Tuned(NamedTuple):
@@ -90,7 +102,8 @@ def loss_of_counts(public, rows, words):
 
 def tune(base, rows, trainer, kind, steps, seed):
     """Fine-tune a copy of a model on texts (n, T + 1), its embedding frozen, trained or tied, or adapters of a rank."""
-    model, frozen = copy.deepcopy(base), ()
+    model = copy.deepcopy(base)
+    frozen = ()
     if kind == "tied":
         model.head.weight = model.tokens.weight
     elif kind == "frozen":
@@ -108,13 +121,18 @@ def tune(base, rows, trainer, kind, steps, seed):
 
 def entries(tuned, kind, count):
     """What can be looked at, {name: (Evidence, Bag)}: the change, the optimiser's moments, adapters alone."""
-    before, after, inputs = tuned.before, tuned.after, count * LENGTH
+    before = tuned.before
+    after = tuned.after
+    inputs = count * LENGTH
     found = {"change": changed(tuned, kind, inputs)}
     moments = {name: one for name, one in tuned.moments.items() if one is not None}
     if moments:
         evidence = text.find_evidence(tuned.model, after, moments, inputs)
         rows = moments.get("tokens.weight")
-        bags = {"trained": text.bag_of_moment, "tied": lambda rows: text.bag_of_tied(torch.zeros_like(rows), rows)}
+        bags = {
+            "trained": text.bag_of_moment,
+            "tied": lambda rows: text.bag_of_tied(torch.zeros_like(rows), rows),
+        }
         found["moment"] = evidence, bags[kind](rows) if kind in bags else text.bag_of_span(evidence)
     if any(name.endswith(".A") for name in before):
         evidence = text.evidence_of_adapters(tuned.model, after, inputs)
@@ -124,8 +142,12 @@ def entries(tuned, kind, count):
 
 def changed(tuned, kind, inputs):
     """The Evidence of what training changed, with the start known, and the Bag."""
-    before, after = tuned.before, tuned.after
-    bags = {"trained": text.bag, "tied": lambda *both: text.bag_of_tied(*(one["tokens.weight"] for one in both))}
+    before = tuned.before
+    after = tuned.after
+    bags = {
+        "trained": text.bag,
+        "tied": lambda *both: text.bag_of_tied(*(one["tokens.weight"] for one in both)),
+    }
     bag = bags[kind](before, after) if kind in bags else None
     alpha = bag.alpha if bag else 1.0
     change = {name: after[name] - alpha * before[name] for name in after}
@@ -152,9 +174,15 @@ def in_bag(bag, rows):
     """Precision and recall of a Bag, for the words of texts (n, T), and the area of its score."""
     used = torch.zeros_like(bag.tokens)
     used[rows.unique()] = True
-    used, found, score = used[1:], bag.tokens[1:], bag.score[1:]
+    used = used[1:]
+    found = bag.tokens[1:]
+    score = bag.score[1:]
     right = (used & found).sum().item()
-    return right / max(1, found.sum().item()), right / used.sum().item(), area(score[used], score[~used])
+    return (
+        right / max(1, found.sum().item()),
+        right / used.sum().item(),
+        area(score[used], score[~used]),
+    )
 
 
 def agreement(found, rows):
@@ -176,14 +204,18 @@ def numbers(evidence, bag, secret, others, twin, tied=False):
     The baseline counts as many others as texts; that of areas is of a twin, which was trained on others still, and the
     twin's evidence is searched with the same words. A tied embedding moves for the last token, too, which is only said.
     """
-    m, rest = len(secret), others[:, :-1]
+    m = len(secret)
+    rest = others[:, :-1]
     found = search(evidence, bag, m)
     bags = (in_bag(bag, rows if tied else rows[:, :-1]) for rows in (secret, others[:m]))
     placed = [agreement(found, rows[:, :-1]) for rows in (secret, others[:m])]
     by_twin = agreement(search(twin, bag, m), secret[:, :-1])
 
     def areas(unlike):
-        pairs = [[-text.membership(one, rows) for rows in (secret[:, :-1], unlike)] for one in (evidence, twin)]
+        pairs = [
+            [-text.membership(one, rows) for rows in (secret[:, :-1], unlike)]
+            for one in (evidence, twin)
+        ]
         return tuple(area(*pair) for pair in pairs)
 
     return dict(zip(("bag_precision", "bag_recall", "bag_area"), zip(*bags))) | {

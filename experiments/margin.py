@@ -34,19 +34,27 @@ def distance_with_slopes(network, x, y, kinks, rounds=20, steps=30):
     λ and slopes are sought in turns, each a convex problem: an upper bound, and without any kink the minimum.
     """
     (first, top), y, z = network, y[:, None], forward(network, x)[1][0]
-    v, bordered = top.weight, torch.cat([x, torch.ones_like(x[:, :1])], 1)
-    gram, slopes, outputs = bordered @ bordered.mT, torch.where(kinks, 0.5, (z > 0).to(z)), y * z.relu()
+    v = top.weight
+    bordered = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    gram = bordered @ bordered.mT
+    slopes = torch.where(kinks, 0.5, (z > 0).to(z))
+    outputs = y * z.relu()
     largest = torch.linalg.eigvalsh(gram)[-1]
     for _ in range(rounds if kinks.any() else 1):
         c = y * v * slopes
         products = gram * (c @ c.mT) + outputs @ outputs.mT
-        multipliers = best(products, (c * z).sum(1) + outputs @ v[0], 0.0, ridge=1e-13)[:, None]  # λ
+        multipliers = best(products, (c * z).sum(1) + outputs @ v[0], 0.0, ridge=1e-13)[
+            :, None
+        ]  # λ
         most = multipliers * y * v
         part = last = most * slopes  # of every point in the rows of the first layer
         for k in range(steps):
             ahead = part + k / (k + 3) * (part - last)
-            step = (ahead - (gram @ ahead - z) / largest).clamp(most.clamp(max=0), most.clamp(min=0))
-            last, part = part, torch.where(kinks, step, part)
+            step = (ahead - (gram @ ahead - z) / largest).clamp(
+                most.clamp(max=0), most.clamp(min=0)
+            )
+            last = part
+            part = torch.where(kinks, step, part)
         slopes = torch.where(most == 0, slopes, part / most)
     missing = joint(first) - part.mT @ bordered, v[0] - (multipliers * outputs).sum(0)
     return (sum(rest.square().sum() for rest in missing).sqrt() / flatten(network).norm()).item()

@@ -68,7 +68,8 @@ def random_axes(*rows, seed=0):
     """A basis (d, r) of the span of rows, each (n, d), with axes drawn at random."""
     _, values, vectors = torch.linalg.svd(torch.cat(rows), full_matrices=False)
     basis = vectors[values > 1e-9 * values[0]].mT
-    generator, r = torch.Generator().manual_seed(seed), basis.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    r = basis.shape[1]
     axes = torch.randn(r, r, dtype=torch.float64, generator=generator)
     return basis @ torch.linalg.qr(axes)[0].to(basis)
 
@@ -76,7 +77,9 @@ def random_axes(*rows, seed=0):
 def affine_target(data, sets, weight_decay):
     """The Target of the affine model, whose trainer subtracts no mean."""
     released = stationary.train(data.secret, networks.affine(weight_decay)).released
-    return Target(released, torch.zeros_like(sets[0][0]), random_axes(*sets[:3], released.network[0].weight))
+    return Target(
+        released, torch.zeros_like(sets[0][0]), random_axes(*sets[:3], released.network[0].weight)
+    )
 
 
 def deep_target(data, sets, neurons, seed, mean="training"):
@@ -96,7 +99,9 @@ def deep_target(data, sets, neurons, seed, mean="training"):
 def bilevel_attack(target):
     """The bilevel attack for `explore`, of which the end alone is known."""
 
-    def attack(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def attack(
+        start: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         end = bilevel.attack(target.released, start, progress=True)
         return end.images, end.images, end.history[0], end.loss
 
@@ -109,9 +114,14 @@ def adam_attack(target, steps, rate, dtype=torch.float32):
     settings = {"basis": basis, "optimiser": "projection", "learning_rate": rate, "dtype": dtype}
     settings |= {"sharpness": 100.0, "range_weight": 0.0}
 
-    def attack(start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def attack(
+        start: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         counts = max(1, steps // 4), steps
-        early, end = (decoreco.attack(released, start - mean, iterations=count, **settings) for count in counts)
+        early, end = (
+            decoreco.attack(released, start - mean, iterations=count, **settings)
+            for count in counts
+        )
         return early.images + mean, end.images + mean, early.history[0], end.loss
 
     return attack
@@ -144,9 +154,13 @@ def explore(attack, sets, mixed, shape, at_once):
 
 def numbers_of(grid, s, sets, shape, without):
     """{quantity: (value, baseline)} of start s; `without` a training image also the leak AUC."""
-    before, aim = grid.start_distance[s].tolist(), sets[0] - grid.start[s]
+    before = grid.start_distance[s].tolist()
+    aim = sets[0] - grid.start[s]
     numbers = {"loss": (grid.loss[s].item(), grid.start_loss[s].item())}
-    for when, x, after in (("early_", grid.early, grid.early_distance), ("", grid.end, grid.distance)):
+    for when, x, after in (
+        ("early_", grid.early, grid.early_distance),
+        ("", grid.end, grid.distance),
+    ):
         step = x[s] - grid.start[s]
         for name, pair in zip(SETS, zip(after[s].tolist(), before)):
             numbers[f"{when}distance_to_{name}"] = pair

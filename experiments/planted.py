@@ -30,11 +30,14 @@ def from_perturbed(released, images, seed, basis=None):
     """‖θ(x) − θ*‖²/‖θ*‖² of training from θ* plus 0.1 % of noise, a θ⁰ drawn from `seed`, in a `basis` or none."""
     network, labels, recipe, *_ = released
     if basis is not None:
-        images, network = images @ basis, networks.in_span(network, basis)
+        images = images @ basis
+        network = networks.in_span(network, basis)
     noise = networks.flatten(networks.initial(recipe, images.shape[1], seed, device=images.device))
     theta = networks.flatten(network)
     perturbed = unflatten(theta + 1e-3 * theta.norm() * noise / noise.norm(), network)
-    solved = one_hidden.solve(images, labels, recipe.weight_decay, one_hidden.weights(perturbed, recipe.sharpness))
+    solved = one_hidden.solve(
+        images, labels, recipe.weight_decay, one_hidden.weights(perturbed, recipe.sharpness)
+    )
     return networks.distance(one_hidden.network(solved.weights), network)
 
 
@@ -47,7 +50,8 @@ def from_start(released, images, seed):
 
 def numbers_of(released, images, targets, shape, seed):
     """What planting made of target images (m, d), for a victim whose θ⁰ was drawn from 2·`seed`: {name: number}."""
-    hidden, own = len(released.network) > 1, ssim(images, targets, shape).diagonal()
+    hidden = len(released.network) > 1
+    own = ssim(images, targets, shape).diagonal()
     small = bilevel.merge_neurons(released)
 
     def distance(x):
@@ -69,5 +73,7 @@ def numbers_of(released, images, targets, shape, seed):
 
 def rows_of(name, measured, seed):
     """The numbers of `numbers_of` for RESULTS."""
-    pairs = {quantity: (measured[quantity], measured.get(base)) for quantity, base in QUANTITIES.items()}
+    pairs = {
+        quantity: (measured[quantity], measured.get(base)) for quantity, base in QUANTITIES.items()
+    }
     return notation.rows(f"plant_network/{name}", seed, pairs)

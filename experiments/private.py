@@ -29,7 +29,8 @@ def somewhere(seed):
 
 def stack(inputs, hidden):
     """A ReLU network with hidden layers of these widths, whose start torch draws now, from wherever it stands."""
-    widths, layers = (inputs, *hidden), []
+    widths = (inputs, *hidden)
+    layers = []
     for pair in zip(widths, widths[1:]):
         layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
@@ -41,9 +42,11 @@ def plan_of(trainer, epsilon, steps, noise, count):
     Opacus, whose batches hold half of the images, goes by its own accountant; InputError if it is not installed.
     """
     if trainer == "plain":
-        sigma, batch = private.sigma_of(epsilon, steps), count
+        sigma = private.sigma_of(epsilon, steps)
+        batch = count
     else:
-        steps, batch = max(2, steps - steps % 2), count // 2
+        steps = max(2, steps - steps % 2)
+        batch = count // 2
         sigma, epsilon = account(epsilon, steps)
     return Plan(steps, sigma, noise * batch / (sigma * CLIP * steps**0.5), epsilon)
 
@@ -55,8 +58,11 @@ def account(epsilon, steps):
         from opacus.accountants.utils import get_noise_multiplier
     except ImportError as error:
         raise InputError(MISSING) from error
-    accountant, asked = create_accountant("prv"), {"target_epsilon": epsilon, "target_delta": DELTA}
-    sigma = get_noise_multiplier(**asked, sample_rate=0.5, steps=steps, accountant=accountant.mechanism())
+    accountant = create_accountant("prv")
+    asked = {"target_epsilon": epsilon, "target_delta": DELTA}
+    sigma = get_noise_multiplier(
+        **asked, sample_rate=0.5, steps=steps, accountant=accountant.mechanism()
+    )
     accountant.history = [(sigma, 0.5, steps)]
     return sigma, float(accountant.get_epsilon(DELTA))
 
@@ -88,7 +94,8 @@ def train(
 ) -> Victim:  # fmt: skip
     """The script of a victim: build a network, and train it on a Part by one of FITS, which takes `how` as well."""
     mean = ordinary.colour_mean(secret, shape)
-    x, y = (secret.images - mean).float(), secret.labels.float()
+    x = (secret.images - mean).float()
+    y = secret.labels.float()
     net = build(x.shape[1], hidden)
     initial = ordinary.layers_of(net)
     fit(net, x, y, plan, **how)
@@ -109,7 +116,10 @@ def another_generator(seed):
                 p.data = torch.from_numpy(lot.uniform(-bound, bound, p.shape)).float()
         return net
 
-    return {"build": build, "normal": lambda shape: torch.from_numpy(lot.standard_normal(shape)).float()}
+    return {
+        "build": build,
+        "normal": lambda shape: torch.from_numpy(lot.standard_normal(shape)).float(),
+    }
 
 
 def read(network: Network) -> generator.Start | None:

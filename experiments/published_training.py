@@ -22,7 +22,8 @@ RATE = 0.01
 
 def descend(first, second, last, factor, x, y, loss, decay):
     """A step of W ← W − η(∇(1/m)Σℓ + μW), for A (h, r), W₂ (h, h), w₃ (h,) and c, in place, at coordinates x (m, r)."""
-    s, shrunk = x @ first.mT, 1 - RATE * decay
+    s = x @ first.mT
+    shrunk = 1 - RATE * decay
     a = s.relu()
     t = a @ second.mT
     b = t.relu()
@@ -35,14 +36,21 @@ def descend(first, second, last, factor, x, y, loss, decay):
     factor.mul_(shrunk)
 
 
-def train(secret: Part, rule: str, width: int, lengths: Sequence[int], seed: int = 0) -> Iterator[Victim]:
+def train(
+    secret: Part, rule: str, width: int, lengths: Sequence[int], seed: int = 0
+) -> Iterator[Victim]:
     """Victims d-h-h-1 after each of these increasing numbers of steps, with the loss and the decay of a rule."""
     (x, y), recipe = secret, networks.perceptron(rule, width, width)._replace(stages=0)
-    mean, loss = x.mean(0), losses.LOSSES[recipe.loss]
+    mean = x.mean(0)
+    loss = losses.LOSSES[recipe.loss]
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
-    basis, upper = torch.linalg.qr(append_ones(x - mean).mT)  # (d + 1, m), a column of ones for the bias
+    basis, upper = torch.linalg.qr(
+        append_ones(x - mean).mT
+    )  # (d + 1, m), a column of ones for the bias
     inside, orthogonal = split(joint(theta0[0]), basis)
-    second, last, factor = theta0[1].weight.clone(), theta0[2].weight[0].clone(), x.new_ones(())
+    second = theta0[1].weight.clone()
+    last = theta0[2].weight[0].clone()
+    factor = x.new_ones(())
     state = inside, second, last, factor
     step = partial(descend, *state, upper.mT.contiguous(), y, loss, recipe.weight_decay)
     for before, after in zip((0, *lengths), lengths):

@@ -20,19 +20,30 @@ def outside(images, basis):
 
 def measured(victim, data, noise):
     """The rank of W₁, and what of a Split's images and `noise` (m, d) lies in its row space."""
-    network, recipe = victim.released.network, victim.released.recipe
-    basis, values = networks.span(network), torch.linalg.svdvals(network[0].weight)
+    network = victim.released.network
+    recipe = victim.released.recipe
+    basis = networks.span(network)
+    values = torch.linalg.svdvals(network[0].weight)
     z = victim.released.outputs(victim.subtract_mean(data.secret.images))
-    numbers = {"rank": (basis.shape[1], None), "accuracy": (networks.accuracy(z, data.secret.labels), None)}
+    numbers = {
+        "rank": (basis.shape[1], None),
+        "accuracy": (networks.accuracy(z, data.secret.labels), None),
+    }
     for level in ("1e-2", "1e-4", "1e-6"):  # shares of the largest singular value
         numbers[f"above_{level}"] = (values > float(level) * values[0]).sum().item(), None
-    parts = (part.images - part.images.mean(0) * recipe.centred for part in (data.secret, data.held_out))
+    parts = (
+        part.images - part.images.mean(0) * recipe.centred for part in (data.secret, data.held_out)
+    )
     numbers["outside"] = tuple(outside(part, basis) for part in parts)
-    drawn, mean = noise - noise.mean(), data.known.images.mean(0) * recipe.centred
+    drawn = noise - noise.mean()
+    mean = data.known.images.mean(0) * recipe.centred
     pair = networks.within(drawn, basis), drawn
     numbers["leak_auc"] = tuple(measures.leak_of(x, data, mean).auc.value for x in pair)
     if math.isfinite(recipe.sharpness):
-        numbers["neurons"] = len(bilevel.merge_neurons(victim.released).network[0].weight), None  # equal ones are one
+        numbers["neurons"] = (
+            len(bilevel.merge_neurons(victim.released).network[0].weight),
+            None,
+        )  # equal ones are one
     if recipe.weight_decay:
         pull = recipe.weight_decay * networks.flatten(network).norm().item()
         numbers["gradient_error"] = victim.gradient_norm / pull, None
@@ -43,11 +54,16 @@ def planted(released, data, noise):
     """Plant `noise` (m, d) behind a network with one hidden layer: what the pictures have become."""
     before = planting.distance(bilevel.merge_neurons(released), noise)
     attack = planting.attack(released, noise, iterations=100)
-    best = [measures.match(part.images, attack.images, data.shape).signed for part in (data.secret, data.held_out)]
+    best = [
+        measures.match(part.images, attack.images, data.shape).signed
+        for part in (data.secret, data.held_out)
+    ]
     share, by_chance = ((b > measures.ALIKE).double().mean().item() for b in best)
     likeness = detail_ncc(attack.images, noise, data.shape).diagonal().mean().item()
     basis = networks.span(released.network)
-    orthogonal, target = (part - networks.within(part, basis) for part in (attack.images, noise - noise.mean()))
+    orthogonal, target = (
+        part - networks.within(part, basis) for part in (attack.images, noise - noise.mean())
+    )
     stays = (orthogonal * target).sum().item() / target.square().sum().item()
     return {
         "planted_distance": (attack.loss.item(), before), "planted_kept": (likeness, None),

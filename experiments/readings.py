@@ -37,7 +37,10 @@ class Reading(NamedTuple):
     prepared: bool = False  # whether the start is prepared first
 
 
-BASES = {"lazy": Reading(), "trained": Reading(sharpness=10.0, decay=1e-2, victim="stationary", inner="stationary")}
+BASES = {
+    "lazy": Reading(),
+    "trained": Reading(sharpness=10.0, decay=1e-2, victim="stationary", inner="stationary"),
+}
 READINGS: dict[str, dict[str, Any]] = {  # {name: what differs from the base it begins with}
     "lazy": {},
     "lazy, θ⁰ unknown": {"knowledge": "unknown"},
@@ -46,7 +49,11 @@ READINGS: dict[str, dict[str, Any]] = {  # {name: what differs from the base it 
     "lazy, U(0, 1)": {"draw": "uniform"},
     "lazy, U(0, 1), rate 1e-5": {"draw": "uniform", "rate": 1e-5},
     "lazy, U(0, 1), θ⁰ unknown": {"draw": "uniform", "knowledge": "unknown"},
-    "lazy, U(0, 1), rate 1e-5, θ⁰ unknown": {"draw": "uniform", "rate": 1e-5, "knowledge": "unknown"},
+    "lazy, U(0, 1), rate 1e-5, θ⁰ unknown": {
+        "draw": "uniform",
+        "rate": 1e-5,
+        "knowledge": "unknown",
+    },
     "lazy, U(±1/√d)": {"draw": "small"},
     "lazy, softplus": {"sharpness": 10.0},
     "lazy, μ = 0.1": {"decay": 0.1},
@@ -123,8 +130,11 @@ def victim_of(reading, secret, theta0):
     (x, y), recipe = secret, recipe_of(reading)
     if reading.victim == "stationary":
         return stationary.train(secret, recipe, initial=theta0).released
-    first, how = one_hidden.weights(theta0, reading.sharpness), (reading.trained, reading.victim, reading.rate)
-    return Released(one_hidden.network(truncated.trained(x, y, reading.decay, first, *how)), y, recipe)
+    first = one_hidden.weights(theta0, reading.sharpness)
+    how = (reading.trained, reading.victim, reading.rate)
+    return Released(
+        one_hidden.network(truncated.trained(x, y, reading.decay, first, *how)), y, recipe
+    )
 
 
 def of_victim(reading, target, theta0, secret):
@@ -142,7 +152,8 @@ def of_victim(reading, target, theta0, secret):
 
 def of_attack(images, start, before, after, target, shape):
     """What came of attacks from three starts: {quantity: (numbers, baselines)}, each (3,)."""
-    norm, count = one_hidden.square_norm(target), one_hidden.pack(target).numel()
+    norm = one_hidden.square_norm(target)
+    count = one_hidden.pack(target).numel()
     units = {"relative_distance": norm, "square_distance": 1, "mean_square_distance": count}
     similar = torch.stack([pairwise_ssim(x, x0, shape).mean() for x, x0 in zip(images, start)])
     return {name: (after / unit, before / unit) for name, unit in units.items()} | {
@@ -155,16 +166,30 @@ def rows_of(reading, labelled, seed, device="cpu"):
     """Train and attack a victim by a Reading, from three starts: its Rows for RESULTS."""
     m = reading.images
     data = images.split(labelled, m, m, seed, device)
-    secret, d = data.secret, data.secret.images.shape[1]
+    secret = data.secret
+    d = data.secret.images.shape[1]
     theta0 = first_weights(reading, d, 2 * seed, device)
     released = victim_of(reading, secret, theta0)
     target = one_hidden.weights(released.network, reading.sharpness)
-    begins = {"known": theta0, "unknown": first_weights(reading, d, 2 * seed + 1, device), "weights": None}
-    start = torch.stack([starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)])
+    begins = {
+        "known": theta0,
+        "unknown": first_weights(reading, d, 2 * seed + 1, device),
+        "weights": None,
+    }
+    start = torch.stack(
+        [starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)]
+    )
     inner = truncated.Training(reading.inner_steps, reading.inner, reading.rate)
-    settings = {"iterations": reading.steps, "fixed": reading.outer == "fixed", "prepared": reading.prepared}
-    ends, before, after = truncated.attack(released, start, begins[reading.knowledge], inner, **settings)
-    attacked, listed = of_attack(ends, start, before, after, target, data.shape), []
+    settings = {
+        "iterations": reading.steps,
+        "fixed": reading.outer == "fixed",
+        "prepared": reading.prepared,
+    }
+    ends, before, after = truncated.attack(
+        released, start, begins[reading.knowledge], inner, **settings
+    )
+    attacked = of_attack(ends, start, before, after, target, data.shape)
+    listed = []
     of_all = of_victim(reading, target, theta0, secret)
     for k, place in enumerate(STARTS):
         of_one = {name: [part[k] for part in both] for name, both in attacked.items()}

@@ -44,11 +44,15 @@ def in_coordinates(released, basis):
 
 def model_of(sets, released, seed):
     """The Model of three sets (m, d) and of what a victim released, whose θ⁰ was drawn from `seed`."""
-    basis, recipe = networks.span_of(*sets, released.network[0].weight), released.recipe
-    merged, inside = in_coordinates(bilevel.merge_neurons(released), basis), tuple(part @ basis for part in sets)
+    basis = networks.span_of(*sets, released.network[0].weight)
+    recipe = released.recipe
+    merged = in_coordinates(bilevel.merge_neurons(released), basis)
+    inside = tuple(part @ basis for part in sets)
     if not recipe.hidden:
         return Model(inside, merged, basis)
-    drawn = (networks.initial(recipe, len(basis), s, device=basis.device) for s in (seed, 1000 + seed))
+    drawn = (
+        networks.initial(recipe, len(basis), s, device=basis.device) for s in (seed, 1000 + seed)
+    )
     begins = (one_hidden.weights(first, recipe.sharpness, basis) for first in drawn)
     return Model(inside, merged, basis, tuple(begins), networks.in_span(released.network, basis))
 
@@ -75,7 +79,8 @@ def bilevel_loss(x, released):
 def stationarity_loss(x, released):
     """l_st (…) and its gradient (…, m, d)."""
     model, theta, y, decay = bilevel.lower_level(released)
-    p, unit = energy_gradient(x, released), decay**2 * model.square_norm(theta)
+    p = energy_gradient(x, released)
+    unit = decay**2 * model.square_norm(theta)
     z = affine.logits(x, theta) if model is affine else None
     at = affine.Solved(theta, z, None, None, 0, None)
     slope = 2 * model.cross_gradient(x, y, at, p) / unit[..., None, None]

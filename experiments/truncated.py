@@ -29,7 +29,8 @@ def trained(x, y, weight_decay, initial, steps, method="descent", rate=1e-2):
     """θ(x), the Weights after steps of `descent` or `quasi-Newton` from Weights θ⁰, differentiable in x (…, m, d)."""
     q = torch.linalg.qr(x.mT)[0]  # (…, d, m)
     first, orthogonal = layers.split(initial.first[..., :-1], q)
-    size, bias = orthogonal.norm(dim=(-2, -1))[..., None], initial.first[..., -1:].expand(*q.shape[:-2], -1, 1)
+    size = orthogonal.norm(dim=(-2, -1))[..., None]
+    bias = initial.first[..., -1:].expand(*q.shape[:-2], -1, 1)
     inside = initial._replace(first=torch.cat([first, bias], -1))
     v = torch.cat([one_hidden.pack(inside), size], -1)
 
@@ -83,9 +84,11 @@ def descend(objective, flat, pixels, iterations):
     """Eq. (7) with one η: of three, and of all steps, those of the lowest loss (k, md)."""
     loss, slope = objective(flat)
     unit = (pixels**0.5 / slope.norm(dim=-1).clamp_min(1e-200))[..., None]
-    best, least = flat, loss
+    best = flat
+    least = loss
     for size in SIZES:
-        at, down = flat, slope
+        at = flat
+        down = slope
         for _ in range(iterations):
             at = at - size * unit * down
             now, down = objective(at)
@@ -107,22 +110,35 @@ def attack(
     norm = one_hidden.square_norm(lower_level(released).target)
     if inner.method == "stationary" and not fixed:
         settings: dict = {"initial": initial, "iterations": iterations}
-        attacks = (planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings) for x in start)
+        attacks = (
+            planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings)
+            for x in start
+        )
         images, histories = zip(*((one.images, one.history) for one in attacks))
-        return torch.stack(images), *(norm * torch.stack([history[k] for history in histories]) for k in (0, -1))
+        return torch.stack(images), *(
+            norm * torch.stack([history[k] for history in histories]) for k in (0, -1)
+        )
     (k, m, d), initial, basis = start.shape, initial or released.network, None
-    if k * m + 2 * len(initial[0].weight) < d:  # the span of all rows is smaller than the space of images
+    if (
+        k * m + 2 * len(initial[0].weight) < d
+    ):  # the span of all rows is smaller than the space of images
         basis = networks.span_of(start.flatten(0, 1), released.network[0].weight, initial[0].weight)
     coordinates = start if basis is None else start @ basis
-    lower, initial = lower_level(released, basis), one_hidden.weights(initial, released.sharpness, basis)
-    objective, flat, pixels = objective_of(lower, coordinates.shape, initial, inner), coordinates.flatten(-2), m * d
+    lower = lower_level(released, basis)
+    initial = one_hidden.weights(initial, released.sharpness, basis)
+    objective = objective_of(lower, coordinates.shape, initial, inner)
+    flat = coordinates.flatten(-2)
+    pixels = m * d
     before = objective(flat)[0]
     if not before.isfinite().all():
         raise InputError(f"The inner training diverges at a rate of {inner.rate:g}.")
     if fixed:
         end = descend(objective, flat, pixels, iterations)
     else:  # where all images have left the pixel range, it ends, too
-        settings = {"value_tolerance": norm * 1e-13 / 2, "each": lambda x, loss: moved(x, flat, pixels) > 1}
+        settings = {
+            "value_tolerance": norm * 1e-13 / 2,
+            "each": lambda x, loss: moved(x, flat, pixels) > 1,
+        }
         end = solvers.lbfgs(objective, flat, iterations=iterations, **settings).x
     x = end.reshape(coordinates.shape)
     images = x if basis is None else start + (x - coordinates) @ basis.mT

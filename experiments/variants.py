@@ -24,7 +24,11 @@ LOSSES = {
     "logistic": lambda z, y: binary_cross_entropy_with_logits(z[:, 0], y),
     "cross_entropy": lambda z, y: cross_entropy(z, y.long()),
 }
-RULE_OF_LOSS = {"square": "signed", "logistic": "margin", "cross_entropy": "multiclass"}  # that an attacker takes
+RULE_OF_LOSS = {
+    "square": "signed",
+    "logistic": "margin",
+    "cross_entropy": "multiclass",
+}  # that an attacker takes
 
 
 class Settings(NamedTuple):
@@ -63,7 +67,13 @@ VICTIMS: dict[str, dict] = {
     "logistic loss": {"loss": "logistic"},
     "ten classes": {"loss": "cross_entropy"},
     "no first bias": {"biases": False},
-    "mean kept": {"centred": False, "initial": 1e-3, "rate": 0.01, "momentum": 0.98, "steps": 12000},
+    "mean kept": {
+        "centred": False,
+        "initial": 1e-3,
+        "rate": 0.01,
+        "momentum": 0.98,
+        "steps": 12000,
+    },
     "no momentum": {"momentum": 0.0, "rate": 0.1, "steps": 40000},
     "batches of 10": {"batch": 10, "rate": 0.03, "steps": 15000},
     "no decay": {"decay": 0.0},
@@ -111,7 +121,9 @@ def settings(name, neurons):
 
 def in_words(changes):
     """Settings {name: value} in one line, such as weight decay 0.0075, 2,000 steps."""
-    words = (WITHOUT.get(k, "") if v in (0, "none") else WORDS[k].format(v) for k, v in changes.items())
+    words = (
+        WITHOUT.get(k, "") if v in (0, "none") else WORDS[k].format(v) for k, v in changes.items()
+    )
     return ", ".join(filter(None, words)).replace("cross_entropy", "cross-entropy")
 
 
@@ -133,7 +145,9 @@ def private_gradients(net, x, y, o, noise):
     names, parameters = zip(*net.named_parameters())
 
     def of_one(values, image, label):
-        return LOSSES[o.loss](functional_call(net, dict(zip(names, values)), image[None]), label[None])
+        return LOSSES[o.loss](
+            functional_call(net, dict(zip(names, values)), image[None]), label[None]
+        )
 
     each = vmap(grad(of_one), (None, 0, 0))(parameters, x, y)
     lengths = sum(part.flatten(1).square().sum(1) for part in each).sqrt()
@@ -154,20 +168,33 @@ def initialised(x, outputs, o, seed):
     """A module of θ⁰ with W₁ in the basis Q; Q (d, r) of versions x (k, m, d); and N (h, d)."""
     drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, initial=o.initial)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
-    basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
+    basis = (
+        networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
+    )
     inside, orthogonal = layers.split(first, basis)
-    return naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(), basis, orthogonal
+    return (
+        naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(),
+        basis,
+        orthogonal,
+    )
 
 
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
     net, basis, orthogonal = initialised(x, outputs, o, seed)
-    factor, (first, bias, *upper) = torch.ones((), device=x.device), net.parameters()  # c, of what no image touches
+    factor, (first, bias, *upper) = (
+        torch.ones((), device=x.device),
+        net.parameters(),
+    )  # c, of what no image touches
     moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
     momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
-    optimiser = getattr(torch.optim, o.optimiser)(moving, lr=o.rate, weight_decay=o.decay, **momentum)
+    optimiser = getattr(torch.optim, o.optimiser)(
+        moving, lr=o.rate, weight_decay=o.decay, **momentum
+    )
     gradients = private_gradients if o.clip else plain_gradients
-    noise, coordinates, y = torch.Generator().manual_seed(seed), (x @ basis).float(), y.float()
+    noise = torch.Generator().manual_seed(seed)
+    coordinates = (x @ basis).float()
+    y = y.float()
     for _ in range(o.steps):
         rows = torch.randperm(len(y), generator=noise)[: o.batch or len(y)]
         which = torch.randint(len(coordinates), rows.shape, generator=noise)
@@ -190,11 +217,14 @@ def train_together(several, labels, outputs, o, seeds):
     Every step takes all images, by SGD; the images of all sets span equally many dimensions.
     """
     begun = [initialised(x[None], outputs, o, seed) for x, seed in zip(several, seeds)]
-    parameters = [torch.stack(same).detach() for same in zip(*(net.parameters() for net, *_ in begun))]
+    parameters = [
+        torch.stack(same).detach() for same in zip(*(net.parameters() for net, *_ in begun))
+    ]
     factors = torch.ones(len(begun), device=parameters[0].device)
     moving = [p.requires_grad_() for p in (*parameters, factors)]
     optimiser = torch.optim.SGD(moving, o.rate, o.momentum, weight_decay=o.decay)
-    x, y = torch.stack([x @ basis for x, (_, basis, _) in zip(several, begun)]).float(), torch.cat(labels).float()
+    x = torch.stack([x @ basis for x, (_, basis, _) in zip(several, begun)]).float()
+    y = torch.cat(labels).float()
     network = [networks.Layer(*pair) for pair in zip(parameters[::2], parameters[1::2])]
     for _ in range(o.steps):
         optimiser.zero_grad()
@@ -227,8 +257,10 @@ def changed(weight, o, noise):
 
 def release(secret, shape, o, seed):
     """Train on a Part as the Settings o say, and release the changed weights: Victim; InputError if it diverges."""
-    pictures, outputs = versions(secret.images, shape, o.augment), 1
-    mean, noise = pictures.mean((0, 1)) * o.centred, torch.Generator().manual_seed(seed + 1)
+    pictures = versions(secret.images, shape, o.augment)
+    outputs = 1
+    mean = pictures.mean((0, 1)) * o.centred
+    noise = torch.Generator().manual_seed(seed + 1)
     if o.loss == "cross_entropy":
         outputs = int(secret.labels.max()) + 1
     if o.polished:
@@ -240,7 +272,9 @@ def release(secret, shape, o, seed):
     if not networks.flatten(network).isfinite().all():
         raise InputError("The training of this VICTIM diverged: make its rate smaller.")
     how = networks.perceptron(RULE_OF_LOSS[o.loss], *(len(layer.weight) for layer in network[:-1]))
-    released = Released(network, secret.labels, how._replace(centred=o.centred, weight_decay=o.decay))
+    released = Released(
+        network, secret.labels, how._replace(centred=o.centred, weight_decay=o.decay)
+    )
     z = networks.forward(network, secret.images - mean)[1][-1]
     loss = losses.LOSSES[o.loss].value(z, secret.labels).mean().item()
     return Victim(released, mean, loss, pictures.shape[0] * pictures.shape[1])

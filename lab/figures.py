@@ -10,8 +10,14 @@ import matplotlib.pyplot as plt
 
 from evaluation.notation import extent
 
-BLUE, ORANGE, GREEN, PURPLE, BLACK, GREY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#999999"
-COLOURS, MARKERS = [BLUE, ORANGE, GREEN, PURPLE], ["o", "s", "^", "D"]
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+BLACK = "#000000"
+GREY = "#999999"
+COLOURS = [BLUE, ORANGE, GREEN, PURPLE]
+MARKERS = ["o", "s", "^", "D"]
 
 plt.rc("figure", dpi=100)
 plt.rc("savefig", bbox="tight")
@@ -24,7 +30,9 @@ plt.rc("legend", frameon=False)
 def image_rows(rows, shape, labels, frames, scale=0.7):
     """Draw rows of images, clipped to [0, 1], each row with a label on its left and a colour of frame, or None."""
     n = len(rows[0])
-    fig, axes = plt.subplots(len(rows), n, figsize=(scale * n + 1, scale * len(rows) + 0.2), squeeze=False)
+    fig, axes = plt.subplots(
+        len(rows), n, figsize=(scale * n + 1, scale * len(rows) + 0.2), squeeze=False
+    )
     for line, images, label, frame in zip(axes, rows, labels, frames):
         for ax, image in zip(line, images):
             picture = image.detach().cpu().reshape(shape).clamp(0, 1).squeeze(-1)
@@ -48,7 +56,14 @@ def curves(series, xlabel, ylabel, hlines=(), scale="log", xscale="linear", **st
         ax.plot(*xy, marker=marker, label=label, **every | style)
     for label, level in hlines:
         ax.axhline(level, color=GREY, linestyle="--", linewidth=1)
-        ax.annotate(label, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="#555555")
+        ax.annotate(
+            label,
+            (1, level),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            color="#555555",
+        )
     ax.set(xlabel=xlabel, ylabel=ylabel, yscale=scale, xscale=xscale)
     ax.legend()
     return fig
@@ -63,7 +78,10 @@ def extents(ax, groups, lying=False, **style):
     """Draw mean and extent of each group {place: numbers} that is not empty; `style` is that of an errorbar."""
     ends = {place: extent(numbers) for place, numbers in groups.items() if len(numbers)}
     means = [mean for mean, _, _ in ends.values()]
-    bars = [[mean - low for mean, low, _ in ends.values()], [high - mean for mean, _, high in ends.values()]]
+    bars = [
+        [mean - low for mean, low, _ in ends.values()],
+        [high - mean for mean, _, high in ends.values()],
+    ]
     if lying:
         ax.errorbar(means, [*ends], xerr=bars, **style)
     else:
@@ -87,7 +105,15 @@ def matrix(lines, columns, size, cmap, fontsize):
     cmap = plt.get_cmap(cmap).with_extremes(bad="#e3e3e3", under="white")
     ax = rows_of([label for label, _ in lines], size)
     shades = [[shade for shade, _ in cells] or [-1] * len(columns) for _, cells in lines]
-    ax.pcolormesh(range(len(columns)), range(len(lines)), shades, cmap=cmap, vmin=0, vmax=1, edgecolors="white")
+    ax.pcolormesh(
+        range(len(columns)),
+        range(len(lines)),
+        shades,
+        cmap=cmap,
+        vmin=0,
+        vmax=1,
+        edgecolors="white",
+    )
     for y, (_, cells) in enumerate(lines):
         ax.get_yticklabels()[y].set_weight("normal" if cells else "bold")
         for x, (shade, words) in enumerate(cells):

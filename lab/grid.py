@@ -26,14 +26,30 @@ from typing import Any
 import yaml
 
 from lab.parameters import DATASETS, assignments, check
-from lab.run import CODE, MINUTES, OWN, ROOT, code_of, results_of, sentence_of, typed, until_interrupted
+from lab.run import (
+    CODE,
+    MINUTES,
+    OWN,
+    ROOT,
+    code_of,
+    results_of,
+    sentence_of,
+    typed,
+    until_interrupted,
+)
 from utils.errors import InputError, choose, write
 
 FOLDER = ROOT / "_build" / "grids"
 SNAKEMAKE = ROOT / ".snakemake-env" / "bin" / "snakemake"
 MOST = 10_000  # runs
 FOR_GIT = [f":(glob){pattern}" for pattern in CODE]
-KEYS: dict = {"experiment": str, "about": str, "parameters": dict, "cross": dict, "minutes": (int, float)}
+KEYS: dict = {
+    "experiment": str,
+    "about": str,
+    "parameters": dict,
+    "cross": dict,
+    "minutes": (int, float),
+}
 KEYS |= {"label": str, "full_size": bool, "pictures": list}  # for lab.record
 
 
@@ -67,7 +83,9 @@ def read(path: str | Path) -> Any:
         raise InputError(f"the file cannot be read ({error.strerror}): check its path.") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a date that is none
         why = " ".join(str(error).split())
-        raise InputError(f"the file cannot be read as YAML ({why}): mend it as in experiments/example.yaml.") from error
+        raise InputError(
+            f"the file cannot be read as YAML ({why}): mend it as in experiments/example.yaml."
+        ) from error
 
 
 def check_keys(grid):
@@ -80,25 +98,36 @@ def check_keys(grid):
             raise InputError(f"{name} is {value!r}: write it as in experiments/example.yaml.")
     for name, values in grid["cross"].items():
         if not isinstance(values, list) or not values:
-            raise InputError(f"{name} is {values!r}; under cross it must be a list of values, as in [0, 1, 2].")
+            raise InputError(
+                f"{name} is {values!r}; under cross it must be a list of values, as in [0, 1, 2]."
+            )
 
 
 def notebook_of(name):
     """The path of a notebook in experiments/ or book/."""
-    there = {path.stem: path for folder in ("book", "experiments") for path in sorted((ROOT / folder).glob("*.ipynb"))}
+    there = {
+        path.stem: path
+        for folder in ("book", "experiments")
+        for path in sorted((ROOT / folder).glob("*.ipynb"))
+    }
     return there[choose("experiment", name, there)]
 
 
 def declared_by(notebook):
     """The parameters {name: default} that the notebook at this Path declares."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    sources = [
+        "".join(cell["source"])
+        for cell in cells
+        if "parameters" in cell["metadata"].get("tags", [])
+    ]
     return assignments("\n".join(sources))
 
 
 def values_of(grid, given, declared):
     """The values {name: list} of all parameters that a grid sets; InputError if one is wrong."""
-    fixed, cross = grid.get("parameters", {}) | given, grid["cross"]
+    fixed = grid.get("parameters", {}) | given
+    cross = grid["cross"]
     if both := fixed.keys() & cross.keys():
         raise InputError(f"{min(both)} is crossed and has one value, too: take one of them out.")
     if (runs := math.prod(map(len, cross.values()))) > MOST:
@@ -111,7 +140,11 @@ def values_of(grid, given, declared):
         refuse_twice(name, values[name])
         for value in values[name]:
             check(declared, name, value)
-            if name == "DATASET" and value not in DATASETS and not (value.endswith(".npz") and os.path.isfile(value)):
+            if (
+                name == "DATASET"
+                and value not in DATASETS
+                and not (value.endswith(".npz") and os.path.isfile(value))
+            ):
                 from training import images
 
                 images.load(value)  # says what is wrong
@@ -121,7 +154,9 @@ def values_of(grid, given, declared):
 def git(*words):
     """What a command of git prints; None where there is no git, no repository or no such commit."""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, check=True, text=True
+        ).stdout.strip()
 
 
 def plan_of(grid: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,12 +169,26 @@ def plan_of(grid: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     values = values_of(grid, given, declared)
     commit = git("rev-parse", "HEAD") or ""
     commit += "-dirty" * bool(git("status", "--porcelain", "--", *FOR_GIT, str(notebook)))
-    shared = {"notebook": str(notebook), "code": code_of(notebook), "commit": commit, "threads": None}
-    shared |= {"own": [name for name in OWN if name in declared], "minutes": grid.get("minutes", MINUTES)}
+    shared = {
+        "notebook": str(notebook),
+        "code": code_of(notebook),
+        "commit": commit,
+        "threads": None,
+    }
+    shared |= {
+        "own": [name for name in OWN if name in declared],
+        "minutes": grid.get("minutes", MINUTES),
+    }
     texts = {value for listed in values.values() for value in listed if isinstance(value, str)}
-    files = {text: hashlib.sha256(Path(text).read_bytes()).hexdigest() for text in texts if os.path.isfile(text)}
+    files = {
+        text: hashlib.sha256(Path(text).read_bytes()).hexdigest()
+        for text in texts
+        if os.path.isfile(text)
+    }
     runs = {}
-    for parameters in (dict(zip(values, combined)) for combined in itertools.product(*values.values())):
+    for parameters in (
+        dict(zip(values, combined)) for combined in itertools.product(*values.values())
+    ):
         crossed = {name: parameters[name] for name in grid["cross"]}
         data = [files.get(value) for value in parameters.values() if isinstance(value, str)]
         text = json.dumps([shared["code"], parameters, data], sort_keys=True)
@@ -151,7 +200,8 @@ def plan_of(grid: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def planned(runs):
     """The plan of some runs {key: what it needs}: so many at a time, on so many threads, by JOBS and the cores."""
-    cores, stated = os.cpu_count() or 1, os.environ.get("OMP_NUM_THREADS", "")
+    cores = os.cpu_count() or 1
+    stated = os.environ.get("OMP_NUM_THREADS", "")
     jobs = os.environ.get("JOBS") or str(max(1, min(len(runs), cores, max(2, cores // 4))))
     if not re.fullmatch("[1-9][0-9]*", jobs):
         raise InputError(f"JOBS is {jobs!r}; it must be a whole number larger than 0.")
@@ -166,14 +216,30 @@ def snakemake(plan, folder, profile, dry):
     if profile and not (Path(profile) / "config.yaml").is_file():
         raise InputError(f"there is no file {profile}/config.yaml: give the folder of a profile.")
     path = folder / "plan.json"
-    here = {"path": str(path), "folder": str(folder), "python": sys.executable, "driver": os.getpid()}
+    here = {
+        "path": str(path),
+        "folder": str(folder),
+        "python": sys.executable,
+        "driver": os.getpid(),
+    }
     write(path, json.dumps(plan | here).encode())
-    words = ["--snakefile", ROOT / "lab" / "Snakefile", "--directory", folder, "--config", f"plan={path}"]
+    words = [
+        "--snakefile",
+        ROOT / "lab" / "Snakefile",
+        "--directory",
+        folder,
+        "--config",
+        f"plan={path}",
+    ]
     words += ["--keep-going", "--nolock", "--rerun-triggers", "mtime"]
     words += ["--forcerun", "table"]  # it makes no run for a table that is there
     cluster = ["--profile", Path(profile or "").resolve(), "--default-storage-prefix", folder]
     words += cluster if profile else ["--cores", str(plan["jobs"] * plan["threads"])]
-    words += ["--dry-run", "--quiet", "rules"] if dry else ["--report", folder / "report.html", "--report-after-run"]
+    words += (
+        ["--dry-run", "--quiet", "rules"]
+        if dry
+        else ["--report", folder / "report.html", "--report-after-run"]
+    )
     return [SNAKEMAKE, *words, "--scheduler", "greedy", "--nocolor"]
 
 
@@ -197,9 +263,15 @@ def drive(plan, folder, profile=None, dry=False):
             fcntl.flock(lock, fcntl.LOCK_EX)
         log.truncate(0)
         print(f"{len(finished(plan, folder))} of {len(plan['runs'])} done: {folder}", flush=True)
-        shutil.rmtree(folder / ".snakemake" / "incomplete", ignore_errors=True)  # what is there is whole
-        streams: dict = dict(stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()])
-        process = subprocess.Popen(snakemake(plan, folder, profile, dry), start_new_session=True, **streams)
+        shutil.rmtree(
+            folder / ".snakemake" / "incomplete", ignore_errors=True
+        )  # what is there is whole
+        streams: dict = dict(
+            stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()]
+        )
+        process = subprocess.Popen(
+            snakemake(plan, folder, profile, dry), start_new_session=True, **streams
+        )
         try:
             status = process.wait()
         except KeyboardInterrupt:  # here, Snakemake and its jobs end with this process
@@ -212,7 +284,9 @@ def drive(plan, folder, profile=None, dry=False):
 
 def arguments_of(words):
     """The parsed command line; .given is {parameter: text}, .folder is where runs are kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("grid")
     parser.add_argument("given", nargs="*", metavar="NAME=VALUE")
     parser.add_argument("--profile")
@@ -235,7 +309,9 @@ def main(words):
         plan = plan_of(read(chosen.grid), chosen.given)
         done, status = drive(plan, chosen.folder, chosen.profile, chosen.dry_run)
         files = ["snakemake.log"] if status else ["table.csv", "report.html"]
-        print(f"{len(done)} of {len(plan['runs'])} done: see {', '.join(str(chosen.folder / file) for file in files)}")
+        print(
+            f"{len(done)} of {len(plan['runs'])} done: see {', '.join(str(chosen.folder / file) for file in files)}"
+        )
         return int(status != 0)
 
     return sentence_of(run, chosen.grid)

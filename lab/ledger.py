@@ -29,9 +29,17 @@ WORDS = HELD, FAILED, PROVED, REFUTED, MISSED, OPEN, SPLIT = (
     "held", "did not hold", "proved", "refuted", "not reproduced", "open", "split",
 )  # fmt: skip
 RULES = {"above": operator.gt, "below": operator.lt}  # of the number of one seed and the threshold
-WITHOUT = {"proof": PROVED, "refutation": REFUTED, "open": OPEN}  # rules that need no record, and their verdicts
+WITHOUT = {
+    "proof": PROVED,
+    "refutation": REFUTED,
+    "open": OPEN,
+}  # rules that need no record, and their verdicts
 COUNTED = "at", "measure", "record", "quantities", "threshold", "stated", "needs_convergence"
-NEEDED = {"proof": ["place"], "refutation": ["place"], "open": ["experiment", "cost"]} | dict.fromkeys(RULES, COUNTED)
+NEEDED = {
+    "proof": ["place"],
+    "refutation": ["place"],
+    "open": ["experiment", "cost"],
+} | dict.fromkeys(RULES, COUNTED)
 PAPERS = {1: "first paper", 2: "second paper"}
 SAME = {PROVED: HELD, REFUTED: FAILED}  # what a count may say beside a proof, and agree with it
 FUNCTIONS = {"__builtins__": {"min": min, "max": max, "abs": abs}}  # of a formula
@@ -74,7 +82,9 @@ class Line:
         if missing := [name for name in NEEDED[self.rule] if getattr(self, name) in (None, "", {})]:
             raise InputError(f"{missing[0]} is missing.")
         if self.stated == "before" and not (self.experiment and self.cost):
-            raise InputError("a rule that was stated before has an experiment and a cost; one of them is missing.")
+            raise InputError(
+                "a rule that was stated before has an experiment and a cost; one of them is missing."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,7 +114,8 @@ def load(path: Path = FILE) -> list[Sentence]:
 
 def sentence(fields):
     """The Sentence, with its lines, of the fields {name: value} of a file; InputError for a mistake, with its place."""
-    at, lines = f"{FILE.name}, {fields.get('id', 'a sentence without an id')}", []
+    at = f"{FILE.name}, {fields.get('id', 'a sentence without an id')}"
+    lines = []
     for k, line in enumerate(fields.get("lines") or [], 1):
         with located(f"{at}, line {k}"):
             lines.append(from_fields(Line, line))
@@ -117,12 +128,18 @@ def of_seeds(line, formula):
     numbers = {}
     for name, quantity in line.quantities.items():
         of = quantity if isinstance(quantity, dict) else {"name": quantity}
-        record, where = record_of(of.get("record", line.record)), line.where | of.get("where", {})
+        record = record_of(of.get("record", line.record))
+        where = line.where | of.get("where", {})
         numbers[name] = recorded.values(record, of["name"], of.get("column", "value"), **where)
         if not numbers[name]:
-            raise InputError(f"{record.name} has no {of['name']} with {where or 'any parameters'}: see {FILE.name}.")
+            raise InputError(
+                f"{record.name} has no {of['name']} with {where or 'any parameters'}: see {FILE.name}."
+            )
     seeds = sorted(set.intersection(*map(set, numbers.values())))
-    return {seed: eval(formula, FUNCTIONS, {name: of[seed] for name, of in numbers.items()}) for seed in seeds}
+    return {
+        seed: eval(formula, FUNCTIONS, {name: of[seed] for name, of in numbers.items()})
+        for seed in seeds
+    }
 
 
 def unconverged(line, seeds):
@@ -143,13 +160,19 @@ def judge(line):
     if line.stated == "before" and not (recorded.DATA / "results" / f"{line.record}.json").exists():
         return Judged(OPEN, "not recorded yet", {})
     values = of_seeds(line, line.formula or next(iter(line.quantities)))
-    before, rule = of_seeds(line, line.halfway) if line.halfway else {}, RULES[line.rule]
-    paths = [(soon, values[seed], values[seed] + AHEAD * (values[seed] - soon)) for seed, soon in before.items()]
+    before = of_seeds(line, line.halfway) if line.halfway else {}
+    rule = RULES[line.rule]
+    paths = [
+        (soon, values[seed], values[seed] + AHEAD * (values[seed] - soon))
+        for seed, soon in before.items()
+    ]
     turning = sum(len({rule(value, line.threshold) for value in path}) > 1 for path in paths)
-    true, n = sum(rule(value, line.threshold) for value in values.values()), len(values)
+    true = sum(rule(value, line.threshold) for value in values.values())
+    n = len(values)
     reasons = {
         f"{n} of {notation.SEEDS} seeds": n < notation.SEEDS,
-        "not at the paper's size": line.at == "paper" and not record_of(line.record).about["full_size"],
+        "not at the paper's size": line.at == "paper"
+        and not record_of(line.record).about["full_size"],
         f"{(late := unconverged(line, values))} of {n} runs have not converged": late > 0,
         f"true in {true} of {n} seeds": 0 < true < n,
         f"drifts across the threshold in {turning} of {n} seeds": turning > 0,
@@ -171,7 +194,8 @@ def number(line):
     judged = judge(line)
     parts = [judged.reason] if judged.reason else []
     if judged.values:
-        n, sign = len(judged.values), {"above": ">", "below": "<"}[line.rule]
+        n = len(judged.values)
+        sign = {"above": ">", "below": "<"}[line.rule]
         bound = f"{n} seed{'s' * (n > 1)}, true if {sign} {report.typeset(f'{line.threshold:g}')}"
         parts.append(f"{line.measure}: {notation.mean_with_range(judged.values.values())}, {bound}")
     if judged.word == OPEN:
@@ -183,7 +207,9 @@ def counts():
     """A Markdown table: how many sentences of each paper have each verdict."""
     times = [Counter(verdict(row) for row in load() if row.paper == paper) for paper in PAPERS]
     lines = [[word, *(of_paper[word] for of_paper in times)] for word in WORDS]
-    return report.table(["verdict", *PAPERS.values()], *lines, ["sentences", *map(Counter.total, times)]).data
+    return report.table(
+        ["verdict", *PAPERS.values()], *lines, ["sentences", *map(Counter.total, times)]
+    ).data
 
 
 def summed(chapter):
@@ -202,7 +228,12 @@ def lists():
 def classes(row):
     """By what a sentence can be found: paper-1 section-3-1 is-held on-affine-model."""
     section = row.section.split()[0].strip(",")
-    about = [f"paper-{row.paper}", f"section-{section}", f"is-{verdict(row)}", *(f"on-{page}" for page in row.chapters)]
+    about = [
+        f"paper-{row.paper}",
+        f"section-{section}",
+        f"is-{verdict(row)}",
+        *(f"on-{page}" for page in row.chapters),
+    ]
     return " ".join(re.sub(r"\W+", "-", name) for name in about)
 
 

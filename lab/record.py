@@ -34,11 +34,16 @@ def table_of(plan, done):
 
     Parameters that differ within a run stand behind the crossed ones.
     """
-    several = sorted({name for content in done.values() for row in content["rows"] for name in row} - {*Row._fields})
+    several = sorted(
+        {name for content in done.values() for row in content["rows"] for name in row}
+        - {*Row._fields}
+    )
     for key, run in plan["runs"].items():
         crossed = {name: value for name, value in run["crossed"].items() if name != "SEED"}
         for row in done[key]["rows"]:
-            numbers = {name: f"{row[name]:.13g}" if name in row else "" for name in ("value", "baseline")}
+            numbers = {
+                name: f"{row[name]:.13g}" if name in row else "" for name in ("value", "baseline")
+            }
             where = {name: printed(row[name]) if name in row else "" for name in several}
             yield crossed | where | {"name": row["name"], "seed": row["seed"]} | numbers
 
@@ -47,12 +52,18 @@ def provenance(plan, done):
     """What the numbers depend on, without a word of where they were computed; threads are those of the cheapest run."""
     all_of = {key: content["provenance"] for key, content in done.items()}
     key = min(all_of, key=lambda key: all_of[key]["duration_seconds"])
-    run, cheapest, images = plan["runs"][key], all_of[key], {}
+    run = plan["runs"][key]
+    cheapest = all_of[key]
+    images = {}
     for content in done.values():
-        images.setdefault(content["parameters"]["SEED"], set()).add(content["provenance"]["data_sha256"])
+        images.setdefault(content["parameters"]["SEED"], set()).add(
+            content["provenance"]["data_sha256"]
+        )
     return {
         "notebook": str(Path(run["notebook"]).relative_to(ROOT)),
-        "code": [{"commit": run["commit"], "runs": "all"} | {name: cheapest.get(name) for name in HOW}],
+        "code": [
+            {"commit": run["commit"], "runs": "all"} | {name: cheapest.get(name) for name in HOW}
+        ],
         "data_sha256_by_seed": {seed: sorted(hashes) for seed, hashes in images.items()},
         "versions": cheapest["versions"],
         "devices": sorted({each["device"] for each in all_of.values()}),
@@ -78,26 +89,36 @@ def pictures_of(plan, folder, wanted):
 def record(path: Path, given: Mapping[str, str], folder: Path, dirty: bool = False) -> None:
     """Record a grid whose runs are all finished, and whose code is committed, or `dirty` all the same."""
     plan = plan_of(stated := read(path), given)
-    done, run = finished(plan, folder), next(iter(plan["runs"].values()))
+    done = finished(plan, folder)
+    run = next(iter(plan["runs"].values()))
     if missing := len(plan["runs"]) - len(done):
-        raise InputError(f"{missing} of {len(plan['runs'])} runs are not finished: `make grid GRID={path}` goes on.")
+        raise InputError(
+            f"{missing} of {len(plan['runs'])} runs are not finished: `make grid GRID={path}` goes on."
+        )
     if not stated.get("label"):
         raise InputError("it has no label: say what the chapters are to call its results.")
     if not dirty and (not run["commit"] or run["commit"].endswith("-dirty")):
-        raise InputError("the code of its runs is not committed: commit it first, or record all the same with DIRTY=1.")
+        raise InputError(
+            "the code of its runs is not committed: commit it first, or record all the same with DIRTY=1."
+        )
     rows = list(table_of(plan, done))
     table = csv.DictWriter(text := io.StringIO(), rows[0], lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     write(RESULTS / f"{path.stem}.csv", text.getvalue().encode())
-    fixed = {name: run["parameters"][name] for name in given if name != "DATASET"}  # whose path is of this machine
+    fixed = {
+        name: run["parameters"][name] for name in given if name != "DATASET"
+    }  # whose path is of this machine
     about = {
         "command": f"make grid record GRID=experiments/{path.name}",
         "label": stated["label"],
         "full_size": stated.get("full_size", False),
         "grid": stated | {"parameters": stated.get("parameters", {}) | fixed},
     } | provenance(plan, done)
-    write(RESULTS / f"{path.stem}.json", (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+    write(
+        RESULTS / f"{path.stem}.json",
+        (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode(),
+    )
     if arrays := pictures_of(plan, folder, stated.get("pictures", [])):
         np.savez_compressed(buffer := io.BytesIO(), **arrays)
         write(RESULTS / f"{path.stem}.npz", buffer.getvalue())
@@ -107,7 +128,9 @@ def record(path: Path, given: Mapping[str, str], folder: Path, dirty: bool = Fal
 def main(words: Sequence[str]) -> str | None:
     """Return the status to exit with: nothing, or one sentence."""
     chosen = arguments_of(words)
-    return sentence_of(lambda: record(Path(chosen.grid), chosen.given, chosen.folder, chosen.dirty), chosen.grid)
+    return sentence_of(
+        lambda: record(Path(chosen.grid), chosen.given, chosen.folder, chosen.dirty), chosen.grid
+    )
 
 
 if __name__ == "__main__":

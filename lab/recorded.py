@@ -16,7 +16,10 @@ from training.images import DATA
 from training.stationary import STATIONARY
 from utils.errors import InputError
 
-SETTLED = {"leak_auc": 0.05, "alike": 5}  # how much these may change in the second half of the steps of an attack
+SETTLED = {
+    "leak_auc": 0.05,
+    "alike": 5,
+}  # how much these may change in the second half of the steps of an attack
 NAME = r"[^ ;/].*?(?=; | / |$)"  # of several, with ; or / between them
 BASELINE = " (baseline)"  # behind the name of a quantity
 HOW = {  # behind a name and a comma: what is printed of its seeds, in place of their mean with its extent
@@ -41,8 +44,12 @@ def readable(path, what=""):
     """InputError that names a file of recorded results, whatever goes wrong in the block that reads it."""
     try:
         yield
-    except Exception as error:  # damaged files raise almost anything: EOFError, KeyError, BadZipFile, …
-        raise InputError(f"{path} cannot be read{what}: take it from the repository again.") from error
+    except (
+        Exception
+    ) as error:  # damaged files raise almost anything: EOFError, KeyError, BadZipFile, …
+        raise InputError(
+            f"{path} cannot be read{what}: take it from the repository again."
+        ) from error
 
 
 def load(name: str) -> Recorded:
@@ -50,10 +57,15 @@ def load(name: str) -> Recorded:
     table, description = (DATA / "results" / f"{name}.{kind}" for kind in ("csv", "json"))
     with readable(description):
         about = json.loads(description.read_text(encoding="utf-8"))
-        crossed, runs = [*about["grid"]["cross"]], about["runs"]
+        crossed = [*about["grid"]["cross"]]
+        runs = about["runs"]
     with readable(table):
-        rows = list(csv.DictReader((text := table.read_text(encoding="utf-8")).splitlines(), strict=True))
-        numbers = [int(row["seed"]) + float(row["value"]) + float(row["baseline"] or 0) for row in rows]
+        rows = list(
+            csv.DictReader((text := table.read_text(encoding="utf-8")).splitlines(), strict=True)
+        )
+        numbers = [
+            int(row["seed"]) + float(row["value"]) + float(row["baseline"] or 0) for row in rows
+        ]
         there = {tuple(row["seed" if name == "SEED" else name] for name in crossed) for row in rows}
         if not (text.endswith("\n") and all(map(math.isfinite, numbers)) and len(there) == runs):
             raise ValueError("a line, a number or a run is not there")
@@ -63,8 +75,14 @@ def load(name: str) -> Recorded:
 def everything():
     """The Recorded of all grids, {name: Recorded}: those at a paper's size first, those on our own photographs last."""
     records = [load(path.stem) for path in sorted((DATA / "results").glob("*.json"))]
-    own = {one.name: one.about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos" for one in records}
-    return {one.name: one for one in sorted(records, key=lambda one: (not one.about["full_size"], own[one.name]))}
+    own = {
+        one.name: one.about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos"
+        for one in records
+    }
+    return {
+        one.name: one
+        for one in sorted(records, key=lambda one: (not one.about["full_size"], own[one.name]))
+    }
 
 
 def values(recorded, quantity, column="value", **where):
@@ -73,12 +91,19 @@ def values(recorded, quantity, column="value", **where):
     `alike (baseline)` is another way to write the baseline of alike.
     """
     if quantity.endswith(BASELINE):
-        quantity, column = quantity.removesuffix(BASELINE), "baseline"
+        quantity = quantity.removesuffix(BASELINE)
+        column = "baseline"
     where = {"name": quantity} | where
-    rows = [row for row in recorded.rows if all(row[name] == str(value) for name, value in where.items())]
+    rows = [
+        row
+        for row in recorded.rows
+        if all(row[name] == str(value) for name, value in where.items())
+    ]
     numbers = {int(row["seed"]): float(row[column]) for row in rows}
     if len(numbers) < len(rows):
-        raise InputError(f"{quantity} of {recorded.name} has several values per seed: name more parameters.")
+        raise InputError(
+            f"{quantity} of {recorded.name} has several values per seed: name more parameters."
+        )
     return numbers
 
 
@@ -89,7 +114,10 @@ def by_seed(recorded, quantity, column="value", **where):
 
 def stationary(recorded, prefix, **where):
     """Which runs attacked a victim that has converged: {seed: bool}."""
-    return {seed: error <= STATIONARY for seed, error in values(recorded, f"{prefix}/victim_error", **where).items()}
+    return {
+        seed: error <= STATIONARY
+        for seed, error in values(recorded, f"{prefix}/victim_error", **where).items()
+    }
 
 
 def converged(recorded, prefix, **where):
@@ -97,17 +125,25 @@ def converged(recorded, prefix, **where):
     done = stationary(recorded, prefix, **where)
     if prefix.startswith("bilevel"):
         far = values(recorded, f"{prefix}/relative_distance", **where)
-        return {seed: done.get(seed, False) and far[seed] <= evaluate.SOLVED[prefix.split("/")[1]] for seed in far}
+        return {
+            seed: done.get(seed, False) and far[seed] <= evaluate.SOLVED[prefix.split("/")[1]]
+            for seed in far
+        }
     halfway = f"steps/{recorded.about['grid']['parameters']['STEPS'] // 2}/"
     for name, most in SETTLED.items():
         before, after = (values(recorded, f"{prefix}/{at}{name}", **where) for at in (halfway, ""))
-        done = {seed: done.get(seed, False) and abs(after[seed] - before[seed]) <= most for seed in after}
+        done = {
+            seed: done.get(seed, False) and abs(after[seed] - before[seed]) <= most
+            for seed in after
+        }
     return done
 
 
 def beyond(recorded, quantity, **where):
     """By how much a quantity is above its baseline: one number per seed."""
-    after, before = (values(recorded, quantity, column, **where) for column in ("value", "baseline"))
+    after, before = (
+        values(recorded, quantity, column, **where) for column in ("value", "baseline")
+    )
     return [after[seed] - before[seed] for seed in after]
 
 

@@ -20,7 +20,10 @@ from utils.errors import InputError, check_writable, write, written
 from utils.kernels import products, step
 
 # Notebooks make and print their numbers with report.Row, report.rows and report.number.
-Row, rows, number, typeset = notation.Row, notation.rows, notation.number, notation.typeset
+Row = notation.Row
+rows = notation.rows
+number = notation.number
+typeset = notation.typeset
 
 cells_run = []  # the source of every cell since this module was imported, whether or not the kernel keeps a history
 
@@ -28,7 +31,9 @@ cells_run = []  # the source of every cell since this module was imported, wheth
 def shown(shell, kind, error, trace, tb_offset=None):
     """Show what stopped a cell: a full memory as a mistake that a reader can mend, all else as it is."""
     if step.full(error):
-        error = InputError("The memory is full: take smaller sizes in the cell of parameters, or end what else runs.")
+        error = InputError(
+            "The memory is full: take smaller sizes in the cell of parameters, or end what else runs."
+        )
     shell.showtraceback((type(error), error, trace), tb_offset=tb_offset)
 
 
@@ -47,10 +52,17 @@ class Run(NamedTuple):
 
 def begin() -> Run:
     """Check the chapter's parameters, choose its device, and see that RESULTS can be written: the Run."""
-    heads = ("# Parameters of", "# Parameters\n")  # of the chapter's own cell, and of papermill's behind it
-    declared, injected = (next((c for c in reversed(cells_run) if c.startswith(head)), "") for head in heads)
+    heads = (
+        "# Parameters of",
+        "# Parameters\n",
+    )  # of the chapter's own cell, and of papermill's behind it
+    declared, injected = (
+        next((c for c in reversed(cells_run) if c.startswith(head)), "") for head in heads
+    )
     if not declared:
-        raise InputError("The cell that begins with '# Parameters of this chapter' has not been run: run all cells.")
+        raise InputError(
+            "The cell that begins with '# Parameters of this chapter' has not been run: run all cells."
+        )
     declared = assignments(declared)
     check_parameters(declared, assignments(injected))
     parameters = {name: get_ipython().user_ns[name] for name in declared}
@@ -63,14 +75,18 @@ def begin() -> Run:
 def need(holds, sentence):
     """Raise InputError, with a `sentence`, unless something holds that parameters may make false."""
     if not holds:
-        raise InputError(f"{sentence} The text here does not hold with these parameters: take others, or the defaults.")
+        raise InputError(
+            f"{sentence} The text here does not hold with these parameters: take others, or the defaults."
+        )
 
 
 def choose_device(name):
     """Return the torch device `cpu` or `cuda`; `auto` is a GPU where there is one."""
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
-        raise InputError("DEVICE is 'cuda', but torch finds no GPU here: use DEVICE='auto' or 'cpu'.")
+        raise InputError(
+            "DEVICE is 'cuda', but torch finds no GPU here: use DEVICE='auto' or 'cpu'."
+        )
     return torch.device("cuda" if there and name != "cpu" else "cpu")
 
 
@@ -86,7 +102,8 @@ def save(run: Run, rows: Sequence[notation.Row], sha256: str) -> None:
     Raises InputError unless every row is as `registry` has it; what stops the file, the numbers are printed then.
     """
     provenance = {
-        "versions": {"python": platform.python_version()} | {n: version(n) for n in ("torch", "numpy", "scipy")},
+        "versions": {"python": platform.python_version()}
+        | {n: version(n) for n in ("torch", "numpy", "scipy")},
         "device": str(run.device),
         "threads": torch.get_num_threads(),
         "products": products.LIBRARY,
@@ -96,7 +113,8 @@ def save(run: Run, rows: Sequence[notation.Row], sha256: str) -> None:
     named = (row._asdict() | (row.where or {}) | {"where": None} for row in rows)
     listed = [{key: value for key, value in one.items() if value is not None} for one in named]
     content = {"parameters": run.parameters, "provenance": provenance, "rows": listed}
-    text, path = json.dumps(content, indent=1), run.parameters["RESULTS"]
+    text = json.dumps(content, indent=1)
+    path = run.parameters["RESULTS"]
     try:
         for row in rows:
             registry.check(row.name, row.value, row.baseline, run.parameters, row.where or {})
@@ -105,7 +123,9 @@ def save(run: Run, rows: Sequence[notation.Row], sha256: str) -> None:
     except InputError as error:
         if path:
             print(text)
-        raise InputError(f"{error} The numbers are printed above." if path else str(error)) from error
+        raise InputError(
+            f"{error} The numbers are printed above." if path else str(error)
+        ) from error
 
 
 def mean_sd(values, floor=1e-12):
@@ -113,7 +133,8 @@ def mean_sd(values, floor=1e-12):
     values = [value for value in values if value is not None]
     if len(values) < 2 or max(map(abs, values)) < floor:
         return number(values[0], floor) if values else "–"
-    mean, spread = statistics.mean(values), statistics.stdev(values)
+    mean = statistics.mean(values)
+    spread = statistics.stdev(values)
     spread = float(f"{spread:.1g}") if spread > 1e-9 * abs(mean) else 0  # 10, not 1e+01
     return typeset(f"{mean:.2g} ± {spread:g}")
 
@@ -125,5 +146,8 @@ def joined(values):
 
 def table(header, *rows):
     """Return a Markdown table; cells are strings."""
-    lines = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, ["---"] * len(header), *rows)]
+    lines = [
+        [str(cell).replace("|", "\\|") for cell in line]
+        for line in (header, ["---"] * len(header), *rows)
+    ]
     return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))

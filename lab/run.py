@@ -22,11 +22,16 @@ from pathlib import Path
 from utils.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-INSTALLED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+INSTALLED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+    "setuptools"
+]["packages"]
 # What a run depends on beside its notebook: all the Python that a notebook may import, and the locked versions.
 CODE = *(f"{name}/**/*.py" for name in INSTALLED if "." not in name), "requirements.lock"
 MINUTES = 360  # that a cell may take
-OWN = {"RESULTS": "results.json", "PICTURES": "pictures.npz"}  # parameters that are set here, and the files they name
+OWN = {
+    "RESULTS": "results.json",
+    "PICTURES": "pictures.npz",
+}  # parameters that are set here, and the files they name
 
 
 def sentence_of(act, place):
@@ -38,7 +43,8 @@ def sentence_of(act, place):
     except KeyboardInterrupt:
         return f"{place}: stopped; run the same command again, and it goes on."
     except OSError as error:
-        file, why = error.filename or "a file", error.strerror
+        file = error.filename or "a file"
+        why = error.strerror
         return f"{place}: {file} cannot be written or read ({why}): mend this, and run the same command again."
 
 
@@ -71,26 +77,42 @@ def end_with(parent):
 
 def execute(notebook, output, parameters, minutes=MINUTES):
     """Execute a notebook with papermill, each cell in so many minutes; InputError if it stops."""
-    sys.modules["rfc3987_syntax"] = None  # a grammar that papermill's imports would build, in two seconds
+    # a grammar that papermill's imports would build, in two seconds
+    sys.modules["rfc3987_syntax"] = None
     import nbformat
     import papermill
     from traitlets.config import Config
 
     Path(output).parent.mkdir(parents=True, exist_ok=True)
-    settings = dict(kernel_name="python3", record_timing=False, progress_bar=False, execution_timeout=60 * minutes)
-    settings |= dict(extra_arguments=["--log-level=CRITICAL"], start_timeout=600)  # it may take long on busy cores
+    settings = dict(
+        kernel_name="python3",
+        record_timing=False,
+        progress_bar=False,
+        execution_timeout=60 * minutes,
+    )
+    settings |= dict(
+        extra_arguments=["--log-level=CRITICAL"], start_timeout=600
+    )  # it may take long on busy cores
     try:
-        with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:  # no two kernels can meet at one port
-            settings["config"] = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"})
+        with tempfile.TemporaryDirectory(
+            prefix="kernel-"
+        ) as sockets:  # no two kernels can meet at one port
+            settings["config"] = Config(
+                KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"}
+            )
             # In a thread: in the main one nbclient takes Ctrl-C for itself, and says that the kernel died.
-            act = functools.partial(papermill.execute_notebook, notebook, output, parameters, **settings)
+            act = functools.partial(
+                papermill.execute_notebook, notebook, output, parameters, **settings
+            )
             executed = ThreadPoolExecutor(1).submit(act).result()
     except KeyboardInterrupt:
         logging.disable()  # papermill says that its kernel died
         end_children()
         raise
     except Exception as error:
-        raise InputError(f"{reason(error, minutes)} The notebook up to there is {output}") from error
+        raise InputError(
+            f"{reason(error, minutes)} The notebook up to there is {output}"
+        ) from error
     for part in [executed, *executed.cells]:  # papermill's records of time and place
         part.metadata.pop("papermill", None)
         part.metadata.pop("execution", None)
@@ -109,7 +131,9 @@ def reason(error, minutes):
 
 def typed(value, default):
     """A text as a number, if the parameter's default is one and the text can be one: YAML 1.1 takes 1e-3 for a text."""
-    for kind in (int, float) if isinstance(value, str) and isinstance(default, (int, float)) else ():
+    for kind in (
+        (int, float) if isinstance(value, str) and isinstance(default, (int, float)) else ()
+    ):
         with contextlib.suppress(ValueError):
             return kind(value)
     return value
@@ -117,7 +141,8 @@ def typed(value, default):
 
 def chapter(notebook, output, parameters):
     """Execute a notebook; its output is there when all is done."""
-    start, partial = time.monotonic(), output.with_suffix(".partial.ipynb")
+    start = time.monotonic()
+    partial = output.with_suffix(".partial.ipynb")
     execute(notebook, partial, parameters)
     os.replace(partial, output)
     print(f"{notebook.stem}: {time.monotonic() - start:.0f} s", flush=True)
@@ -127,9 +152,13 @@ def chapter(notebook, output, parameters):
 def code_of(notebook):
     """SHA-256 of the code that a run depends on: its notebook and CODE."""
     cells = json.loads(Path(notebook).read_bytes())["cells"]
-    digest = hashlib.sha256("\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code").encode())
+    digest = hashlib.sha256(
+        "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code").encode()
+    )
     for file in sorted(file for pattern in CODE for file in ROOT.glob(pattern)):
-        digest.update(f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        digest.update(
+            f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode()
+        )
     return digest.hexdigest()
 
 
@@ -146,12 +175,16 @@ def results_of(path):
 def job(plan, key, results, parent):
     """Compute a run of a plan, and print how many are done, or why it failed; return the status to exit with."""
     end_with(int(parent))
-    start, runs, results = time.monotonic(), json.loads(Path(plan).read_bytes())["runs"], Path(results)
+    start = time.monotonic()
+    runs = json.loads(Path(plan).read_bytes())["runs"]
+    results = Path(results)
     run = runs[key]
 
     def compute():  # in the folder of its numbers, which are the last that it writes
         if code_of(run["notebook"]) != run["code"]:
-            raise InputError("the code has changed since this was begun: run the same command again.")
+            raise InputError(
+                "the code has changed since this was begun: run the same command again."
+            )
         own = {name: str(results.with_name(OWN[name])) for name in run["own"]}
         notebook = results.with_name("notebook.ipynb")
         execute(run["notebook"], notebook, run["parameters"] | own, run["minutes"])
@@ -172,7 +205,8 @@ def main(words):
     if len(words) < 2:
         return __doc__
     end_with(os.getppid())
-    notebook, output = Path(words[0]), Path(words[1])
+    notebook = Path(words[0])
+    output = Path(words[1])
     parameters = {name: typed(text, 0) for name, text in (word.split("=", 1) for word in words[2:])}
     return sentence_of(lambda: chapter(notebook, output, parameters), notebook.stem)
 

@@ -38,7 +38,9 @@ class Record(NamedTuple):
         for row in self.rows:
             if wanted.items() <= row.items():
                 return row
-        raise InputError(f"There is no {[*wanted.values()]} in the record: write it with `make bench RECORD=NAME`.")
+        raise InputError(
+            f"There is no {[*wanted.values()]} in the record: write it with `make bench RECORD=NAME`."
+        )
 
     def took(self, *which, **size):
         """The seconds of a row."""
@@ -49,20 +51,34 @@ class Record(NamedTuple):
         for row in self.rows:
             if (row["kernel"], row["version"]) == (kernel, fast):
                 other = self.row(kernel, slow, row["dtype"], **row["size"])
-                about, times = "≈ " * ("extrapolated" in other["note"]), (other["seconds"], row["seconds"])
+                about = "≈ " * ("extrapolated" in other["note"])
+                times = (other["seconds"], row["seconds"])
                 size = ", ".join(f"{unit} {number}" for unit, number in row["size"].items())
-                yield [size, about + duration(times[0]), duration(times[1]), f"{times[0] / times[1]:.1f}"]
+                yield [
+                    size,
+                    about + duration(times[0]),
+                    duration(times[1]),
+                    f"{times[0] / times[1]:.1f}",
+                ]
 
 
 def load(name: str) -> Record:
     """The Record `data/speed/NAME.json`; InputError if it is missing or damaged."""
-    path, limits, rows = images.DATA / "speed" / f"{name}.json", {}, []
+    path = images.DATA / "speed" / f"{name}.json"
+    limits = {}
+    rows = []
     with readable(path, f" (`make bench RECORD={name}` writes it)"):
         content = json.loads(path.read_text(encoding="utf-8"))
         for about, stats in ((one["extra_info"], one["stats"]) for one in content["benchmarks"]):
             if about["kernel"] == "limits":
                 kind = about["version"].split(" by ")[0]  # of any library, the best
-                limits[kind] = max(limits.get(kind, 0.0), (about["flops"] or about["bytes"]) / stats["min"])
+                limits[kind] = max(
+                    limits.get(kind, 0.0), (about["flops"] or about["bytes"]) / stats["min"]
+                )
             else:
                 rows.append(about | {"seconds": float(stats["median"])})
-        return Record([content["machine_info"][what] for what in ("processor", "cores", "threads")], limits, rows)
+        return Record(
+            [content["machine_info"][what] for what in ("processor", "cores", "threads")],
+            limits,
+            rows,
+        )

@@ -23,13 +23,17 @@ from utils.errors import choose, located
 
 FOLDER = ROOT / "_build" / "verify"
 BASELINE = " (baseline)"  # behind the name of a quantity, as in lab.recorded
-EQUAL, ROUNDING = 1e-9, 1e-12  # relative and absolute
+# relative and absolute
+EQUAL = 1e-9
+ROUNDING = 1e-12
 SHOWN = 5  # sentences on one run
 
 
 def named(row):
     """The name of a row's quantity, and the parameters that differ within a run, which are not in capitals."""
-    several = (key for key in sorted(row) if key.islower() and key not in Row._fields and row[key] != "")
+    several = (
+        key for key in sorted(row) if key.islower() and key not in Row._fields and row[key] != ""
+    )
     return " ".join([row["name"], *(f"{key}={printed(row[key])}" for key in several)])
 
 
@@ -45,7 +49,8 @@ def numbers_of(rows):
 def compared(name, value, now, seeds):
     """How a number now stands to the recorded one, and to those of all seeds: in words, and what is wrong, if it is."""
     width = max(max(seeds) - min(seeds), max(map(abs, seeds)) / 10)
-    low, high = min(seeds) - width, max(seeds) + width
+    low = min(seeds) - width
+    high = max(seeds) + width
     if now is None:
         return "outside", f"{name} is recorded, and not computed any more"
     if math.isclose(value, now, rel_tol=EQUAL, abs_tol=ROUNDING):
@@ -57,9 +62,14 @@ def compared(name, value, now, seeds):
 
 def compare(rows, crossed, again):
     """How many numbers of a run are equal, in the spread, outside and new; a sentence for each that is outside."""
-    alike = [row for row in rows if all(row[name] == str(value) for name, value in crossed.items() if name != "SEED")]
+    alike = [
+        row
+        for row in rows
+        if all(row[name] == str(value) for name, value in crossed.items() if name != "SEED")
+    ]
     old = numbers_of(row for row in alike if row["seed"] == str(crossed.get("SEED", row["seed"])))
-    now, of_seeds = numbers_of(again), {}
+    now = numbers_of(again)
+    of_seeds = {}
     for (name, _), value in numbers_of(alike).items():
         of_seeds.setdefault(name, []).append(value)
     words = [compared(key[0], value, now.get(key), of_seeds[key[0]]) for key, value in old.items()]
@@ -69,9 +79,15 @@ def compare(rows, crossed, again):
 
 def code_of(commit, notebook):
     """How today's code stands to that of a commit, in words."""
-    changed = grid.git("diff", "--shortstat", commit.removesuffix("-dirty"), "--", *grid.FOR_GIT, notebook)
+    changed = grid.git(
+        "diff", "--shortstat", commit.removesuffix("-dirty"), "--", *grid.FOR_GIT, notebook
+    )
     if not commit or changed is None:
-        return f"its commit {commit[:8]} is not in this repository" if commit else "no commit was recorded"
+        return (
+            f"its commit {commit[:8]} is not in this repository"
+            if commit
+            else "no commit was recorded"
+        )
     return f"{changed or 'no file changed'} since {commit[:8]}"
 
 
@@ -95,7 +111,9 @@ def runs_of(record, about, chosen):
         print(f"{record} was not computed: {lacks}")
         return {}
     plan = grid.plan_of(stated, {"DATASET": chosen.dataset} if foreign else {})
-    cheapest = about.get("cheapest") or {name: values[0] for name, values in stated["cross"].items()}
+    cheapest = about.get("cheapest") or {
+        name: values[0] for name, values in stated["cross"].items()
+    }
     code = about.get("code") or [{"commit": "", "threads": 1}]  # the oldest records do not say
     more = {"record": record, "recorded": code[0]["commit"], "threads": code[0]["threads"]}
     return {
@@ -110,10 +128,15 @@ def judge(run, about, content):
     with open(RESULTS / f"{run['record']}.csv", newline="", encoding="utf-8") as file:
         counts, why = compare(list(csv.DictReader(file)), run["crossed"], content["rows"])
     images = about["data_sha256_by_seed"].get(str(content["parameters"]["SEED"]), [])
-    if content["provenance"]["data_sha256"] not in ([images] if isinstance(images, str) else images):
+    if content["provenance"]["data_sha256"] not in (
+        [images] if isinstance(images, str) else images
+    ):
         why.insert(0, "its images are others than those recorded")
-    words = ", ".join(f"{counts[word]} {word}" for word in ("equal", "in the spread", "outside", "new"))
-    holds, code = "does not hold" if why else "holds", code_of(run["recorded"], run["notebook"])
+    words = ", ".join(
+        f"{counts[word]} {word}" for word in ("equal", "in the spread", "outside", "new")
+    )
+    holds = "does not hold" if why else "holds"
+    code = code_of(run["recorded"], run["notebook"])
     print(f"{run['label']}: {words}: {holds}; {code}", *why[:SHOWN], sep="\n  ")
     return not why
 
@@ -122,20 +145,26 @@ def verify(chosen: argparse.Namespace) -> int:
     """Compute runs of records again, and print how they compare; return 0 if all hold that can be computed here."""
     there = sorted(path.stem for path in RESULTS.glob("*.json"))
     names = [choose("RECORD", chosen.record, there)] if chosen.record else there
-    records = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    records = {
+        name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in names
+    }
     runs = {}
     for name, about in records.items():
         with located(name):
             runs |= runs_of(name, about, chosen)
     done = grid.drive(grid.planned(runs), FOLDER)[0] if runs else {}
-    hold = [judge(runs[key], records[runs[key]["record"]], content) for key, content in done.items()]
+    hold = [
+        judge(runs[key], records[runs[key]["record"]], content) for key, content in done.items()
+    ]
     shutil.rmtree(FOLDER / "runs", ignore_errors=True)  # so that the next call computes them again
     return int(not all(hold) or len(done) < max(len(runs), bool(chosen.record)))
 
 
 def main(words: Sequence[str]) -> int | str:
     """Return the status to exit with: a number, or one sentence."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("record", nargs="?")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--dataset")

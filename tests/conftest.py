@@ -19,7 +19,9 @@ BOOK = ROOT / "book"
 SIDE, M = 16, 12  # of the pictures of an audit, and their number on each side
 SHAPE = (SIDE, SIDE, 3)
 # Examples that are the same in every run, however busy the machine is.
-settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 settings.load_profile("same")
 
 
@@ -45,7 +47,9 @@ def chapter_functions(stem):
     Only cells are executed that hold nothing else, so that no experiment runs.
     """
     names = {"__name__": stem}
-    (path,) = (path for folder in (BOOK, ROOT / "experiments") for path in folder.glob(f"{stem}.ipynb"))
+    (path,) = (
+        path for folder in (BOOK, ROOT / "experiments") for path in folder.glob(f"{stem}.ipynb")
+    )
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code" and all(map(only_defines, ast.parse(cell.source).body)):
             exec(compile(cell.source, f"{stem}: {cell.source.splitlines()[0]}", "exec"), names)
@@ -75,9 +79,14 @@ def y():
 def sides():
     """Small photographs (12, 16, 16, 3) of each side of an audit, with the labels of two classes."""
     found = images.load("photos")
-    small = [np.asarray(Image.fromarray(one).resize((SIDE, SIDE), Image.Resampling.BOX)) for one in found.images]
+    small = [
+        np.asarray(Image.fromarray(one).resize((SIDE, SIDE), Image.Resampling.BOX))
+        for one in found.images
+    ]
     rows = np.concatenate([np.flatnonzero(found.labels == kind)[:M] for kind in (0, 1)])
-    order = rows.reshape(2, 2, -1).transpose(1, 0, 2).reshape(2, M)  # half of each class on either side
+    order = (
+        rows.reshape(2, 2, -1).transpose(1, 0, 2).reshape(2, M)
+    )  # half of each class on either side
     return [(np.stack([small[k] for k in some]), found.labels[some]) for some in order]
 
 
@@ -118,8 +127,12 @@ def noisy_classes(seed):
 
 def victim_of_twelve(rule, *hidden, device="cpu", **training):
     """A ReLU network, and twelve photographs that it was trained on: of four classes if the rule is for several."""
-    data = images.split(images.load("photos", binary=rule != "multiclass"), 12, 12, 0, torch.device(device))
-    return stationary.train(data.secret, networks.perceptron(rule, *hidden)._replace(stages=0, **training))
+    data = images.split(
+        images.load("photos", binary=rule != "multiclass"), 12, 12, 0, torch.device(device)
+    )
+    return stationary.train(
+        data.secret, networks.perceptron(rule, *hidden)._replace(stages=0, **training)
+    )
 
 
 @pytest.fixture(scope="session")

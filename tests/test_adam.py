@@ -44,7 +44,9 @@ def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_fro
     initial = adam.initial_slices(u[:, :-1], x.float(), generator, 9 * batches[wrong].float())
     assert torch.equal(adam.order_batches(u, x.float(), initial, generator), 9 * batches.float())
     monkeypatch.setattr(adam, "FLOOR", 0.0)
-    optimiser = torch.optim.Adam([weight := torch.nn.Parameter(torch.zeros(60, 90).double())], lr=1.0, eps=0)
+    optimiser = torch.optim.Adam(
+        [weight := torch.nn.Parameter(torch.zeros(60, 90).double())], lr=1.0, eps=0
+    )
     for batch in batches:  # (1, 10), two images each
         weight.grad = -(slopes * batch) @ x
         optimiser.step()
@@ -53,10 +55,14 @@ def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_fro
 
 def test_no_scale_of_a_pixel_matters_and_half_of_a_block_is_the_mirror_image_of_the_other():
     x, mirror = drawn(4, 2 * 6 * 3), adam.mirror_of((2, 6, 3))
-    torch.testing.assert_close(adam.model_pixels(x * (1 + torch.arange(36)), False), adam.model_pixels(x, False))
+    torch.testing.assert_close(
+        adam.model_pixels(x * (1 + torch.arange(36)), False), adam.model_pixels(x, False)
+    )
     assert torch.equal(x[:, mirror], ordinary.mirror(x, (2, 6, 3)))
     for block in adam.blocks_of(36, mirror, torch.Generator().manual_seed(0)):
-        torch.testing.assert_close(adam.model_pixels(x[:, block], True)[:, :-1], adam.all_images(x, mirror)[:, block])
+        torch.testing.assert_close(
+            adam.model_pixels(x[:, block], True)[:, :-1], adam.all_images(x, mirror)[:, block]
+        )
     turned = torch.cat([x, -2 * x[:, mirror]])[torch.randperm(8)]  # any size, sign and order
     best = ncc(torch.cat([x, x[:, mirror]]), adam.merge_mirrored(turned, mirror)).abs().max(0)
     assert best.values.min() > 0.999 and set((best.indices % 4).tolist()) == set(range(4))
@@ -67,17 +73,25 @@ def test_slices_explain_what_mixtures_of_true_images_do_not_and_show_one_that_is
     added = first_layer.difference(victim.released.network, victim.initial, 1.0).layer
     u, x = torch.cat([added.weight, added.bias[:, None]], 1), adam.normalise_pixels(x - victim.mean)
     u, generator = adam.SIZE * u / u.square().mean().sqrt(), torch.Generator().manual_seed(0)
-    slices, same, residual = adam.fit(u, x, adam.initial_slices(u[:, :-1], x, generator), 90, adam.RATES[0], generator)
+    slices, same, residual = adam.fit(
+        u, x, adam.initial_slices(u[:, :-1], x, generator), 90, adam.RATES[0], generator
+    )
     pixels = adam.model_pixels(x, False)
     linear = (u - u @ torch.linalg.pinv(pixels) @ pixels).square().sum() / u.square().sum()
     assert torch.equal(same, x) and residual < 0.4 * linear
     without = adam.Slices(*(part[..., 1:] for part in slices[:4]))
-    shown, basis = adam.faint_directions(u[:, :-1], without, x[1:], 1)[0], torch.linalg.qr(x[1:].mT)[0]
+    shown = adam.faint_directions(u[:, :-1], without, x[1:], 1)[0]
+    basis = torch.linalg.qr(x[1:].mT)[0]
     assert torch.cosine_similarity(shown, x[0] - basis @ (basis.mT @ x[0]), dim=0).abs() > 0.7
 
 
 def test_an_attack_tells_what_it_did_and_repeats_itself_or_refuses(trained, monkeypatch):
-    short = {"STEPS": (6, 6), "SEARCH": ((8, 3, 1),), "LEARN": (6, (0.05, 0.0, 0.15)), "WORTH": math.inf}
+    short = {
+        "STEPS": (6, 6),
+        "SEARCH": ((8, 3, 1),),
+        "LEARN": (6, (0.05, 0.0, 0.15)),
+        "WORTH": math.inf,
+    }
     [monkeypatch.setattr(adam, name, value) for name, value in short.items()]
     _, shape, (released, *_, initial, _) = trained
     one, two = (adam.attack(released, initial, shape, M) for _ in range(2))
@@ -85,8 +99,12 @@ def test_an_attack_tells_what_it_did_and_repeats_itself_or_refuses(trained, monk
     assert abs(one.details.alpha - 1) < 0.02 and len(one.details.residuals) == adam.ROUNDS
     assert one.details.slices.scores.shape == (5, 1, M + 1)
     monkeypatch.setattr(adam, "WORTH", 0.0)
-    assert adam.attack(released, initial, shape, M).details.slices.scores is None  # batches explain little
-    both = adam.attack(released, initial, shape, M, mirrored=True).details.fitted.view(2, M // 2, -1)
+    assert (
+        adam.attack(released, initial, shape, M).details.slices.scores is None
+    )  # batches explain little
+    both = adam.attack(released, initial, shape, M, mirrored=True).details.fitted.view(
+        2, M // 2, -1
+    )
     torch.testing.assert_close(both[1], both[0][:, adam.mirror_of(shape)])
     for wrong, count, says in (
         (initial[1:], M, "give its own"),

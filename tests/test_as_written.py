@@ -17,7 +17,8 @@ RATE = 1e-3
 def victim():
     """A small network of eq. (9), trained to fit."""
     torch.manual_seed(0)
-    x, y = torch.rand(6, 12, dtype=torch.float64), torch.tensor([0.0, 1, 0, 1, 0, 1], dtype=torch.float64)
+    x = torch.rand(6, 12, dtype=torch.float64)
+    y = torch.tensor([0.0, 1, 0, 1, 0, 1], dtype=torch.float64)
     net = uniform.draw(12, 8)
     return Part(x, y), uniform.train(Part(x, y), net, rate=RATE, steps=3000)
 
@@ -41,7 +42,9 @@ def test_the_distance_is_that_of_ten_steps_of_training(victim):
     (x, y), trained = victim
     others = torch.rand(6, 12, dtype=torch.float64)
     there = train_by_autograd(others, y, trained.initial, RATE, as_written.INNER)
-    expected = networks.distance(there, trained.released.network) * networks.square_norm(trained.released.network)
+    expected = networks.distance(there, trained.released.network) * networks.square_norm(
+        trained.released.network
+    )
     found = as_written.square_distance(others, trained.released, trained.initial)
     torch.testing.assert_close(found, torch.as_tensor(expected), rtol=1e-9, atol=0)
 
@@ -49,14 +52,18 @@ def test_the_distance_is_that_of_ten_steps_of_training(victim):
 @pytest.mark.parametrize("hidden", [True, False])
 def test_the_gradient_is_that_of_the_energy(victim, hidden):
     (x, y), trained = victim
-    affine = Released((Layer(torch.rand(1, 12).double(), torch.rand(1).double()),), y, networks.affine(0.1))
+    affine = Released(
+        (Layer(torch.rand(1, 12).double(), torch.rand(1).double()),), y, networks.affine(0.1)
+    )
     released = trained.released if hidden else affine
     leaves = networks.change(released.network, lambda p: p.clone().requires_grad_())
     z = networks.forward(leaves, x)[1][-1][:, 0]
     energy = nn.functional.binary_cross_entropy_with_logits(z, y)
     energy = energy + released.recipe.weight_decay / 2 * networks.square_norm(leaves)
     slopes = torch.autograd.grad(energy, [p for layer in leaves for p in layer])
-    torch.testing.assert_close(as_written.square_gradient(x, released), sum(p.square().sum() for p in slopes))
+    torch.testing.assert_close(
+        as_written.square_gradient(x, released), sum(p.square().sum() for p in slopes)
+    )
 
 
 def test_the_attacks_lower_their_loss(victim):

@@ -33,21 +33,35 @@ from utils.kernels import affine  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 HTML = ROOT / "_build" / "test" / "_build" / "html"
-REDIRECTS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"]
+REDIRECTS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"][
+    "redirects"
+]
 MOVED = {Path(old).stem: Path(new).stem for old, new in REDIRECTS.items()}
-FILES = [path for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")] if path.stem not in MOVED]
+FILES = [
+    path
+    for path in [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")]
+    if path.stem not in MOVED
+]
 PAGES = sorted(path.relative_to(HTML).as_posix() for path in FILES)
 FOLDED = [name for name in PAGES if "<details class" in (HTML / name).read_text(encoding="utf-8")]
 BROWSER = print_book.browser()
 AFFINE = chapter_functions("affine-model")
 SCREEN, PHONE = {"width": 1280, "height": 900}, {"width": 420, "height": 900}
 # What the size of the screen and the mode can change.
-CHANGED = ["color-contrast", "link-in-text-block", "region", "scrollable-region-focusable", "target-size"]
+CHANGED = [
+    "color-contrast",
+    "link-in-text-block",
+    "region",
+    "scrollable-region-focusable",
+    "target-size",
+]
 
 NOT_OPENED = "The pages were not opened: there is no Chromium; BROWSER_PATH can name one."
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(not BROWSER, reason=NOT_OPENED)]
 sizes = pytest.mark.parametrize("size", [SCREEN, PHONE], ids=["screen", "phone"])
-rendered = pytest.mark.skipif(not PAGES, reason="The pages were not opened: `make browser` renders them first.")
+rendered = pytest.mark.skipif(
+    not PAGES, reason="The pages were not opened: `make browser` renders them first."
+)
 
 READY = """async () => {
   await window.MathJax?.startup?.promise;
@@ -148,7 +162,12 @@ def page(browser):
     page = context.new_page()
     page.asked, page.said = [], []
     page.on("request", lambda request: page.asked.append(request.url))
-    page.on("console", lambda said: said.type in ("error", "warning") and page.said.append(f"console: {said.text}"))
+    page.on(
+        "console",
+        lambda said: (
+            said.type in ("error", "warning") and page.said.append(f"console: {said.text}")
+        ),
+    )
     page.on("pageerror", lambda error: page.said.append(f"script: {error}"))
     yield page
     context.close()
@@ -166,12 +185,18 @@ def anchors(path):
 
 def dead_links(page, path):
     """The links of a page to files, or places in them, that are not there."""
-    for link in sorted(set(page.evaluate("[...document.querySelectorAll('a[href]')].map((a) => a.href)"))):
+    for link in sorted(
+        set(page.evaluate("[...document.querySelectorAll('a[href]')].map((a) => a.href)"))
+    ):
         parts = urlsplit(link)
         target = Path(unquote(parts.path))
         if parts.scheme == "file" and not target.is_file():
             yield f"link to no file: {link}"
-        elif parts.scheme == "file" and parts.fragment and unquote(parts.fragment) not in anchors(target):
+        elif (
+            parts.scheme == "file"
+            and parts.fragment
+            and unquote(parts.fragment) not in anchors(target)
+        ):
             yield f"link to no place: {link}"
 
 
@@ -182,10 +207,16 @@ CONTRAST = 'axe.configure({rules: [{id: "color-contrast", selector: "*:not([data
 
 def violations(page, only=None):
     """What axe says against a page as it now looks; `only` names rules."""
-    options = {"preload": False, "resultTypes": ["violations"]} | ({"runOnly": only} if only else {})
+    options = {"preload": False, "resultTypes": ["violations"]} | (
+        {"runOnly": only} if only else {}
+    )
     page.add_style_tag(content=PLAIN)
     page.evaluate(ALIKE)
-    for rule in axe.Axe(f"{axe.Axe().axe_script};{CONTRAST}").run(page, options=options).response["violations"]:
+    for rule in (
+        axe.Axe(f"{axe.Axe().axe_script};{CONTRAST}")
+        .run(page, options=options)
+        .response["violations"]
+    ):
         for node in rule["nodes"]:
             yield f"{rule['id']} ({rule['impact']}): {node['html'][:160]}"
 
@@ -199,7 +230,9 @@ def problems(page, path):
     with contextlib.suppress(sync_api.TimeoutError):  # axe then says what the keyboard cannot reach
         page.wait_for_function(REACHED)
     found += [f"dark, on a phone: {said}" for said in violations(page, CHANGED)]
-    page.evaluate("document.querySelectorAll('.toggle-hidden .toggle-button').forEach((button) => button.click())")
+    page.evaluate(
+        "document.querySelectorAll('.toggle-hidden .toggle-button').forEach((button) => button.click())"
+    )
     page.wait_for_function("!document.querySelector('.toggle-hidden')")
     return [*page.said, *found, *page.evaluate(WIDE)]
 
@@ -217,7 +250,9 @@ def test_a_page_is_whole_and_can_be_read_by_everybody(page, name):
 @pytest.mark.parametrize("name", FOLDED)
 def test_opened_code_is_whole_and_lines_up_with_other_code(page, name):
     page.goto((HTML / name).as_uri())
-    page.evaluate("document.querySelectorAll('details.hide > summary').forEach((summary) => summary.click())")
+    page.evaluate(
+        "document.querySelectorAll('details.hide > summary').forEach((summary) => summary.click())"
+    )
     for width in (1280, 1000, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert not page.evaluate(CUT)
@@ -245,7 +280,10 @@ def test_the_quiz_counts_what_a_reader_told(page, right):
     quiz.locator(".told-score").click()
     members, others = sum(truth), len(truth) - sum(truth)
     said = quiz.locator(".told-said").inner_text()
-    assert f" {members * right} of {members} " in said and f" {others * (not right)} of {others} " in said
+    assert (
+        f" {members * right} of {members} " in said
+        and f" {others * (not right)} of {others} " in said
+    )
 
 
 @rendered
@@ -255,7 +293,9 @@ def test_the_search_plays_and_a_tile_shows_its_secret(page, size):
     page.set_viewport_size(size)
     told = json.loads((ROOT / "book" / "unmix.json").read_text(encoding="utf-8"))
     box = page.locator("#unmix")
-    slider, tiles, above = box.locator("input"), box.locator(".unmix-tiles button"), box.locator(".unmix-above")
+    slider = box.locator("input")
+    tiles = box.locator(".unmix-tiles button")
+    above = box.locator(".unmix-above")
 
     def look():
         return tiles.nth(7).locator("canvas").evaluate("tile => tile.toDataURL()")
@@ -264,7 +304,9 @@ def test_the_search_plays_and_a_tile_shows_its_secret(page, size):
     sync_api.expect(above).to_have_text(str(told["above"][0]))
     sync_api.expect(slider).to_have_value("0")  # it opens where all are mixed
     for k, step in enumerate(told["steps"]):
-        sync_api.expect(box.locator(".unmix-at")).to_have_text(f"step {step} of {told['steps'][-1]}")
+        sync_api.expect(box.locator(".unmix-at")).to_have_text(
+            f"step {step} of {told['steps'][-1]}"
+        )
         assert above.inner_text() == str(told["above"][k])
         assert box.locator(".unmix-null").inner_text() == str(told["held_out"][k])
         seen.append(look())
@@ -293,7 +335,9 @@ def test_the_search_plays_by_itself_only_where_motion_is_wanted(page):
     slider.press("Home")
     sync_api.expect(play).to_have_text("Play the attack")
     play.click()
-    page.wait_for_function("document.querySelector('#unmix input').value >= 3")  # not at 3: it goes on meanwhile
+    page.wait_for_function(
+        "document.querySelector('#unmix input').value >= 3"
+    )  # not at 3: it goes on meanwhile
     play.click()
     sync_api.expect(play).to_have_text("Play")
     play.click()
@@ -309,8 +353,12 @@ def planted(page):
       box.planted = null;
       return JSON.stringify(Object.fromEntries(kept.map(([name, values]) => [name, [...values]])));
     }""")
-    found = {name: torch.tensor(values, dtype=torch.float64) for name, values in json.loads(kept).items()}
-    return found | {name: found[name].view(len(found["y"]), -1) for name in ("wish", "first", "images")}
+    found = {
+        name: torch.tensor(values, dtype=torch.float64) for name, values in json.loads(kept).items()
+    }
+    return found | {
+        name: found[name].view(len(found["y"]), -1) for name in ("wish", "first", "images")
+    }
 
 
 @rendered
@@ -333,7 +381,9 @@ def test_a_drawing_becomes_a_training_set_of_the_given_weights(page, size):
     found.append(planted(page))
     box.get_by_role("button", name="Letter A").press("Enter")
     found.append(planted(page))
-    assert not any(torch.equal(one["wish"], other["wish"]) for one, other in itertools.pairwise(found))
+    assert not any(
+        torch.equal(one["wish"], other["wish"]) for one, other in itertools.pairwise(found)
+    )
     names = "gradient", "distance", "gradient-untouched"
     shown = [float(box.locator(f".plant-{name}").get_attribute("data-value")) for name in names]
     assert 0 < shown[0] < 1e-12 and shown[1] < 1e-18 and shown[2] > 0.1
@@ -345,15 +395,21 @@ def test_a_drawing_becomes_a_training_set_of_the_given_weights(page, size):
 def stationary_as_the_chapter_computes_it(wish, first, images, logits, theta, y):
     mu, z = AFFINE["WEIGHT_DECAY"], AFFINE["feasible_logits"](logits, y, theta)
     torch.testing.assert_close(z, logits)
-    torch.testing.assert_close(first, AFFINE["project_onto_solutions"](wish, logits, y, theta), rtol=0, atol=1e-11)
+    torch.testing.assert_close(
+        first, AFFINE["project_onto_solutions"](wish, logits, y, theta), rtol=0, atol=1e-11
+    )
     inside, _ = AFFINE["into_range"](first, logits, y, theta)
     torch.testing.assert_close(images, inside, rtol=0, atol=1e-9)
     assert affine.energy_gradient(images, y, theta, mu).norm() < 1e-12
     again = affine.solve(images, y, mu).weights
     assert (again - theta).square().sum() < 1e-20 * theta.square().sum()
     seen = wish @ wish.T, wish @ theta[:-1], y, theta
-    best, _ = AFFINE["nearest_logits"](wish, AFFINE["feasible_logits"](affine.logits(wish, theta), y, theta), y, theta)
-    assert AFFINE["squared_distance"](logits, *seen) < 1.05 * AFFINE["squared_distance"](best, *seen)
+    best, _ = AFFINE["nearest_logits"](
+        wish, AFFINE["feasible_logits"](affine.logits(wish, theta), y, theta), y, theta
+    )
+    assert AFFINE["squared_distance"](logits, *seen) < 1.05 * AFFINE["squared_distance"](
+        best, *seen
+    )
 
 
 @rendered
@@ -375,15 +431,23 @@ def test_the_report_of_an_audit_is_whole_and_asks_for_nothing(page, tmp_path):
     found = audit(network, pictures, others, layout="HWC", steps=2, progress=False)
     path = found.save(tmp_path / "report")
     assert found.status == 1 and not problems(page, path)
-    assert page.locator(".finding").inner_text() == found.sentence and page.locator(".pairs li").count() == 24
+    assert (
+        page.locator(".finding").inner_text() == found.sentence
+        and page.locator(".pairs li").count() == 24
+    )
     assert [url for url in page.asked if not url.startswith("data:")] == [path.as_uri()]
 
 
 def test_a_book_is_printed_or_it_is_told_why_not(tmp_path, monkeypatch):
     """In processes of their own: this one has a browser already."""
     (tmp_path / "book").mkdir()
-    for name, status, said in (("book.pdf", 0, "The book as a PDF"), ("book", 1, "book")):  # at the second, a folder is
-        (tmp_path / "book" / "intro.html").write_text("<h1>One</h1><h1 style='break-before: page'>Two</h1>")
+    for name, status, said in (
+        ("book.pdf", 0, "The book as a PDF"),
+        ("book", 1, "book"),
+    ):  # at the second, a folder is
+        (tmp_path / "book" / "intro.html").write_text(
+            "<h1>One</h1><h1 style='break-before: page'>Two</h1>"
+        )
         command = [sys.executable, "tools/print_book.py", str(tmp_path), str(tmp_path / name)]
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert ended.returncode == status and "Traceback" not in ended.stderr, ended.stderr

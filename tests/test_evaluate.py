@@ -34,7 +34,13 @@ def test_ssim_is_that_of_scikit_image(shape, window):
             a, b = x[i].reshape(shape).numpy(), y[j].reshape(shape).numpy()
             expected = structural_similarity(a, b, win_size=window, data_range=1.0, channel_axis=2)
             assert abs(table[i, j] - expected) < 1e-5
-            assert abs(similarity.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0] - expected) < 1e-10
+            assert (
+                abs(
+                    similarity.pairwise_ssim(x[i : i + 1], y[j : j + 1], shape, window)[0]
+                    - expected
+                )
+                < 1e-10
+            )
 
 
 def test_the_distance_knows_its_baseline_and_the_order_of_the_neurons():
@@ -42,7 +48,10 @@ def test_the_distance_knows_its_baseline_and_the_order_of_the_neurons():
     assert networks.distance(networks.change(target, torch.zeros_like), target) == 1
     order = torch.tensor([3, 0, 4, 1, 2])
     first, second = target
-    shuffled = networks.Layer(*(part[order] for part in first)), second._replace(weight=second.weight[:, order])
+    shuffled = (
+        networks.Layer(*(part[order] for part in first)),
+        second._replace(weight=second.weight[:, order]),
+    )
     assert networks.distance(shuffled, target) > 0.1
     assert evaluate.matched_distance(shuffled, target) <= 1e-28
     assert evaluate.matched_distance(other, target) <= networks.distance(other, target)
@@ -79,7 +88,9 @@ def make_trial(name, centred=True):
     )
     start = starts.random(len(x), 192, 2) - 0.5
     again = attack._replace(images=torch.cat([x[:3], start])) if name.attack == "decoreco" else None
-    return Trial(name, 0, Split(secret, known, held_out, SHAPE, ""), victim, start, attack, again=again)
+    return Trial(
+        name, 0, Split(secret, known, held_out, SHAPE, ""), victim, start, attack, again=again
+    )
 
 
 @pytest.fixture
@@ -91,14 +102,18 @@ def test_as_published_the_truth_is_found_and_every_image_finds_its_own(trial):
     matches = evaluate.published(trial)
     assert torch.allclose(matches.pictures, trial.data.secret.images)
     assert evaluate.good(matches) == 6 and abs(matches.ssim.mean().item() - 1) < 1e-12
-    assert torch.equal(evaluate.published(trial, evaluate.secret(trial).flip(0)).pictures, matches.pictures)
+    assert torch.equal(
+        evaluate.published(trial, evaluate.secret(trial).flip(0)).pictures, matches.pictures
+    )
     # with the training mean a picture of an adversary would be the image itself; here it is white
     x, known = trial.attack.images, trial.data.known.images.mean(0)
     assert (known - trial.victim.mean).abs().mean() > 0.5
     matches = evaluate.adversary(trial)
     assert torch.equal(matches.pictures, (x + known).clamp(0, 1))
     assert evaluate.good(matches) == 0
-    assert torch.equal(evaluate.BASELINES["strangers"](trial), (trial.data.known.images - known)[:6])
+    assert torch.equal(
+        evaluate.BASELINES["strangers"](trial), (trial.data.known.images - known)[:6]
+    )
     trial = make_trial(Name("bilevel", "affine", "random"), centred=False)  # nothing is added
     assert torch.equal(evaluate.adversary(trial).pictures, trial.data.secret.images)
     assert torch.equal(evaluate.BASELINES["strangers"](trial), trial.data.known.images[:6])
@@ -109,14 +124,23 @@ def test_baselines_know_nothing_of_the_weights_and_the_span_alone_does(trial):
     basis = networks.span(trial.victim.released.network)
     for baseline in evaluate.BASELINES.values():
         assert torch.equal(baseline(trial), baseline(trial._replace(basis=basis)))
-    assert torch.allclose(networks.within(evaluate.span_alone(trial), basis), evaluate.span_alone(trial), atol=1e-12)
+    assert torch.allclose(
+        networks.within(evaluate.span_alone(trial), basis), evaluate.span_alone(trial), atol=1e-12
+    )
     assert evaluate.best_baseline(trial, evaluate.published, evaluate.good) < 6
-    assert evaluate.best_baseline(trial._replace(start=trial.attack.images), evaluate.published, evaluate.good) == 6
+    assert (
+        evaluate.best_baseline(
+            trial._replace(start=trial.attack.images), evaluate.published, evaluate.good
+        )
+        == 6
+    )
 
 
 def test_the_best_reconstruction_is_the_most_alike(trial):
     x = evaluate.secret(trial)
-    trial = trial._replace(attack=trial.attack._replace(images=torch.cat([starts.random(3, 192, 3), x[[4]]])))
+    trial = trial._replace(
+        attack=trial.attack._replace(images=torch.cat([starts.random(3, 192, 3), x[[4]]]))
+    )
     likeness = evaluate.likeness(trial)  # (4, 6)
     best = likeness.amax(1).argsort(descending=True)[:1]
     assert best == 3 and likeness[3].argmax() == 4
@@ -137,7 +161,14 @@ def test_what_gives_the_training_images_back_leaks_and_the_start_does_not(trial)
 
 
 LEAKS = {"leak_auc", "leak_auc_low", "above", "alike"}
-PICTURES = {"good_reconstructions", "good_as_adversary", "mean_ssim", "attack_loss", "seconds", "detector_auc"}
+PICTURES = {
+    "good_reconstructions",
+    "good_as_adversary",
+    "mean_ssim",
+    "attack_loss",
+    "seconds",
+    "detector_auc",
+}
 WEIGHTS = {"relative_distance", "mean_square_distance", "nearest_training_l2", "nearest_start_l2"}
 CONVERGENCE = {"inner_gradient_norm", "outer_converged"}
 NAMES = [
@@ -154,7 +185,11 @@ def test_a_trial_gives_every_row_of_its_name(name):
         found = torch.cat([trial.attack.images[:5], trial.start[5:]])
         trial = trial._replace(attack=trial.attack._replace(images=found))
     listed = evaluate.rows(trial)
-    expected = LEAKS | (PICTURES if name.attack == "decoreco" else WEIGHTS) | (CONVERGENCE if name.knowledge else set())
+    expected = (
+        LEAKS
+        | (PICTURES if name.attack == "decoreco" else WEIGHTS)
+        | (CONVERGENCE if name.knowledge else set())
+    )
     assert {row.name for row in listed} == {f"{name.prefix}/{quantity}" for quantity in expected}
     for row in listed:
         registry.check(row.name, row.value, row.baseline, {"IMAGES": len(trial.data.secret.images)})
@@ -163,4 +198,8 @@ def test_a_trial_gives_every_row_of_its_name(name):
     if name.attack == "bilevel":
         assert value["relative_distance"] == 0 and value["nearest_training_l2"] == 0
     else:
-        assert (value["good_reconstructions"], value["attack_loss"], value["seconds"]) == (5, 0.5, 1.5)
+        assert (value["good_reconstructions"], value["attack_loss"], value["seconds"]) == (
+            5,
+            0.5,
+            1.5,
+        )

@@ -16,7 +16,8 @@ from utils import networks
 from utils.kernels import layers, naive
 from utils.kernels.layers import Layer
 
-AFFINE, LAYERS = networks.affine(0.1), networks.perceptron("signed", 12, 12)._replace(epochs=40, stages=0)
+AFFINE = networks.affine(0.1)
+LAYERS = networks.perceptron("signed", 12, 12)._replace(epochs=40, stages=0)
 
 
 def test_a_start_has_a_mean_if_and_only_if_the_victim_had_one(toy):
@@ -26,35 +27,47 @@ def test_a_start_has_a_mean_if_and_only_if_the_victim_had_one(toy):
     assert torch.equal(trials.begin("ground_truth", toy, centred, 3, 10), x - x.mean(0))
     known = starts.partition(toy.known, 20)
     assert torch.equal(trials.begin("partition", toy, plain, 3, 20), known)
-    assert torch.equal(trials.begin("partition", toy, centred, 3, 20), known - toy.known.images.mean(0))
+    assert torch.equal(
+        trials.begin("partition", toy, centred, 3, 20), known - toy.known.images.mean(0)
+    )
     assert torch.equal(trials.begin("random", toy, plain, 3, 10), starts.random(10, x.shape[1], 3))
     for place, scale in {"random": 0.0197, "untuned": 1.0}.items():
         expected = starts.normal(20, x.shape[1], scale, 3)
         assert torch.equal(trials.begin(place, toy, centred, 3, 20), expected)
 
 
-@pytest.mark.parametrize("knowledge, draw", [("", None), ("known_theta0", 6), ("unknown_theta0", 7)])
+@pytest.mark.parametrize(
+    "knowledge, draw", [("", None), ("known_theta0", 6), ("unknown_theta0", 7)]
+)
 def test_a_trial_is_the_attack_on_what_was_released(toy, knowledge, draw):
     recipe, settings = (networks.one_hidden(4, 0.1), {"iterations": 2}) if draw else (AFFINE, {})
     trial = trials.bilevel_trial(toy, recipe, "random", 3, knowledge, **settings)
     if draw:
         settings["initial"] = networks.initial(recipe, 192, draw)
-    released, start = stationary.train(toy.secret, recipe, 6).released, starts.random(*toy.secret.images.shape, 3)
+    released = stationary.train(toy.secret, recipe, 6).released
+    start = starts.random(*toy.secret.images.shape, 3)
     expected = bilevel.attack(released, start, **settings)
-    assert trial.name == Name("bilevel", "one_hidden" if draw else "affine", "random", knowledge) and trial.seed == 3
+    assert (
+        trial.name == Name("bilevel", "one_hidden" if draw else "affine", "random", knowledge)
+        and trial.seed == 3
+    )
     assert torch.equal(trial.attack.history, expected.history)
 
 
 def test_a_restart_has_noise_and_coefficients_of_its_own(toy):
     victim = stationary.train(toy.secret, LAYERS, 3)
-    trial = trials.decoreco_trial(toy, victim, "signed", "random", 3, "span", restart=1003, iterations=5)
+    trial = trials.decoreco_trial(
+        toy, victim, "signed", "random", 3, "span", restart=1003, iterations=5
+    )
     network = victim.released
     settings = {"basis": networks.span(network.network), "iterations": 5}
     for seed, found in ((3, trial.attack), (1003, trial.again)):
         start = starts.normal(20, toy.secret.images.shape[1], 0.0197, seed)
         expected = decoreco.attack(network, start, seed=seed, **settings)
         assert torch.equal(found.images, expected.images)
-    assert trials.decoreco_trial(toy, victim, "signed", "ground_truth", 3, iterations=1).again is None
+    assert (
+        trials.decoreco_trial(toy, victim, "signed", "ground_truth", 3, iterations=1).again is None
+    )
     assert trials.candidates("tied", toy) == 10 and trials.candidates("signed", toy) == 20
 
 
@@ -69,7 +82,10 @@ def test_neurons_that_differ_are_counted_for_softplus_networks_alone(toy):
     x = torch.eye(4).double()
     assert rank.outside(x, x[:, :1]) == 0.75 and rank.outside(x[:1], x[:, :1]) == 0
     recipe = networks.perceptron("margin", 8)._replace(epochs=20)
-    assert not {"neurons", "gradient_error"} & rank.measured(stationary.train(toy.secret, recipe), toy, noise).keys()
+    assert (
+        not {"neurons", "gradient_error"}
+        & rank.measured(stationary.train(toy.secret, recipe), toy, noise).keys()
+    )
 
 
 def test_a_reading_differs_in_what_it_names_and_gives_its_rows(toy_npz):
@@ -109,7 +125,9 @@ def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
     net, basis, rest = variants.initialised(x[None], 1, SETTINGS, 0)
     first, second, _ = ordinary.layers_of(net)
     kept = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(frozen=True), 0)
-    torch.testing.assert_close(kept[0].weight, layers.join(first.weight, basis, rest), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        kept[0].weight, layers.join(first.weight, basis, rest), rtol=1e-5, atol=1e-6
+    )
     assert not torch.allclose(kept[1].weight, second.weight, atol=1e-3)
     without = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(biases=False), 0)
     assert without[0].bias.abs().max() == 0
@@ -123,13 +141,18 @@ def test_private_gradients_are_clipped_means_and_have_their_price(x, y):
     private = variants.private_gradients(net, seen, y.float(), loose, chance)
     torch.testing.assert_close(list(private), list(plain), rtol=1e-4, atol=1e-6)
     for size in (1e-3, 1e-2):
-        tight = variants.private_gradients(net, seen, y.float(), SETTINGS._replace(clip=size), chance)
+        tight = variants.private_gradients(
+            net, seen, y.float(), SETTINGS._replace(clip=size), chance
+        )
         assert sum(part.square().sum() for part in tight).sqrt() <= 1.001 * size
     noisy = loose._replace(clip=1.0, private=5.0)
     found = variants.private_gradients(net, seen, y.float(), noisy, chance)
     assert 0.8 < found[2].std() * len(x) / 5.0 < 1.3
     pairs = (300, 1.0), (100, 1.0), (100, 2.0), (100, 0.0)
-    costs = [variants.epsilon(SETTINGS._replace(steps=steps, private=private)) for steps, private in pairs]
+    costs = [
+        variants.epsilon(SETTINGS._replace(steps=steps, private=private))
+        for steps, private in pairs
+    ]
     assert costs[0] == pytest.approx(150 + (600 * 11.512925) ** 0.5)
     assert costs[2] < costs[1] and costs[3] == float("inf")
 
@@ -139,11 +162,15 @@ def test_released_weights_are_what_they_say():
     weight, change = drawn(60, 50), variants.changed
     torch.testing.assert_close(change(weight, SETTINGS, generator), weight, rtol=0, atol=0)
     assert len(change(weight, SETTINGS._replace(bits=4), generator).unique()) <= 15
-    assert (change(weight, SETTINGS._replace(bits=16), generator) - weight).abs().max() < 1e-3 * weight.abs().max()
+    assert (
+        change(weight, SETTINGS._replace(bits=16), generator) - weight
+    ).abs().max() < 1e-3 * weight.abs().max()
     pruned = change(weight, SETTINGS._replace(pruned=0.9), generator)
     assert (pruned != 0).sum() == 300 and pruned.abs().sum() > 300 * weight.abs().quantile(0.9)
     noisy = change(weight, SETTINGS._replace(noise=0.1), generator)
-    assert (noisy - weight).square().mean().sqrt() / weight.square().mean().sqrt() == pytest.approx(0.1, rel=0.05)
+    assert (noisy - weight).square().mean().sqrt() / weight.square().mean().sqrt() == pytest.approx(
+        0.1, rel=0.05
+    )
 
 
 def test_versions_of_an_image_keep_its_pixels():
@@ -163,8 +190,14 @@ def test_a_release_counts_every_picture_and_names_its_recipe():
     victim = variants.release(part, (8, 8, 3), o, 0)
     released, mean = victim.released, victim.mean
     assert victim.versions == 12 and [len(layer.weight) for layer in released.network] == [7, 1]
-    torch.testing.assert_close(mean, variants.versions(part.images, (8, 8, 3), "flips").mean((0, 1)))
-    assert (released.recipe.loss, released.recipe.weight_decay, released.recipe.centred) == ("logistic", 1e-2, True)
+    torch.testing.assert_close(
+        mean, variants.versions(part.images, (8, 8, 3), "flips").mean((0, 1))
+    )
+    assert (released.recipe.loss, released.recipe.weight_decay, released.recipe.centred) == (
+        "logistic",
+        1e-2,
+        True,
+    )
     assert variants.release(part, (8, 8, 3), o._replace(centred=False), 0).mean.abs().max() == 0
     said = refused(variants.release, part, (8, 8, 3), o._replace(rate=1e3, steps=100), 0)
     assert "diverged: make its rate smaller" in said
@@ -179,9 +212,19 @@ def test_a_victim_has_the_settings_of_the_first_one_but_for_its_own():
 
 @pytest.mark.parametrize("rule", ["margin", "signed"])
 def test_training_as_published_is_descent_with_one_rate(toy, rule):
-    plain = {"learning_rate": 0.01, "momentum": 0.0, "growth": 1.0, "stages": 0, "dtype": torch.float64}
+    plain = {
+        "learning_rate": 0.01,
+        "momentum": 0.0,
+        "growth": 1.0,
+        "stages": 0,
+        "dtype": torch.float64,
+    }
     recipe = networks.perceptron(rule, 12, 12)._replace(**plain)
-    for steps, victim in zip((30, 200), published_training.train(toy.secret, rule, 12, (30, 200), 3)):
+    for steps, victim in zip(
+        (30, 200), published_training.train(toy.secret, rule, 12, (30, 200), 3)
+    ):
         expected = stationary.train(toy.secret, recipe._replace(epochs=steps), 3)
         ours, theirs = (networks.flatten(each.released.network) for each in (victim, expected))
-        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12) and victim.loss == pytest.approx(expected.loss)
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12) and victim.loss == pytest.approx(
+            expected.loss
+        )

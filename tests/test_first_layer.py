@@ -28,7 +28,9 @@ def outside(layer, x):
 @pytest.mark.parametrize("trainer, factor", [("sgd_decay", 5e-4 / (1 - 0.9)), ("adamw", 0)])
 def test_a_moment_is_a_mixture_of_images_without_decay(victims, data, trainer, factor):
     victim = victims[trainer]
-    assert [len(file.second) for file in victim.released.checkpoints] == [3 * (trainer == "adamw")] * 2
+    assert [len(file.second) for file in victim.released.checkpoints] == [
+        3 * (trainer == "adamw")
+    ] * 2
     rows = first_layer.of_moment(victim.released.checkpoints[-1])
     inputs, others = (victim.subtract_mean(part.images) for part in (data.secret, data.held_out))
     assert max(outside(rows.layer, inputs)) < 1e-3 < min(outside(rows.layer, others))
@@ -54,7 +56,10 @@ def test_images_come_back_from_a_moment_and_held_out_ones_do_not(victims, data, 
 def test_entries_are_stacked_at_one_size_and_moments_go_before_differences(victims):
     checkpoints = victims["sgd_decay"].released.checkpoints
     rows = first_layer.of_files(checkpoints)
-    assert rows.layer.weight.shape[0] == rows.first.weight.shape[0] == 2 * NEURONS and len(rows.removed) == 2
+    assert (
+        rows.layer.weight.shape[0] == rows.first.weight.shape[0] == 2 * NEURONS
+        and len(rows.removed) == 2
+    )
     sizes = [part.norm() for part in rows.layer.weight.chunk(2)]
     assert sizes[0] == pytest.approx(sizes[1].item())
     (alpha,) = first_layer.of_files(checkpoints, moments=False).removed
@@ -66,7 +71,9 @@ def test_more_images_than_neurons_are_counted_by_none_and_some_come_back(data):
     settings = ("sgd", (12, 30), EPOCHS, 0, (EPOCHS // 2, EPOCHS))
     victim = ordinary.train(data.secret, None, data.shape, *settings)
     sides = [victim.subtract_mean(part.images) for part in (data.secret, data.held_out)]
-    for name, (rows, found) in files.crowded(victim.released, victim.initial, data.shape, M, 0).items():
+    for name, (rows, found) in files.crowded(
+        victim.released, victim.initial, data.shape, M, 0
+    ).items():
         read, given = (found[counted].unmixed for counted in ("read", "given"))
         assert read.images is None or name == "states"
         assert given.images.shape == sides[0].shape and given.images.isfinite().all()
@@ -76,7 +83,9 @@ def test_more_images_than_neurons_are_counted_by_none_and_some_come_back(data):
 
 def test_files_that_say_nothing_are_refused_in_one_sentence(victims):
     (last,) = victims["adamw"].released.checkpoints[-1:]
-    assert refused(first_layer.of_files, (Checkpoint(last.network),)).endswith("give a file with the state, or two.")
+    assert refused(first_layer.of_files, (Checkpoint(last.network),)).endswith(
+        "give a file with the state, or two."
+    )
     empty = last._replace(first=change(last.first, torch.zeros_like))
     assert refused(first_layer.of_moment, empty).startswith("The moment is zero")
     other = last._replace(first=(Layer(torch.ones(5, 7), torch.ones(5)),))
@@ -112,11 +121,15 @@ def test_8_bits_are_as_published_and_small_tensors_stay():
 
 def test_hooks_change_a_training_as_they_say(data):
     def trained(**settings):
-        victim = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 2, keep=(2,), **settings)
+        victim = ordinary.train(
+            data.secret, None, data.shape, "sgd", (8,), 2, keep=(2,), **settings
+        )
         return victim.released.checkpoints[0]
 
     named = files.settings(2)
-    emptied, plain = (trained(**named[name]) for name in ("moments emptied before the last step", "as it is"))
+    emptied, plain = (
+        trained(**named[name]) for name in ("moments emptied before the last step", "as it is")
+    )
     assert 0 < emptied.first[0].weight.norm() < plain.first[0].weight.norm()
     halted, once = trained(**named["last epoch at rate zero"]), trained()
     assert torch.equal(once.network[0].weight, plain.network[0].weight)

@@ -26,7 +26,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 # The same examples in every run; `FUZZ=2000 pytest tests/test_fuzz.py` draws that many new ones for each test.
 DRAWN = int(os.environ.get("FUZZ", "0"))
 FUZZ = settings(max_examples=DRAWN or 40, derandomize=not DRAWN)
-NUMBERS = st.sampled_from([0.0, -0.0, 0.5, 1.0, -1.0, 255.0, 1e-320, 1e300, -1e300, np.nan, np.inf, -np.inf])
+NUMBERS = st.sampled_from(
+    [0.0, -0.0, 0.5, 1.0, -1.0, 255.0, 1e-320, 1e300, -1e300, np.nan, np.inf, -np.inf]
+)
 KINDS = st.sampled_from(["u1", "i1", "i8", "f2", "f4", "f8", "c16", "?", "U3", "M8[s]"])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=9)
 
@@ -91,7 +93,9 @@ def test_a_pickle_in_place_of_images_is_not_loaded(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
-NAMES = st.sampled_from([f"layers.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["x"])
+NAMES = st.sampled_from(
+    [f"layers.{k}.{part}" for k in range(3) for part in ("weight", "bias")] + ["x"]
+)
 SIDES = st.sampled_from([0, 1, 2, 5, 12])
 TENSORS = st.builds(
     lambda shape, fill, kind: torch.full(shape, fill, dtype=torch.float64).to(kind),
@@ -105,7 +109,9 @@ def test_any_state_is_a_network_for_these_images_or_refused(state):
     found = taken(weights.read, state, (2, 2, 3))
     if found is not None:
         network = found.layers
-        assert network[0].weight.shape[1] == 12 and all(layer.weight.dtype == torch.float64 for layer in network)
+        assert network[0].weight.shape[1] == 12 and all(
+            layer.weight.dtype == torch.float64 for layer in network
+        )
         assert networks.flatten(network).isfinite().all()
 
 
@@ -120,7 +126,11 @@ def test_parameters_of_any_kind(given):
     except InputError as error:
         assert "\n" not in str(error).replace(repr(given), "")
         return
-    assert given.keys() <= declared.keys() and given.get("STEPS", 1) > 0 and 0 < given.get("RATE", 1) < np.inf
+    assert (
+        given.keys() <= declared.keys()
+        and given.get("STEPS", 1) > 0
+        and 0 < given.get("RATE", 1) < np.inf
+    )
 
 
 def released(*hidden, fill=None):
@@ -158,4 +168,7 @@ def test_unmixing_takes_any_weights_or_refuses_them(fill, shape):
 def test_training_on_labels_that_are_none(labels):
     x = torch.rand(4, 64, dtype=torch.float64)
     part = images.Part(x, torch.tensor(labels, dtype=torch.float64))
-    assert taken(stationary.train, part, networks.perceptron("signed", 6)._replace(epochs=5, stages=0)) is None
+    assert (
+        taken(stationary.train, part, networks.perceptron("signed", 6)._replace(epochs=5, stages=0))
+        is None
+    )

@@ -25,7 +25,9 @@ def test_elimination_agrees_with_the_textbook(n, columns):
     solution, bad = binary.solve(factors, right)
     plain, rank = naive.solve_bits(rows, right)
     assert factors.rank == rank and not bad.any()
-    assert (binary.unpack(solution[None], columns)[0] == plain).all()  # in both, columns without a pivot are zero
+    assert (
+        binary.unpack(solution[None], columns)[0] == plain
+    ).all()  # in both, columns without a pivot are zero
     others = binary.solve_homogeneous(factors, columns)
     assert len(others) == columns - factors.rank
     assert not any((rows @ binary.unpack(one[None], columns)[0] % 2).any() for one in others)
@@ -39,7 +41,9 @@ def test_elimination_agrees_with_the_textbook(n, columns):
 
 def test_equations_agree_with_the_outputs_of_numpy():
     outputs = mersenne.draw(mersenne.ORDER + 120_000, seed=5)
-    unknowns = mersenne.as_words(mersenne.as_polynomial(outputs[: mersenne.ORDER] >> mersenne.BIT & 1))
+    unknowns = mersenne.as_words(
+        mersenne.as_polynomial(outputs[: mersenne.ORDER] >> mersenne.BIT & 1)
+    )
     draws = np.sort(np.random.default_rng(0).choice(120_000, 400, replace=False))
     for mask in (1 << 23, 3 << 22, 1 << 20, 1 << 31):
         said = binary.parity(mersenne.equations(draws, mask) & unknowns)
@@ -69,20 +73,36 @@ def shifted_back(bits):
 
 def test_every_rule_separates_the_values_that_torch_draws():
     def build():
-        several = [nn.Linear(40, 30), nn.Conv2d(4, 20, 3), nn.Linear(40, 30, dtype=torch.float64), nn.Linear(33, 17)]
+        several = [
+            nn.Linear(40, 30),
+            nn.Conv2d(4, 20, 3),
+            nn.Linear(40, 30, dtype=torch.float64),
+            nn.Linear(33, 17),
+        ]
         nn.init.kaiming_normal_(several[1].weight)
         nn.init.normal_(several[3].weight, std=0.02)
         return nn.Sequential(*several).double()
 
     found = generator.watch(build, seed=3)
-    assert [one.name for one in found] == ["0.weight", "1.weight", "1.weight", "2.weight", "3.weight", "3.weight"]
+    assert [one.name for one in found] == [
+        "0.weight",
+        "1.weight",
+        "1.weight",
+        "2.weight",
+        "3.weight",
+        "3.weight",
+    ]
     with generator.drawing_from(torch.Generator().manual_seed(8).get_state()):
         module, outputs = dict(build().named_parameters()), mersenne.draw(20_000, 8)
     for one in found:
         values = module[one.name].detach().flatten()[one.places]
         bits = np.bitwise_count(outputs[one.outputs] & np.uint32(one.mask)) % 2 == 1
-        clear = ((values - one.middle).abs() > 0.02 * values.std()).numpy()  # the middle is known as exactly as that
-        assert ((values > one.middle).numpy() == (bits == one.above))[clear].all() and clear.mean() > 0.9
+        clear = (
+            (values - one.middle).abs() > 0.02 * values.std()
+        ).numpy()  # the middle is known as exactly as that
+        assert ((values > one.middle).numpy() == (bits == one.above))[
+            clear
+        ].all() and clear.mean() > 0.9
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +129,33 @@ def test_a_start_is_read_bit_for_bit_though_three_signs_are_wrong(trained, monke
     monkeypatch.setattr(generator, "choose_signs", choose_some_wrong)
     start = generator.read(after, BUILD)
     assert all(torch.equal(p, before[name]) for name, p in start.module.named_parameters())
-    assert start.mended == 3 and start.spare >= generator.SPARE and start.seed == drawn.choose_secret(4)
+    assert (
+        start.mended == 3
+        and start.spare >= generator.SPARE
+        and start.seed == drawn.choose_secret(4)
+    )
 
 
 def test_what_cannot_be_read_is_refused(trained, monkeypatch):
     _, after = trained
     monkeypatch.setattr(generator, "ATTEMPTS", generator.ATTEMPTS[:1])
     order = torch.randperm(256, generator=torch.Generator().manual_seed(1))
-    assert "agree with no state" in refused(generator.read, after | {"0.weight": after["0.weight"][order]}, BUILD)
+    assert "agree with no state" in refused(
+        generator.read, after | {"0.weight": after["0.weight"][order]}, BUILD
+    )
     small = drawn.builder("torch", 256, (64,))
-    assert "Only 16,384 of its weights" in refused(generator.read, dict(small().named_parameters()), small)
+    assert "Only 16,384 of its weights" in refused(
+        generator.read, dict(small().named_parameters()), small
+    )
 
     def from_numpy():
         net = BUILD()
         drawn.draw_elsewhere(net, 1)
         return net
 
-    assert "No layer of some size is drawn by torch's generator" in refused(generator.read, after, from_numpy)
+    assert "No layer of some size is drawn by torch's generator" in refused(
+        generator.read, after, from_numpy
+    )
 
 
 def test_the_first_papers_network_is_trained_as_autograd_trains_it():
@@ -141,6 +171,8 @@ def test_the_first_papers_network_is_trained_as_autograd_trains_it():
             for p in net.parameters():
                 p -= 1e-5 * p.grad
     for layer, ours in zip((net[0], net[2]), victim.released.network):
-        assert torch.allclose(ours.weight, layer.weight, atol=1e-7) and torch.allclose(ours.bias, layer.bias, atol=1e-7)
+        assert torch.allclose(ours.weight, layer.weight, atol=1e-7) and torch.allclose(
+            ours.bias, layer.bias, atol=1e-7
+        )
     moved = (victim.released.network[0].weight - victim.initial[0].weight).abs().max()
     assert moved > 1e-6 and all((p >= 0).all() and (p <= 1).all() for p in victim.initial[0])

@@ -37,12 +37,17 @@ def moved(network, device, dtype):
 def precision(request):
     """A precision's type and tolerance, while products are rounded as it says."""
     with use_precision({"tf32": "TF32"}.get(request.param, "exact")):
-        yield torch.float64 if request.param == "float64" else torch.float32, PRECISIONS[request.param]
+        yield (
+            torch.float64 if request.param == "float64" else torch.float32,
+            PRECISIONS[request.param],
+        )
 
 
 def residuals(victim, *to):
     x, coefficients = starts.normal(20, 3072, 0.1, 0), starts.normal(20, 1, 1.0, 1)[:, 0]
-    return Stationarity(moved(victim.released.network, *to), Signed(), 30.0)(x.to(*to), coefficients.to(*to))
+    return Stationarity(moved(victim.released.network, *to), Signed(), 30.0)(
+        x.to(*to), coefficients.to(*to)
+    )
 
 
 def contrasts(_, device, dtype):
@@ -68,11 +73,20 @@ def test_a_kernel_is_that_of_the_processor_in_double_precision(device, precision
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
 def test_an_attack_is_that_of_the_processor(device, victim, optimiser, space):
     """Two sets of candidates in double precision, by the way of taking steps that the device has."""
-    settings = {"optimiser": optimiser, "iterations": 63, "dtype": torch.float64, "learning_rate": 1e-3}
+    settings = {
+        "optimiser": optimiser,
+        "iterations": 63,
+        "dtype": torch.float64,
+        "learning_rate": 1e-3,
+    }
     start = torch.stack([starts.normal(20, 3072, 0.0197, seed) for seed in range(2)])
     basis = networks.span(victim.released.network)
-    exact = decoreco.attack(victim.released, start, basis=basis if space == "span" else None, **settings)
-    released = victim.released._replace(network=moved(victim.released.network, device, torch.float64))
+    exact = decoreco.attack(
+        victim.released, start, basis=basis if space == "span" else None, **settings
+    )
+    released = victim.released._replace(
+        network=moved(victim.released.network, device, torch.float64)
+    )
     settings["basis"] = basis.to(device) if space == "span" else None
     found = decoreco.attack(released, start.to(device), **settings)
     assert off(found.images, exact.images) < 1e-6 and off(found.history, exact.history) < 1e-6
@@ -81,7 +95,10 @@ def test_an_attack_is_that_of_the_processor(device, victim, optimiser, space):
 def test_adams_step_in_one_pass(device):
     """Single precision takes torch's kernel, at a rate that is a tensor of the device."""
     begun, generator = starts.normal(30, 40, 1.0, 0), torch.Generator().manual_seed(0)
-    parts = [[begun.clone().to(*to), begun.new_zeros(2, 30, 40).to(*to)] for to in (("cpu",), (device, torch.float32))]
+    parts = [
+        [begun.clone().to(*to), begun.new_zeros(2, 30, 40).to(*to)]
+        for to in (("cpu",), (device, torch.float32))
+    ]
     for k in range(50):
         gradient = torch.randn(30, 40, dtype=torch.float64, generator=generator)
         for x, memory in parts:
@@ -93,7 +110,9 @@ def test_adams_step_in_one_pass(device):
 
 def test_a_victim_is_that_of_the_processor(device):
     short = {"epochs": 40, "dtype": torch.float64}
-    victims = (victim_of_twelve("signed", 40, 30, device=where, **short) for where in ("cpu", device))
+    victims = (
+        victim_of_twelve("signed", 40, 30, device=where, **short) for where in ("cpu", device)
+    )
     exact, found = (networks.flatten(victim.released.network) for victim in victims)
     assert off(found, exact) < 1e-6
 
@@ -106,15 +125,25 @@ def test_a_hypergradient_is_that_of_the_processor(device, hidden):
         data = images.split(images.load("photos"), 12, 12, 0, torch.device(where))
         released = stationary.train(data.secret, recipe).released
         initial = released.network if hidden else None
-        near = data.secret.images + 0.01 * (starts.random(12, 3072, 0).to(device=where) - 0.5)  # further off there are
-        found.append(bilevel.hypergradient(released, near, initial=initial).gradient)  # saddles that rounding decides
+        near = data.secret.images + 0.01 * (
+            starts.random(12, 3072, 0).to(device=where) - 0.5
+        )  # further off there are
+        found.append(
+            bilevel.hypergradient(released, near, initial=initial).gradient
+        )  # saddles that rounding decides
     assert off(found[1], found[0]) < 1e-5
 
 
 def test_pairs_are_taken_in_slices_that_fit(device, monkeypatch):
     x, y = (starts.random(*size, k).to(device) for k, size in enumerate(((9, 3072), (7, 3072))))
     whole, taken, slice_of = similarity.ssim(x, y, (32, 32, 3)), [], similarity.ssim_slice
-    monkeypatch.setattr(similarity, "room", lambda device: 4 * 4 * 2 * 65 * 7 * 4)  # a quarter of it holds four images
-    monkeypatch.setattr(similarity, "ssim_slice", lambda part, *rest: taken.append(len(part)) or slice_of(part, *rest))
+    monkeypatch.setattr(
+        similarity, "room", lambda device: 4 * 4 * 2 * 65 * 7 * 4
+    )  # a quarter of it holds four images
+    monkeypatch.setattr(
+        similarity,
+        "ssim_slice",
+        lambda part, *rest: taken.append(len(part)) or slice_of(part, *rest),
+    )
     torch.testing.assert_close(similarity.ssim(x, y, (32, 32, 3)), whole)
     assert taken == [4, 4, 1]

@@ -34,7 +34,9 @@ def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
     for name, victim in trained.items():
         rows = first_layer.difference(victim.released.network, victim.initial)
         (added, bias), (alpha,) = rows.layer, rows.removed
-        versions = torch.cat([data.secret.images, *[mirrored] * (name == "sgd_flips")]) - victim.mean
+        versions = (
+            torch.cat([data.secret.images, *[mirrored] * (name == "sgd_flips")]) - victim.mean
+        )
         basis = torch.linalg.qr(versions.mT)[0]
         assert victim.versions == len(versions)
         assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm(), name
@@ -50,7 +52,9 @@ def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
     assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
     upright = (ours.signed > measures.SOME).sum()  # by the biases: activity cannot tell it
     assert upright >= 0.8 * ours.some
-    assert unmixing.attempt(victim.released, data.shape, M).details.count is None  # without the start
+    assert (
+        unmixing.attempt(victim.released, data.shape, M).details.count is None
+    )  # without the start
 
 
 def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it(data):
@@ -68,7 +72,10 @@ def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it
     basis = torch.linalg.qr(squares.mT)[0]
     assert trained.versions == len(squares) == 16
     assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
-    assert known_start.attempt(trained.released, trained.initial, (side, side, 3), 16)[0].details.count == 16
+    assert (
+        known_start.attempt(trained.released, trained.initial, (side, side, 3), 16)[0].details.count
+        == 16
+    )
 
 
 def test_an_ignored_weight_decay_and_a_wrong_start_hide_the_count(trained, data):
@@ -87,15 +94,20 @@ def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers))
     assert not torch.equal(*(layer.weight for layer in last))
     whole, other = (ordinary.train(data.secret, known, *settings) for known in (data.known, None))
-    assert torch.equal(whole.initial[0].weight, victim.initial[0].weight)  # by the same public images
+    assert torch.equal(
+        whole.initial[0].weight, victim.initial[0].weight
+    )  # by the same public images
     assert not torch.equal(whole.initial[0].weight, other.initial[0].weight)
     assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
     found, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
-    assert found.images is None and rows is None and "nothing was trained there" in found.refusals[0]
+    assert (
+        found.images is None and rows is None and "nothing was trained there" in found.refusals[0]
+    )
 
 
 def test_the_halves_by_kind_share_none_and_have_the_same_labels(toy_npz):
-    by_kind, kinds = chapter_functions("known-start")["by_kind"], images.load("photos", binary=False).labels
+    by_kind = chapter_functions("known-start")["by_kind"]
+    kinds = images.load("photos", binary=False).labels
     ours, theirs = by_kind("photos")
     assert [len(ours.labels), len(theirs.labels)] == [(kinds % 2 == k).sum() for k in (0, 1)]
     assert set(ours.labels) == set(theirs.labels) == {0, 1}
@@ -123,7 +135,9 @@ def test_rate_and_batches_reach_the_optimiser(data):
     """One step moves the weights in proportion to the rate, and two steps move them further."""
 
     def moved(rate, batches):
-        one = ordinary.train(data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches)
+        one = ordinary.train(
+            data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches
+        )
         return one.released.network[0].weight - one.initial[0].weight
 
     torch.testing.assert_close(2 * moved(0.5, 1), moved(1.0, 1), rtol=1e-3, atol=1e-7)
@@ -154,13 +168,18 @@ def test_images_whose_columns_have_zeros_become_exact_with_size_and_sign(dense):
     b = drawn(H, FEW, seed=2) * ~silent.mT
     added, bias, before = b @ x, b.sum(1), torch.zeros(H, dtype=torch.float64)
     layers = Layer(weight, before), Layer(weight + added / 100, bias / 100)
-    basis = torch.linalg.svd(added, full_matrices=False)[2][:FEW].mT @ torch.linalg.qr(drawn(FEW, FEW, seed=3))[0]
+    basis = (
+        torch.linalg.svd(added, full_matrices=False)[2][:FEW].mT
+        @ torch.linalg.qr(drawn(FEW, FEW, seed=3))[0]
+    )
     near = -normalize(x + 0.08 * drawn(FEW, FEW, seed=4) @ x)  # sizes and signs are lost
     found, sure, columns = sparse.refine(near, added @ basis, bias, basis, layers, (5, 4, 3))
     assert sure.tolist() == [False] * dense + [True] * (FEW - dense)
     mixed = found @ torch.linalg.pinv(x)  # (FEW, FEW), what each image is a combination of
     sizes = mixed.diagonal()
-    assert (mixed - sizes.diag())[:, dense:].abs().max() < 1e-6 and (dense or (sizes - 1).abs().max() < 1e-6)
+    assert (mixed - sizes.diag())[:, dense:].abs().max() < 1e-6 and (
+        dense or (sizes - 1).abs().max() < 1e-6
+    )
     assert (normalize(columns, dim=0) * normalize(b, dim=0)).sum(0)[dense:].abs().min() > 1 - 1e-9
 
 
@@ -222,7 +241,9 @@ def test_the_features_of_the_images_explain_the_change_and_give_them_back(behind
     first, x = victim.released.network[0], victim.subtract_mean(data.secret.images)
     share, absence, _ = fixed_layer.missed(first, change, x)
     assert 0 <= share < 1e-7
-    fewer = torch.stack([fixed_layer.missed(first, change, x[torch.arange(4) != i])[0] for i in range(4)])
+    fewer = torch.stack(
+        [fixed_layer.missed(first, change, x[torch.arange(4) != i])[0] for i in range(4)]
+    )
     torch.testing.assert_close(share + absence, fewer, rtol=1e-4, atol=0)
     assert fixed_layer.missed(first, change, victim.subtract_mean(data.held_out.images))[0] > 0.01
     found = fixed_layer.attack(victim.released.network[0], change, 4, seed=1)

@@ -23,7 +23,13 @@ from lab import grid, record, run, verify
 ROOT = Path(__file__).parent.parent
 SUMS = "def double(x):\n    return 2 * x\n"
 # What a grid loads beside the lab.
-LOADED = "utils/__init__", "utils/errors", "attacks/__init__", "evaluation/__init__", "evaluation/notation"
+LOADED = (
+    "utils/__init__",
+    "utils/errors",
+    "attacks/__init__",
+    "evaluation/__init__",
+    "evaluation/notation",
+)
 DECLARED = """# Parameters of this chapter
 DATASET = "photos"
 SEED = 0
@@ -57,7 +63,9 @@ GOOD = "experiment: tiny\nlabel: two\ncross: {SEED: [0, 1], START: [random]}\npi
 
 def git(place, *words):
     names = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", *names, *words], cwd=place, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", *names, *words], cwd=place, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def write_notebook(path, *cells):
@@ -89,7 +97,9 @@ def repository(place):
 
 def processes(place):
     """The command lines of all processes that name a folder."""
-    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    lines = [
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ]
     return [line for line in lines if str(place) in line]
 
 
@@ -168,27 +178,75 @@ WRONG = [
     ("- 1", [], "there are no runs: say what to cross"),
     (GOOD + "seeds: 3", [], "a key is 'seeds', but it must be one of 'experiment', 'about', "),
     (GOOD + "experiment: tiny", [], "the file has 'experiment' twice: take one out."),
-    ("experiment: tine\ncross: {SEED: [1]}", [], "experiment is 'tine', but it must be one of 'tiny'."),
-    ("experiment: tiny\ncross: {on: [1]}", [], "the name 'on' is no text but True to YAML: put it in quotes, or"),
-    (GOOD + "parameters: {~: 1}", [], "the name '~' is no text but None to YAML: put it in quotes, or"),
-    (GOOD + "1: tiny", [], "the name '1' is no text but 1 to YAML: put it in quotes, or take another name."),
+    (
+        "experiment: tine\ncross: {SEED: [1]}",
+        [],
+        "experiment is 'tine', but it must be one of 'tiny'.",
+    ),
+    (
+        "experiment: tiny\ncross: {on: [1]}",
+        [],
+        "the name 'on' is no text but True to YAML: put it in quotes, or",
+    ),
+    (
+        GOOD + "parameters: {~: 1}",
+        [],
+        "the name '~' is no text but None to YAML: put it in quotes, or",
+    ),
+    (
+        GOOD + "1: tiny",
+        [],
+        "the name '1' is no text but 1 to YAML: put it in quotes, or take another name.",
+    ),
     (GOOD + "? [1, 2]\n: 3", [], "the file cannot be read as YAML (while constructing a mapping"),
-    ("experiment: tiny\ncross: !!map [1]", [], "the file cannot be read as YAML (expected a mapping"),
-    ("experiment: tiny\ncross: {SEED: [2024-13-01]}", [], "the file cannot be read as YAML (month must be in"),
+    (
+        "experiment: tiny\ncross: !!map [1]",
+        [],
+        "the file cannot be read as YAML (expected a mapping",
+    ),
+    (
+        "experiment: tiny\ncross: {SEED: [2024-13-01]}",
+        [],
+        "the file cannot be read as YAML (month must be in",
+    ),
     ("experiment: tiny\ncross: {}", [], "there are no runs: say what to cross"),
     ("experiment: tiny\ncross: [1]", [], "cross is [1]: write it as in experiments/example.yaml."),
-    ("experiment: tiny\ncross: {SEED: []}", [], "SEED is []; under cross it must be a list of values"),
+    (
+        "experiment: tiny\ncross: {SEED: []}",
+        [],
+        "SEED is []; under cross it must be a list of values",
+    ),
     ("experiment: tiny\ncross: {SEED: [1, 2, 1]}", [], "SEED has 1 twice: take one out."),
     ("experiment: tiny\ncross: {SEED: [1, -1]}", [], "SEED is -1; it must be 0 or larger."),
-    ("experiment: tiny\ncross: {SEEED: [1]}", [], "There is no parameter SEEED; this chapter has DATASET, SEED,"),
-    ("experiment: tiny\ncross: {RESULTS: [a, b]}", [], "RESULTS is set for every run: take it out."),
-    ("experiment: tiny\ncross: {DATASET: [/nowhere.npz]}", [], "There is no file /nowhere.npz: check the path"),
-    ("experiment: tiny\ncross: {DATASET: [notes.txt]}", [], "DATASET is 'notes.txt', but it must be"),
+    (
+        "experiment: tiny\ncross: {SEEED: [1]}",
+        [],
+        "There is no parameter SEEED; this chapter has DATASET, SEED,",
+    ),
+    (
+        "experiment: tiny\ncross: {RESULTS: [a, b]}",
+        [],
+        "RESULTS is set for every run: take it out.",
+    ),
+    (
+        "experiment: tiny\ncross: {DATASET: [/nowhere.npz]}",
+        [],
+        "There is no file /nowhere.npz: check the path",
+    ),
+    (
+        "experiment: tiny\ncross: {DATASET: [notes.txt]}",
+        [],
+        "DATASET is 'notes.txt', but it must be",
+    ),
     (GOOD + "minutes: 0", [], "minutes is 0: write it as in experiments/example.yaml."),
     (GOOD, ["SEED=3"], "SEED is crossed and has one value, too: take one of them out."),
     (GOOD, ["RATE=fast"], "RATE is 'fast'; it must be a number, like its default 0.1."),
     (GOOD, [], "Snakemake is not set up: `make .snakemake-env/ready` does it."),
-    (f"experiment: tiny\ncross: {{SEED: {[*range(400)]}, RATE: {[*range(1, 400)]}}}", [], "these are 159,600 runs"),
+    (
+        f"experiment: tiny\ncross: {{SEED: {[*range(400)]}, RATE: {[*range(1, 400)]}}}",
+        [],
+        "these are 159,600 runs",
+    ),
 ]
 
 
@@ -201,14 +259,21 @@ def test_a_mistake_is_one_sentence_that_names_the_file(text, words, sentence, pl
 
 
 def test_mistakes_of_the_environment_are_sentences_too(place, monkeypatch):
-    assert grid.main(["h.yaml"]) == "h.yaml: the file cannot be read (No such file or directory): check its path."
+    assert (
+        grid.main(["h.yaml"])
+        == "h.yaml: the file cannot be read (No such file or directory): check its path."
+    )
     (place / "snakemake").touch()
     ended = grid.main(["g.yaml", "--profile", "nowhere"])
     assert ended == "g.yaml: there is no file nowhere/config.yaml: give the folder of a profile."
     shutil.rmtree(place / "grids")
     (place / "grids").write_text("in the way")
     ended = grid.main(["g.yaml"])
-    assert ended.startswith("g.yaml: ") and ended.endswith("the same command again.") and "be written" in ended
+    assert (
+        ended.startswith("g.yaml: ")
+        and ended.endswith("the same command again.")
+        and "be written" in ended
+    )
 
 
 @pytest.mark.parametrize("runs, jobs, threads", [(1, 1, 8), (2, 2, 4), (9, 2, 4)])
@@ -226,7 +291,10 @@ def test_every_combination_is_a_run_with_a_key_of_code_parameters_and_data(place
     monkeypatch.setattr(run, "ROOT", place)
     text = "experiment: tiny\ncross: {SEED: [0, 1], START: [random, partition]}\n"
     runs = planned(text, RATE="1e-3")["runs"]
-    assert [each["label"] for each in runs.values()][:2] == ["SEED=0 START=random", "SEED=0 START=partition"]
+    assert [each["label"] for each in runs.values()][:2] == [
+        "SEED=0 START=random",
+        "SEED=0 START=partition",
+    ]
     assert all(each["parameters"]["RATE"] == 0.001 for each in runs.values()) and len(runs) == 4
     assert runs == planned(text + "parameters: {RATE: 1e-3}")["runs"]
     (place / "a.npz").write_text("1")
@@ -245,7 +313,9 @@ def test_every_combination_is_a_run_with_a_key_of_code_parameters_and_data(place
     grown = planned(data.replace("[0, 1]", "[0, 1, 2]"))["runs"]
     assert len(grown) == 6 and keys[-1]["runs"].keys() < grown.keys()
     notebook = yaml.safe_load((place / "experiments/tiny.ipynb").read_text())
-    notebook["cells"][1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "a word"}]
+    notebook["cells"][1]["outputs"] = [
+        {"output_type": "stream", "name": "stdout", "text": "a word"}
+    ]
     (place / "experiments/tiny.ipynb").write_text(json.dumps(notebook))
     assert keys[-1]["runs"].keys() == planned(data)["runs"].keys()
 
@@ -254,7 +324,9 @@ def test_git_is_asked_about_the_files_of_the_key(place):
     git(place, "init", "-q")
     git(place, "add", "-A")
     seen = grid.git("ls-files", "--", *grid.FOR_GIT).splitlines()
-    assert {*seen} == {str(file.relative_to(place)) for pattern in run.CODE for file in place.glob(pattern)}
+    assert {*seen} == {
+        str(file.relative_to(place)) for pattern in run.CODE for file in place.glob(pattern)
+    }
     assert {"utils/sums.py", "attacks/__init__.py", "lab/run.py", "requirements.lock"} <= {*seen}
 
 
@@ -284,7 +356,10 @@ def test_a_grid_that_is_killed_goes_on_and_computes_nothing_twice(tmp_path):
     wait_until(lambda: noted(place, "begin") == [0, 1, 1])
     second.send_signal(signal.SIGINT)
     _, printed = second.communicate(timeout=600)
-    assert (second.returncode, printed) == (1, "g.yaml: stopped; run the same command again, and it goes on.\n")
+    assert (second.returncode, printed) == (
+        1,
+        "g.yaml: stopped; run the same command again, and it goes on.\n",
+    )
     wait_until(lambda: not processes(place))
     (place / "go").touch()
     assert well(place, "grid", "g.yaml")[0].startswith("1 of 2 done")
@@ -308,16 +383,22 @@ def test_a_failing_run_says_why_and_stops_no_other(tmp_path):
 def test_only_what_can_give_something_new_is_computed(copy):
     next((copy / "_build/grids/g").glob("runs/*/results.json")).write_text("{")  # damaged
     (copy / "g.yaml").write_text(GOOD.replace("[0, 1]", "[0, 1, 2]"))
-    assert well(copy, "grid", "g.yaml")[0].startswith("1 of 3 done") and len(noted(copy, "end")) == 4
+    assert (
+        well(copy, "grid", "g.yaml")[0].startswith("1 of 3 done") and len(noted(copy, "end")) == 4
+    )
     (copy / "utils/sums.py").write_text(SUMS.replace("2 * x", "3 * x"))
     assert to_run(drive(copy, "grid", "g.yaml", "--dry-run")[1]) == 3
 
 
 @pytest.mark.chapters
-@pytest.mark.parametrize("profile", sorted(path.name for path in (ROOT / "lab" / "profiles").iterdir()))
+@pytest.mark.parametrize(
+    "profile", sorted(path.name for path in (ROOT / "lab" / "profiles").iterdir())
+)
 def test_the_same_grid_is_planned_for_a_cluster(profile, tmp_path):
     place = repository(tmp_path / "place")
-    status, lines, mistakes = drive(place, "grid", "g.yaml", "--dry-run", "--profile", f"lab/profiles/{profile}")
+    status, lines, mistakes = drive(
+        place, "grid", "g.yaml", "--dry-run", "--profile", f"lab/profiles/{profile}"
+    )
     assert status == 0 and to_run(lines) == 2 and not noted(place, "begin"), mistakes
 
 
@@ -325,25 +406,39 @@ def test_the_same_grid_is_planned_for_a_cluster(profile, tmp_path):
 def test_a_record_is_tidy_and_names_its_commit(made):
     text = (made / "data/results/g.json").read_text()
     about, head = json.loads(text), git(made, "rev-parse", "HEAD").strip()
-    assert about["code"] == [{"commit": head, "threads": 1, "device": "cpu", "products": "mkl", "runs": "all"}]
+    assert about["code"] == [
+        {"commit": head, "threads": 1, "device": "cpu", "products": "mkl", "runs": "all"}
+    ]
     assert (about["runs"], about["notebook"]) == (2, "experiments/tiny.ipynb")
     assert about["cheapest"] == {"SEED": 0, "START": "random"}
     assert about["data_sha256_by_seed"] == {"0": ["ab"], "1": ["ab"]} and str(made) not in text
     with open(made / "data/results/g.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
-    assert rows[1] == dict(START="random", name="certificate/needed", seed="1", value="2.333333333333", baseline="0.25")
+    assert rows[1] == dict(
+        START="random", name="certificate/needed", seed="1", value="2.333333333333", baseline="0.25"
+    )
     with np.load(made / "data/results/g.npz") as archive:
-        assert {name: archive[name].tolist() for name in archive} == {"SEED=0 START=random/pictures": [0, 1, 4]}
+        assert {name: archive[name].tolist() for name in archive} == {
+            "SEED=0 START=random/pictures": [0, 1, 4]
+        }
 
 
 @pytest.mark.chapters
 def test_only_finished_runs_of_committed_code_are_recorded(copy):
     head = git(copy, "rev-parse", "HEAD").strip()
-    git(copy, "rm", "-q", "--cached", "requirements.lock")  # the code is the same, and not that of the commit
+    git(
+        copy, "rm", "-q", "--cached", "requirements.lock"
+    )  # the code is the same, and not that of the commit
     status, _, said = drive(copy, "record", "g.yaml")
-    assert status == 1 and "is not committed: commit it first, or record all the same with DIRTY=1" in said
+    assert (
+        status == 1
+        and "is not committed: commit it first, or record all the same with DIRTY=1" in said
+    )
     assert drive(copy, "record", "g.yaml", "--dirty")[0] == 0
-    assert json.loads((copy / "data/results/g.json").read_text())["code"][0]["commit"] == f"{head}-dirty"
+    assert (
+        json.loads((copy / "data/results/g.json").read_text())["code"][0]["commit"]
+        == f"{head}-dirty"
+    )
     (copy / "g.yaml").write_text(GOOD.replace("[0, 1]", "[0, 1, 2]"))
     status, _, said = drive(copy, "record", "g.yaml")
     assert status == 1 and "1 of 3 runs are not finished: `make grid GRID=g.yaml` goes on." in said
@@ -361,7 +456,11 @@ WORDS = "equal", "in the spread", "outside", "new"
     "name, again, counts",
     [
         ("decoreco/signed/random/leak_auc", 2 + 1e-10, (1, 0, 0, 0)),
-        ("decoreco/signed/random/leak_auc", 5.9, (0, 1, 0, 0)),  # the seeds give 1 to 3.5, and a width of 2.5
+        (
+            "decoreco/signed/random/leak_auc",
+            5.9,
+            (0, 1, 0, 0),
+        ),  # the seeds give 1 to 3.5, and a width of 2.5
         ("decoreco/signed/random/leak_auc", 6.1, (0, 0, 1, 0)),
         ("decoreco/signed/random/leak_auc", -1.4, (0, 1, 0, 0)),
         ("decoreco/signed/random/leak_auc", -1.6, (0, 0, 1, 0)),
@@ -371,26 +470,50 @@ WORDS = "equal", "in the spread", "outside", "new"
     ],
 )
 def test_a_number_is_equal_or_within_the_spread_of_its_quantity(name, again, counts):
-    rows = rows_of([1, 2, 3.5], name, WIDTH="8") + rows_of([100, 200], name, WIDTH="16") + rows_of([2], "c", WIDTH="8")
-    found, why = verify.compare(rows, {"SEED": 1, "WIDTH": 8}, [{"name": name, "seed": 1, "value": again}])
+    rows = (
+        rows_of([1, 2, 3.5], name, WIDTH="8")
+        + rows_of([100, 200], name, WIDTH="16")
+        + rows_of([2], "c", WIDTH="8")
+    )
+    found, why = verify.compare(
+        rows, {"SEED": 1, "WIDTH": 8}, [{"name": name, "seed": 1, "value": again}]
+    )
     assert tuple(found[word] for word in WORDS) == counts and len(why) == counts[2]
 
 
 def test_recorded_names_must_stay_and_others_may_come():
-    found, why = verify.compare(rows_of([10]), {"SEED": 0}, [{"name": "a/c", "seed": 0, "value": 10}])
-    assert found == {"outside": 1, "new": 1} and why == ["certificate/needed is recorded, and not computed any more"]
+    found, why = verify.compare(
+        rows_of([10]), {"SEED": 0}, [{"name": "a/c", "seed": 0, "value": 10}]
+    )
+    assert found == {"outside": 1, "new": 1} and why == [
+        "certificate/needed is recorded, and not computed any more"
+    ]
 
 
 def test_parameters_that_differ_within_a_run_are_columns():
-    rows = [{"name": "a", "seed": 0, "value": 1.0}, {"name": "b", "seed": 0, "value": 2.0, "lambda_1": 0.25}]
-    first, second = table = [*record.table_of({"runs": {"k": {"crossed": {"SEED": 0}}}}, {"k": {"rows": rows}})]
-    assert (first["lambda_1"], second["lambda_1"]) == ("", "0.25") and [*first][:2] == ["lambda_1", "name"]
-    assert verify.numbers_of(table) == verify.numbers_of(rows) == {("a", "0"): 1, ("b lambda_1=0.25", "0"): 2}
+    rows = [
+        {"name": "a", "seed": 0, "value": 1.0},
+        {"name": "b", "seed": 0, "value": 2.0, "lambda_1": 0.25},
+    ]
+    first, second = table = [
+        *record.table_of({"runs": {"k": {"crossed": {"SEED": 0}}}}, {"k": {"rows": rows}})
+    ]
+    assert (first["lambda_1"], second["lambda_1"]) == ("", "0.25") and [*first][:2] == [
+        "lambda_1",
+        "name",
+    ]
+    assert (
+        verify.numbers_of(table)
+        == verify.numbers_of(rows)
+        == {("a", "0"): 1, ("b lambda_1=0.25", "0"): 2}
+    )
 
 
 CIFAR, RATTE = "DATASET: cifar10-subset", "RATTE: 1"  # of the grid
 LACKING = "g was not computed: it needs CIFAR-10's images: DATASET=cifar10-subset downloads them"
-GONE = {"code": [{"commit": "0" * 40, "threads": 1, "fingerprint": "of older records", "runs": "all"}]}
+GONE = {
+    "code": [{"commit": "0" * 40, "threads": 1, "fingerprint": "of older records", "runs": "all"}]
+}
 FIRST = "0.3333333333333"
 VERIFIED = [  # what is asked for, what is changed of the record, the status, and what is printed
     (["g"], {}, ("", ""), 0, "2 equal, 0 in the spread, 0 outside, 0 new: holds; no file changed since"),
@@ -416,9 +539,14 @@ def test_a_record_is_verified(words, change, rows, status, sentence, copy, monke
     monkeypatch.setattr(verify, "RESULTS", copy / "data/results")
     monkeypatch.setattr(verify, "FOLDER", copy / "_build/verify")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    done = [json.loads(path.read_text()) for path in (copy / "_build/grids/g/runs").glob("*/results.json")]
+    done = [
+        json.loads(path.read_text())
+        for path in (copy / "_build/grids/g/runs").glob("*/results.json")
+    ]
     content = next(each for each in done if each["parameters"]["SEED"] == 0)
-    monkeypatch.setattr(grid, "drive", lambda plan, folder: (dict.fromkeys(plan["runs"], content), 0))
+    monkeypatch.setattr(
+        grid, "drive", lambda plan, folder: (dict.fromkeys(plan["runs"], content), 0)
+    )
     about, table = copy / "data/results/g.json", copy / "data/results/g.csv"
     if isinstance(change, str):
         (copy / "experiments/g.yaml").write_text(f"{GOOD}parameters: {{{change}}}\n")
@@ -437,7 +565,10 @@ def test_verifying_computes_a_run_again_each_time(copy):
         lines = well(copy, "verify", "g")
         assert noted(copy, "end") == ended and ": holds; no file changed" in lines[-1]
     (copy / "utils" / "sums.py").write_text(SUMS.replace("2 * x", "x + x"))
-    assert ": holds; 1 file changed, 1 insertion(+), 1 deletion(-) since" in well(copy, "verify", "g")[-1]
+    assert (
+        ": holds; 1 file changed, 1 insertion(+), 1 deletion(-) since"
+        in well(copy, "verify", "g")[-1]
+    )
 
 
 @pytest.mark.chapters
@@ -454,14 +585,22 @@ def test_a_chapter_is_given_numbers_and_leaves_no_trace_of_time_or_place(tmp_pat
     (line,) = well(place, "run", "a.ipynb", "out/a.ipynb", "N=1e-3")
     text = (place / "out/a.ipynb").read_text()
     assert line.startswith("a: ")
-    assert "N = 0.001" in text and '"papermill"' not in text and 'execution"' not in text and str(place) not in text
+    assert (
+        "N = 0.001" in text
+        and '"papermill"' not in text
+        and 'execution"' not in text
+        and str(place) not in text
+    )
     assert [path.name for path in (place / "out").iterdir()] == ["a.ipynb"]
 
 
 @pytest.mark.chapters
 def test_a_chapter_that_fails_or_is_stopped_says_so_and_leaves_no_output_and_no_kernel(tmp_path):
     place = repository(tmp_path / "place")
-    write_notebook(place / "a.ipynb", "from utils.errors import InputError\nraise InputError('Give more images.')")
+    write_notebook(
+        place / "a.ipynb",
+        "from utils.errors import InputError\nraise InputError('Give more images.')",
+    )
     status, _, said = drive(place, "run", "a.ipynb", "out/a.ipynb")
     assert (status, said.count("\n")) == (1, 1) and Path(said.split()[-1]).name == "a.partial.ipynb"
     assert said.startswith("a: InputError: Give more images. The notebook up to there is ")
@@ -471,7 +610,10 @@ def test_a_chapter_that_fails_or_is_stopped_says_so_and_leaves_no_output_and_no_
         wait_until((place / "begun").exists)
         process.send_signal(number)
         _, said = process.communicate(timeout=300)
-        assert (process.returncode, said) == (1, "a: stopped; run the same command again, and it goes on.\n")
+        assert (process.returncode, said) == (
+            1,
+            "a: stopped; run the same command again, and it goes on.\n",
+        )
         wait_until(lambda: not processes(place))
         (place / "begun").unlink()
     assert not (place / "out" / "a.ipynb").exists()

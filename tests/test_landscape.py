@@ -29,13 +29,19 @@ def sets(toy):
 @pytest.fixture(scope="module")
 def target(toy, sets):
     """A small network for DecoReco."""
-    victim = stationary.train(toy.secret, networks.perceptron("signed", 12, 12)._replace(epochs=200))
-    return mixtures.Target(victim.released, victim.mean, mixtures.random_axes(*(part - victim.mean for part in sets)))
+    victim = stationary.train(
+        toy.secret, networks.perceptron("signed", 12, 12)._replace(epochs=200)
+    )
+    return mixtures.Target(
+        victim.released, victim.mean, mixtures.random_axes(*(part - victim.mean for part in sets))
+    )
 
 
 def test_a_grid_begins_at_mixtures_knows_distances_and_may_come_in_slices(target, toy, sets):
     attack = mixtures.adam_attack(target, 60, 0.003, torch.float64)
-    found, slices = (mixtures.explore(attack, sets, MIXED, toy.shape, at_once) for at_once in (9, 2))
+    found, slices = (
+        mixtures.explore(attack, sets, MIXED, toy.shape, at_once) for at_once in (9, 2)
+    )
     one, two = (share[:, None, None] for share in MIXED)
     expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
     assert torch.allclose(found.start, expected, atol=1e-9)
@@ -89,7 +95,9 @@ def test_barriers_are_as_high_as_stated():
 
 def hessian(gradient, x):
     """The matrix ∇²l at x by central differences, row after row (md, md)."""
-    return torch.stack([slope(gradient, x, way).flatten() for way in torch.eye(x.numel()).to(x).view(-1, *x.shape)])
+    return torch.stack(
+        [slope(gradient, x, way).flatten() for way in torch.eye(x.numel()).to(x).view(-1, *x.shape)]
+    )
 
 
 def gradients(released):
@@ -111,13 +119,19 @@ def small(m, d, recipe):
     return x, stationary.train(images.Part(x, (torch.arange(m) >= m / 2).double()), recipe).released
 
 
-@pytest.mark.parametrize("m, d, recipe, ends", [(6, 12, AFFINE, [0, -1]), (4, 9, networks.one_hidden(3, 1e-2), [])])
+@pytest.mark.parametrize(
+    "m, d, recipe, ends", [(6, 12, AFFINE, [0, -1]), (4, 9, networks.one_hidden(3, 1e-2), [])]
+)
 def test_exact_spectra_are_those_of_the_hessians(m, d, recipe, ends):
     x, released = small(m, d, recipe)
     hidden, released = bool(recipe.hidden), bilevel.merge_neurons(released)
     scale = 2 / networks.flatten(released.network).square().sum()
-    for exact, gradient in list(zip(three_losses.spectra(x, released), gradients(released)))[hidden:]:
-        values, exact = torch.linalg.eigvalsh(hessian(gradient, x))[-d - 1 :], scale * exact[-3 * hidden :]  # rising
+    for exact, gradient in list(zip(three_losses.spectra(x, released), gradients(released)))[
+        hidden:
+    ]:
+        # rising
+        values = torch.linalg.eigvalsh(hessian(gradient, x))[-d - 1 :]
+        exact = scale * exact[-3 * hidden :]
         assert torch.allclose(values[ends], exact[ends], rtol=1e-3)
         assert all((values / one - 1).abs().min() < 1e-3 for one in exact)
 
@@ -128,7 +142,9 @@ def test_free_coefficients_curve_all_directions_alike(six):
     values = values[values > 1e-4 * values[-1]]
     assert len(values) == 12 + 1 - 6  # d + 1 directions less the row space of six images
     assert torch.allclose(values[1:], values[-1], rtol=1e-4)
-    assert math.isclose((values[-1] / values[0]).item(), three_losses.free_condition(x), rel_tol=1e-3)
+    assert math.isclose(
+        (values[-1] / values[0]).item(), three_losses.free_condition(x), rel_tol=1e-3
+    )
 
 
 def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients():
@@ -145,14 +161,20 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients():
     assert torch.allclose(three_losses.free_loss(y, released), missed)
     way = drawn(4, 6)
     change = slope(lambda y: three_losses.free_loss(y, released), y, way, 1e-6)
-    assert torch.allclose(change, (three_losses.free_gradient(y, released)[1] * way).sum(), rtol=1e-4)
+    assert torch.allclose(
+        change, (three_losses.free_gradient(y, released)[1] * way).sum(), rtol=1e-4
+    )
 
 
 def test_descents_are_charged_by_products(toy, sets):
     released = stationary.train(toy.secret, AFFINE).released
     costs = {loss: losses.descent(loss, sets[2], released) for loss in three_losses.LOSSES}
     for stop in losses.STOPS:
-        assert costs["stationarity"][stop][0] == 3 * costs["stationarity"][stop][1] < costs["bilevel"][stop][0]
+        assert (
+            costs["stationarity"][stop][0]
+            == 3 * costs["stationarity"][stop][1]
+            < costs["bilevel"][stop][0]
+        )
     value, product = losses.energy_terms(sets[2], released)
     v, u = drawn(2, 193)
     assert torch.allclose(slope(lambda v: value(v)[1], v, u), product(v)(u), atol=1e-6)
@@ -177,4 +199,6 @@ def test_a_local_minimum_is_at_rest_and_curves_nowhere_down(curvature, pull, res
 
     assert stalls.at_minimum(loss, there) == rests
     for height, word in ((0, "arrived"), (0.1, "minimum")):
-        assert stalls.descended(lambda x, h=height: (h + x.square().sum(), 2 * x), drawn(3))[0] == word
+        assert (
+            stalls.descended(lambda x, h=height: (h + x.square().sum(), 2 * x), drawn(3))[0] == word
+        )

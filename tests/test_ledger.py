@@ -17,7 +17,14 @@ LINE = {
     "setting": "affine", "at": "paper", "measure": "images", "record": "made", "quantities": OF, "rule": "above",
     "threshold": 2, "stated": "after", "needs_convergence": "nothing", "judged": "held", "not_shown": "all else",
 }  # fmt: skip
-ROW = {"id": "one", "paper": 1, "section": "1", "sentence": "“it leaks”", "chapters": ["a"], "lines": [LINE]}
+ROW = {
+    "id": "one",
+    "paper": 1,
+    "section": "1",
+    "sentence": "“it leaks”",
+    "chapters": ["a"],
+    "lines": [LINE],
+}
 
 
 def judged(**change):
@@ -33,10 +40,18 @@ def made(tmp_path, monkeypatch):
 
     def write(full_size=True, **numbers):
         numbers = {"victim_error": [1e-9] * 5, "relative_distance": [1e-13] * 5, **numbers}
-        rows = [f"{AT}/{name},{k},{x},1\n" for name, values in numbers.items() for k, x in enumerate(values)]
+        rows = [
+            f"{AT}/{name},{k},{x},1\n"
+            for name, values in numbers.items()
+            for k, x in enumerate(values)
+        ]
         (tmp_path / "results" / "made.csv").write_text("name,seed,value,baseline\n" + "".join(rows))
         runs = max(map(len, numbers.values()))
-        about = {"full_size": full_size, "runs": runs, "grid": {"parameters": {}, "cross": {"SEED": [*range(runs)]}}}
+        about = {
+            "full_size": full_size,
+            "runs": runs,
+            "grid": {"parameters": {}, "cross": {"SEED": [*range(runs)]}},
+        }
         (tmp_path / "results" / "made.json").write_text(json.dumps(about))
         ledger.record_of.cache_clear()
 
@@ -48,7 +63,9 @@ def made(tmp_path, monkeypatch):
 @pytest.mark.parametrize("sentence, k, line", LINES)
 def test_the_records_alone_give_the_verdict_that_was_committed(sentence, k, line):
     assert ledger.judge(line).word == line.judged, ledger.number(line)
-    assert line.judged != "open" or (line.experiment and line.cost), "say what would close it, and at what cost"
+    assert line.judged != "open" or (line.experiment and line.cost), (
+        "say what would close it, and at what cost"
+    )
 
 
 def test_every_sentence_stands_once_and_is_judged_by_chapters_that_are_there():
@@ -67,12 +84,24 @@ def test_every_sentence_stands_once_and_is_judged_by_chapters_that_are_there():
     "change, sentence",
     [
         ({"record": None}, "claims.yaml, one, line 1: record is missing."),
-        ({"rule": "larger"}, "claims.yaml, one, line 1: rule is 'larger', but it must be one of 'proof', "),
+        (
+            {"rule": "larger"},
+            "claims.yaml, one, line 1: rule is 'larger', but it must be one of 'proof', ",
+        ),
         ({"rule": "proof"}, "claims.yaml, one, line 1: place is missing."),
-        ({"verdict": "held"}, "claims.yaml, one, line 1: there is no field verdict; use setting, rule, judged, "),
-        ({"stated": "before"}, "claims.yaml, one, line 1: a rule that was stated before has an experiment and a cost"),
+        (
+            {"verdict": "held"},
+            "claims.yaml, one, line 1: there is no field verdict; use setting, rule, judged, ",
+        ),
+        (
+            {"stated": "before"},
+            "claims.yaml, one, line 1: a rule that was stated before has an experiment and a cost",
+        ),
         ({"paper": 3}, "claims.yaml, one: paper is 3, but it must be one of 1, 2."),
-        ({"sentence": "“a” “b”"}, "claims.yaml, one: give the paper's own words in “…”, and nothing else."),
+        (
+            {"sentence": "“a” “b”"},
+            "claims.yaml, one: give the paper's own words in “…”, and nothing else.",
+        ),
         ({"lines": []}, "claims.yaml, one: lines is missing."),
     ],
 )
@@ -91,7 +120,10 @@ def test_a_ledger_that_is_damaged_or_names_an_id_twice_ends_in_one_sentence(tmp_
 
 def test_a_record_is_waited_for_where_its_rule_was_stated_before_and_else_missed(made):
     before = LINE | {"stated": "before", "experiment": "five seeds", "cost": "minutes"}
-    assert ledger.number(ledger.Line(**before)) == "not recorded yet; to close it: five seeds (minutes)"
+    assert (
+        ledger.number(ledger.Line(**before))
+        == "not recorded yet; to close it: five seeds (minutes)"
+    )
     assert "made.json cannot be read: take it from the repository again." in refused(judged)
     made(alike=[3] * 5)
     assert judged(**before).word == "held"
@@ -107,18 +139,29 @@ def renamed(quantity):
     return quantity
 
 
-@pytest.mark.parametrize("sentence, k, line", [each for each in LINES if each[-1].stated == "before"])
+@pytest.mark.parametrize(
+    "sentence, k, line", [each for each in LINES if each[-1].stated == "before"]
+)
 def test_a_rule_that_was_stated_before_its_runs_is_that_of_their_commit(sentence, k, line):
     if ledger.judge(line).reason == "not recorded yet":
         pytest.skip("not recorded yet")
     for part in recorded.load(line.record).about["code"]:
         if not (text := grid.git("show", f"{part['commit']}:data/claims.yaml")):
             pytest.skip(f"{part['commit'][:8]} is not in this repository")
-        stood = [each for row in yaml.safe_load(text) if row["id"] == sentence for each in row["lines"]]
+        stood = [
+            each for row in yaml.safe_load(text) if row["id"] == sentence for each in row["lines"]
+        ]
         for each in stood:
-            each["quantities"] = {name: renamed(one) for name, one in each.get("quantities", {}).items()}
-        rule = {name: getattr(line, name) for name in ("rule", "threshold", "quantities", "formula", "halfway")}
-        assert any(all(each.get(name, "") == rule[name] for name in rule) for each in stood), part["commit"]
+            each["quantities"] = {
+                name: renamed(one) for name, one in each.get("quantities", {}).items()
+            }
+        rule = {
+            name: getattr(line, name)
+            for name in ("rule", "threshold", "quantities", "formula", "halfway")
+        }
+        assert any(all(each.get(name, "") == rule[name] for name in rule) for each in stood), part[
+            "commit"
+        ]
 
 
 CASES = [
@@ -170,19 +213,37 @@ def test_a_quantity_can_be_of_another_record(made):
     ],
 )
 def test_convergence_counts_where_the_sentence_needs_it(made, needs, victim, distance, word):
-    made(alike=[3] * 5, victim_error=[victim] + [1e-9] * 4, relative_distance=[distance] + [1e-13] * 4)
+    made(
+        alike=[3] * 5,
+        victim_error=[victim] + [1e-9] * 4,
+        relative_distance=[distance] + [1e-13] * 4,
+    )
     found = judged(needs_convergence=needs)
-    assert found.word == word and (word == "held" or found.reason == "1 of 5 runs have not converged")
+    assert found.word == word and (
+        word == "held" or found.reason == "1 of 5 runs have not converged"
+    )
 
 
-@pytest.mark.parametrize("early, word", [(1, "open"), (2.5, "held"), (9, "held"), (11.9, "held"), (12.1, "open")])
+@pytest.mark.parametrize(
+    "early, word", [(1, "open"), (2.5, "held"), (9, "held"), (11.9, "held"), (12.1, "open")]
+)
 def test_a_drift_matters_where_it_could_turn_the_verdict(made, early, word):
     now = 3 if early < 3 else 9 + (early > 10) * 0.525
     made(alike=[now] * 5, early=[early] * 5)
-    assert judged(quantities={"now": f"{AT}/alike", "soon": f"{AT}/early"}, halfway="soon").word == word
+    assert (
+        judged(quantities={"now": f"{AT}/alike", "soon": f"{AT}/early"}, halfway="soon").word
+        == word
+    )
 
 
-REST = {"setting": "all", "judged": "open", "not_shown": "z", "place": "x", "experiment": "x", "cost": "y"}
+REST = {
+    "setting": "all",
+    "judged": "open",
+    "not_shown": "z",
+    "place": "x",
+    "experiment": "x",
+    "cost": "y",
+}
 KINDS = {"held": LINE, "failed": LINE | {"threshold": 9}}
 KINDS |= {rule: REST | {"rule": rule} for rule in ("open", "proof", "refutation")}
 
@@ -202,4 +263,7 @@ KINDS |= {rule: REST | {"rule": rule} for rule in ("open", "proof", "refutation"
 )
 def test_a_sentence_is_split_where_its_decided_lines_differ(made, lines, word):
     made(alike=[3] * 5)
-    assert ledger.verdict(ledger.sentence(ROW | {"lines": [KINDS[kind] for kind in lines.split()]})) == word
+    assert (
+        ledger.verdict(ledger.sentence(ROW | {"lines": [KINDS[kind] for kind in lines.split()]}))
+        == word
+    )

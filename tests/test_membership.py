@@ -31,13 +31,19 @@ def parts(views):
 def test_noisy_ghosts_of_the_training_images_leak_and_other_photographs_do_not(parts):
     training, held_out, others = parts
     ghosts = 0.7 * training + 0.3 * others + 0.1 * drawn(*training.shape)
-    found, turned = (measures.leak(ghosts, *sides, SHAPE) for sides in ((training, held_out), (held_out, training)))
+    found, turned = (
+        measures.leak(ghosts, *sides, SHAPE)
+        for sides in ((training, held_out), (held_out, training))
+    )
     assert found.auc.low > 0.95 and found.p < 0.001 and found.above >= 38 and found.alike >= 38
     assert abs(found.auc.value + turned.auc.value - 1) < 1e-12 and turned.p > 0.99
     found = measures.leak(others, training, held_out, SHAPE)
     assert found.auc.low < 0.5 < found.auc.high and found.p > 0.05 and found.alike <= 2
     said = refused(measures.leak, others, training, held_out[:30], SHAPE)
-    assert said.startswith("There are 30 held-out images for 40 training images") and "held_out=IMAGES" in said
+    assert (
+        said.startswith("There are 30 held-out images for 40 training images")
+        and "held_out=IMAGES" in said
+    )
 
 
 def test_the_null_is_exact_where_nothing_leaked():
@@ -56,10 +62,16 @@ def test_area_and_p_are_those_of_other_libraries():
     above = above + 0.5
     scores, truth = torch.cat([above, below]), torch.arange(80) < 40
     assert abs(null.area(above, below).value - roc_auc_score(truth, scores)) < 1e-12
-    assert abs(null.p_value(above, below) - mannwhitneyu(above, below, alternative="greater").pvalue) < 0.05
+    assert (
+        abs(null.p_value(above, below) - mannwhitneyu(above, below, alternative="greater").pvalue)
+        < 0.05
+    )
     found = null.detection(scores, truth)
     assert found.auc == null.area(above, below)
-    assert found.tpr == (above > below.max()).double().mean() and null.p_value(below[:1], below[:1]) == 1
+    assert (
+        found.tpr == (above > below.max()).double().mean()
+        and null.p_value(below[:1], below[:1]) == 1
+    )
     assert null.detection(scores, truth | True) is None
 
 
@@ -97,7 +109,9 @@ def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(par
     assert detail_ncc(0.3 + 0 * x[:1], x, SHAPE).abs().max() < 1e-6  # what is flat is like no image
     assert detail_ncc(0.5 + 0.3 * shading[None], x, SHAPE).abs().max() < 0.35
     few = drawn(6, 50)  # of these, none is a twin of another
-    assert measures.twins(few) == 0 and measures.twins(torch.cat([few, 2 * few[:2] + 1])) == pytest.approx(4 / 8)
+    assert measures.twins(few) == 0 and measures.twins(
+        torch.cat([few, 2 * few[:2] + 1])
+    ) == pytest.approx(4 / 8)
 
 
 @pytest.mark.parametrize("side, leaks", [("secret", True), ("known", False)])
@@ -123,7 +137,9 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, 
     found = closed_world.areas(victim, views, trained.mean)
     assert found["span"].low > 0.5 and found["loss"].low > 0.5
     untrained = networks.initial(victim.recipe._replace(initial="standard"), 3072, 1)
-    told = closed_world.areas(Released(untrained, victim.labels, victim.recipe), views, trained.mean)
+    told = closed_world.areas(
+        Released(untrained, victim.labels, victim.recipe), views, trained.mean
+    )
     assert all(area.low < 0.5 < area.high for area in told.values())
 
 
@@ -133,7 +149,11 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, 
 def test_every_picture_is_in_half_of_the_networks_and_every_class_is_halved():
     labels = torch.tensor([0] * 9 + [1] * 14 + [2])
     masks = membership.halves(labels, 6, seed=1)
-    assert torch.equal(masks[1::2], ~masks[::2]) and (masks.sum(0) == 3).all() and len(masks.unique(dim=0)) == 6
+    assert (
+        torch.equal(masks[1::2], ~masks[::2])
+        and (masks.sum(0) == 3).all()
+        and len(masks.unique(dim=0)) == 6
+    )
     for kind in labels.unique():
         assert ((2 * masks - 1)[:, labels == kind].sum(1).abs() <= 1).all()
 
@@ -142,7 +162,8 @@ def test_every_picture_is_in_half_of_the_networks_and_every_class_is_halved():
 def test_the_likelihood_ratio_finds_what_the_loss_hides(alike):
     """Pictures are of very different difficulty; with distances of their own, or only one distance for all."""
     n, masks = 400, membership.halves(torch.zeros(400), 64, seed=0)
-    hard, gap = 5 * drawn(n), 1.0 if alike else 2 * torch.rand(n, generator=torch.Generator().manual_seed(1))
+    hard = 5 * drawn(n)
+    gap = 1.0 if alike else 2 * torch.rand(n, generator=torch.Generator().manual_seed(1))
     phis = hard + gap * masks + 0.5 * drawn(64, n, seed=2)
     target, known = (softplus(-phi) for phi in (phis[0], phis[1:]))
     inside = masks[0]
@@ -165,7 +186,9 @@ def test_offline_scores_of_pictures_in_no_network_pass_a_bar_as_often_as_those_t
     hard, masks = 5 * drawn(4000), membership.halves(torch.zeros(4000), 64, seed=0)
     target, *known = softplus(-(hard + 0.5 * drawn(65, 4000, seed=2)))
     losses = target, torch.stack(known), masks
-    scores = [membership.lira_offline(*losses, own) for own in (False, True)] + [membership.rmia_offline(*losses)]
+    scores = [membership.lira_offline(*losses, own) for own in (False, True)] + [
+        membership.rmia_offline(*losses)
+    ]
     for score in scores:
         passing = (score[1::2] > score[::2].quantile(0.99)).double().mean()
         assert 0.003 < passing < 0.02
@@ -194,14 +217,20 @@ def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
     few, many = score(corner.flatten(1), known, SHAPE), score(everywhere, known, SHAPE)
     assert few.min() > many.max() + 0.5
     assert many.abs().max() < 0.2  # the energy is near its mean, one, at all places
-    torch.testing.assert_close(score(-3 * everywhere, known, SHAPE), many)  # neither sign nor scale counts
-    torch.testing.assert_close(score(everywhere[:3], known, SHAPE), many[:3])  # nor the other pictures
+    torch.testing.assert_close(
+        score(-3 * everywhere, known, SHAPE), many
+    )  # neither sign nor scale counts
+    torch.testing.assert_close(
+        score(everywhere[:3], known, SHAPE), many[:3]
+    )  # nor the other pictures
 
 
 def test_kinks_are_counted_in_units_of_what_is_known():
     weight = torch.eye(4, dtype=torch.float64)
     network = (Layer(weight, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)),)
-    known = torch.tensor([[1.0, 100, 0, 0], [-1, -100, 0, 0]], dtype=torch.float64)  # σ = 1, 100, 1, 1
+    known = torch.tensor(
+        [[1.0, 100, 0, 0], [-1, -100, 0, 0]], dtype=torch.float64
+    )  # σ = 1, 100, 1, 1
     x = torch.tensor([[0.03, 1.0, -1, 0], [0.01, 3, -1.01, -1]], dtype=torch.float64)
     assert detectors.kink_share(x, network, known).tolist() == [0.5, 0.75]
 
@@ -213,7 +242,9 @@ def test_photographs_are_known_ones_without_their_mean(views, n):
     assert found.shape == (n, 3072)
     torch.testing.assert_close(found[:20], known.images[:20])
     pictures, own = found.view(n, 1, *SHAPE), known.images.view(-1, *SHAPE)
-    upright, mirrored = ((turned - own).abs().amax((2, 3, 4)) < 1e-9 for turned in (pictures, pictures.flip(3)))
+    upright, mirrored = (
+        (turned - own).abs().amax((2, 3, 4)) < 1e-9 for turned in (pictures, pictures.flip(3))
+    )
     assert upright.any(1).sum() == 40 and (upright | mirrored).any(1).all()
     own = known.labels[(upright | mirrored).double().argmax(1)]
     assert own.tolist() == [0] * (n // 2) + [1] * (n // 2)
@@ -238,13 +269,18 @@ def test_the_combination_learns_from_a_shadow_and_is_calibrated():
     assert null.detection(probability, truth).auc.value > alone + 0.05
     for _, number, predicted, share in detection.calibration(probability, truth):
         assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
-    again = detectors.fit({name: 5 + 3 * score for name, score in scored(1000, 0)[0].items()}, truth)
-    torch.testing.assert_close(again({k: 5 + 3 * s for k, s in named.items()}), probability, atol=1e-4, rtol=0)
+    again = detectors.fit(
+        {name: 5 + 3 * score for name, score in scored(1000, 0)[0].items()}, truth
+    )
+    torch.testing.assert_close(
+        again({k: 5 + 3 * s for k, s in named.items()}), probability, atol=1e-4, rtol=0
+    )
     assert detectors.fit(named, truth | True) is detectors.fit(named, truth & False) is None
 
 
 def test_precision_choice_and_calibration_follow_the_scores():
-    score, truth = torch.tensor([3.0, 1.0, 3.0, 2.0, 0.0]), torch.tensor([True, True, False, True, False])
+    score = torch.tensor([3.0, 1.0, 3.0, 2.0, 0.0])
+    truth = torch.tensor([True, True, False, True, False])
     assert detection.precision(score, truth, 3) == pytest.approx(2 / 3)
     assert detection.likeliest(torch.arange(5), score, 3).tolist() == [0, 2, 3]
     probability = torch.tensor([0.0, 0.05, 0.1, 0.6, 0.9, 1.0], dtype=torch.float64)
@@ -275,12 +311,23 @@ def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
         "stationarity": detection.Judged(truth, ~truth, nothing),
         "unmixing": detection.Judged(all_of, all_of, nothing),
     }
-    rows = {row.name.removeprefix("detector/"): row for row in detection.rows(scores, judged, "partition", 7)}
-    share, pixels = (rows[f"stationarity/partition/{name}"] for name in ("share_true", "share_true_in_pixels"))
+    rows = {
+        row.name.removeprefix("detector/"): row
+        for row in detection.rows(scores, judged, "partition", 7)
+    }
+    share, pixels = (
+        rows[f"stationarity/partition/{name}"] for name in ("share_true", "share_true_in_pixels")
+    )
     assert (share.value, share.baseline, pixels.value) == (0.5, 0, 0.5)
-    areas = rows["stationarity/partition/auc"].value, rows["stationarity/partition/auc_in_pixels"].value
+    areas = (
+        rows["stationarity/partition/auc"].value,
+        rows["stationarity/partition/auc_in_pixels"].value,
+    )
     assert sum(areas) == pytest.approx(1)
-    assert rows["stationarity/partition/auc"].value == rows["stationarity/partition/agreement/auc"].value
+    assert (
+        rows["stationarity/partition/auc"].value
+        == rows["stationarity/partition/agreement/auc"].value
+    )
     beside = {name for name in rows if name.startswith("unmixing")}
     assert beside == {"unmixing/none/share_true", "unmixing/none/share_true_in_pixels"}
 
@@ -293,7 +340,9 @@ def test_a_search_finds_the_picture_that_was_moved_and_mirrored_as_far_as_it_is_
     pictures = x.view(-1, *SHAPE)
     (away,) = (one for move, one in closed_world.moved(x, SHAPE, 2) if move == (2, -1))
     torch.testing.assert_close(away.view(-1, *SHAPE)[:, 2:, :-1], pictures[:, :-2, 1:])
-    assert (away.view(-1, *SHAPE)[:, :2] == away.view(-1, *SHAPE)[:, 2:3]).all()  # an edge, repeated
+    assert (
+        away.view(-1, *SHAPE)[:, :2] == away.view(-1, *SHAPE)[:, 2:3]
+    ).all()  # an edge, repeated
     tried = list(closed_world.tries(closed_world.CHANGES["mirrored"](away, SHAPE), SHAPE))
     nearest = min(tried, key=lambda one: (one - x).abs().sum())
     assert len(tried) == 50
@@ -302,7 +351,9 @@ def test_a_search_finds_the_picture_that_was_moved_and_mirrored_as_far_as_it_is_
 
 def test_every_change_of_a_picture_is_small_but_for_the_mirror(views):
     x = views.secret.images[:4]
-    differences = {name: (change(x, SHAPE) - x).abs().mean() for name, change in closed_world.CHANGES.items()}
+    differences = {
+        name: (change(x, SHAPE) - x).abs().mean() for name, change in closed_world.CHANGES.items()
+    }
     assert differences.pop("as_trained") == 0 and differences.pop("mirrored") > 0.05
     assert min(differences.values()) > 0 and max(differences.values()) < 0.05
 

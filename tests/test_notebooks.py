@@ -21,7 +21,13 @@ from lab.verify import named
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted([*(ROOT / "book").glob("*.ipynb"), *(ROOT / "experiments").glob("*.ipynb")])
 IMAGES = 20
-SIZES = {"IMAGES": IMAGES, "NETWORK_IMAGES": IMAGES, "FEW_IMAGES": 10, "CANDIDATES": 2 * IMAGES, "POINTS": IMAGES}
+SIZES = {
+    "IMAGES": IMAGES,
+    "NETWORK_IMAGES": IMAGES,
+    "FEW_IMAGES": 10,
+    "CANDIDATES": 2 * IMAGES,
+    "POINTS": IMAGES,
+}
 SIZES |= {"STRANGERS": IMAGES}
 SIZES |= {"NEURONS": 40, "WIDTH": 12, "DIMENSIONS": 30, "GRID": 3, "SIDE": 8, "SAMPLES": 9}
 SIZES |= {"LINES": 1, "SEEDS": 1, "STARTS": 2, "SHADOWS": 6}
@@ -36,8 +42,12 @@ def alike(a, b, tolerance=1e-5):
 
 # What is true of a number v and its baseline b, by a pattern of names; other(name) is another number of the same run.
 RELATIONS = {
-    r"(bilevel|reading|as_written)/.*/(relative_distance|square_gradient)": lambda v, b, other: v <= b + 1e-25,
-    r"(.*)/(mean_)?square_distance": lambda v, b, other: alike(v / b, other(r"\1/relative_distance", over=True), 1e-9),
+    r"(bilevel|reading|as_written)/.*/(relative_distance|square_gradient)": lambda v, b, other: (
+        v <= b + 1e-25
+    ),
+    r"(.*)/(mean_)?square_distance": lambda v, b, other: alike(
+        v / b, other(r"\1/relative_distance", over=True), 1e-9
+    ),
     r"bilevel/.*/nearest_start_l2": lambda v, b, other: b == 0,
     r"bilevel/.*/ground_truth/.*nearest_training_l2": lambda v, b, other: b == 0,
     r".*/ground_truth/.*leak_auc": lambda v, b, other: b == 1,
@@ -46,20 +56,30 @@ RELATIONS = {
     r"(.*leak_auc)_low": lambda v, b, other: v <= other(r"\1") + 1e-9,
     r"(.*)/steps/12/leak_auc": lambda v, b, other: v == other(r"\1/leak_auc"),
     r"(landscape/cost/.*)/0.001/reached": lambda v, b, other: v <= other(r"\1/0.1/reached"),
-    r"landscape/(?!bilevel).*/moved lambda_1=1 lambda_2=1": lambda v, b, other: v <= 1e-3,  # it stays at a minimum
+    r"landscape/(?!bilevel).*/moved lambda_1=1 lambda_2=1": lambda v, b, other: (
+        v <= 1e-3
+    ),  # it stays at a minimum
     r"reading/ground_truth/(relative_distance|moved)": lambda v, b, other: v <= 1e-20,
     r"collapse/no_decay/.*": lambda v, b, other: v < b,  # a collapsed set is stationary
     r"collapse/decay/.*": lambda v, b, other: b <= 1e-7 < 1e-3 < v,
-    r"certificate/(planted|split)/residual": lambda v, b, other: alike(v, other("certificate/original/residual")),
+    r"certificate/(planted|split)/residual": lambda v, b, other: alike(
+        v, other("certificate/original/residual")
+    ),
     r"certificate/original/(margin|agreement|cosine|like_truth)": lambda v, b, other: alike(v, 1),
-    r"kkt/.*/stationarity": lambda v, b, other: v < b / 3,  # as good as the truth, and better than strangers
+    r"kkt/.*/stationarity": lambda v, b, other: (
+        v < b / 3
+    ),  # as good as the truth, and better than strangers
     r"plant_network/.*/relative_distance": lambda v, b, other: v < b / 100,
-    r"known_start/sgd/alpha": lambda v, b, other: abs(v - 1) <= 1e-5,  # no decay: all of the start is left
+    r"known_start/sgd/alpha": lambda v, b, other: (
+        abs(v - 1) <= 1e-5
+    ),  # no decay: all of the start is left
     r"speed/agreement/float64": lambda v, b, other: v <= 1e-11,
     r"rank/.*/outside": lambda v, b, other: v < b,  # training images lie in the rows
     r"natural/span/trainer/auc": lambda v, b, other: b < v,  # a twin does not know these pictures
     r"text/.*/trained/.*/bag_(precision|recall)": lambda v, b, other: v == 1,  # no other rows move
-    r"(prior/.*)/kkt_at_kinks": lambda v, b, other: v <= other(r"\1/kkt") + 1e-12,  # free slopes are no worse
+    r"(prior/.*)/kkt_at_kinks": lambda v, b, other: (
+        v <= other(r"\1/kkt") + 1e-12
+    ),  # free slopes are no worse
 }
 
 
@@ -71,7 +91,8 @@ def run(path, output, **given):
 @pytest.mark.chapters
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_what_a_toy_run_writes_is_true_on_every_machine(path, toy_npz, tmp_path):
-    results, small = tmp_path / "deep" / "results.json", {k: SMALL[k] for k in declared_by(path) if k in SMALL}
+    results = tmp_path / "deep" / "results.json"
+    small = {k: SMALL[k] for k in declared_by(path) if k in SMALL}
     given = {"DATASET": str(toy_npz), "SEED": 3, "RESULTS": str(results), **small}
     run(path, tmp_path / "out.ipynb", **given)
     written = json.loads(results.read_text())
@@ -79,7 +100,9 @@ def test_what_a_toy_run_writes_is_true_on_every_machine(path, toy_npz, tmp_path)
     assert given.items() <= written["parameters"].items()
     assert [file.name for file in results.parent.iterdir()] == ["results.json"]
     rows = {named(row): row for row in written["rows"]}
-    assert len(rows) == len(written["rows"]) and all(row["seed"] == given["SEED"] for row in written["rows"])
+    assert len(rows) == len(written["rows"]) and all(
+        row["seed"] == given["SEED"] for row in written["rows"]
+    )
     assert rows or path.stem == "recorded"  # which reads records alone
     assert not [*broken(rows)]
 
@@ -109,27 +132,52 @@ def test_a_notebook_is_built_like_the_others(path):
     code = [cell for cell in cells if cell.cell_type == "code"]
     tagged = [cell for cell in code if "parameters" in cell.metadata.get("tags", [])]
     assert (
-        cells[0].source.startswith("# ") and len(tagged) == 1 and tagged[0].source.startswith("# Parameters of this ")
+        cells[0].source.startswith("# ")
+        and len(tagged) == 1
+        and tagged[0].source.startswith("# Parameters of this ")
     )
     assert declared_by(path).keys() >= COMMON
-    assert sum("import" in cell.source and "from lab import" in cell.source for cell in code[:2]) == 1
+    assert (
+        sum("import" in cell.source and "from lab import" in cell.source for cell in code[:2]) == 1
+    )
     for cell in code:
         for output in cell.outputs:
             assert output.output_type != "error" and output.get("name") != "stderr", cell.source
             if picture := output.get("data", {}).get("image/png", ""):
                 assert len(picture) * 3 / 4 < LARGEST
-                assert cell.metadata["mystnb"]["figure"]["caption"] and cell.metadata["mystnb"]["image"]["alt"]
+                assert (
+                    cell.metadata["mystnb"]["figure"]["caption"]
+                    and cell.metadata["mystnb"]["image"]["alt"]
+                )
         if path.parent.name == "experiments":  # it reads no record and judges nothing
-            assert not cell.outputs and not re.search(r"\b(recorded|ledger|results/|data/speed)\b", cell.source)
+            assert not cell.outputs and not re.search(
+                r"\b(recorded|ledger|results/|data/speed)\b", cell.source
+            )
 
 
 WRONG = [
-    ("book/three-starts-bilevel", {"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED,"),
+    (
+        "book/three-starts-bilevel",
+        {"SEEED": 1},
+        "There is no parameter SEEED; this chapter has DATASET, SEED,",
+    ),
     ("book/decoreco-attack", {"WEIGHTS": "/nowhere.pth"}, "There is no file /nowhere.pth"),
-    ("book/inside-the-solver", {"IMAGES": 20, "LEARNING_RATE": 1e4}, "LEARNING_RATE 10000 is too large: by step 1"),
-    ("book/try-your-own", {"FOLDER": "/nowhere"}, "FOLDER is for your own network: give WEIGHTS and HELD_OUT"),
+    (
+        "book/inside-the-solver",
+        {"IMAGES": 20, "LEARNING_RATE": 1e4},
+        "LEARNING_RATE 10000 is too large: by step 1",
+    ),
+    (
+        "book/try-your-own",
+        {"FOLDER": "/nowhere"},
+        "FOLDER is for your own network: give WEIGHTS and HELD_OUT",
+    ),
     ("book/energy-landscape", {"GRID": 1}, "GRID must be at least 2."),
-    ("book/decoreco-attack", {"NEURONS": 1, "STEPS": 12}, "A hidden layer of this network has no neurons: raise"),
+    (
+        "book/decoreco-attack",
+        {"NEURONS": 1, "STEPS": 12},
+        "A hidden layer of this network has no neurons: raise",
+    ),
     ("book/text", {"WIDTH": 6}, "WIDTH is 6; it must be a multiple of 4"),
     ("book/text", {"WIDTH": 10**18}, "The memory is full: take smaller sizes"),
 ]
@@ -150,4 +198,11 @@ def test_a_mistake_ends_in_one_sentence_and_leaves_no_file(chapter, given, sente
 
 @pytest.mark.chapters
 def test_the_run_of_the_readmes_grid_whose_signals_depend_most_on_each_other_passes(tmp_path):
-    run(ROOT / "book" / "rank-decides.ipynb", tmp_path / "out.ipynb", SEED=1, WIDTH=8, IMAGES=20, SEEDS=1)
+    run(
+        ROOT / "book" / "rank-decides.ipynb",
+        tmp_path / "out.ipynb",
+        SEED=1,
+        WIDTH=8,
+        IMAGES=20,
+        SEEDS=1,
+    )

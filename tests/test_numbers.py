@@ -35,7 +35,11 @@ def values(records, names, where, column="value"):
     """All recorded values, or baselines, of quantities whose names match; `where` names parameters."""
     rows = [row for record in records.split() for row in recorded.load(record).rows]
     rows = [row for row in rows if all(row[key] == str(x) for key, x in where.items())]
-    found = [float(row[column]) for row in rows if any(fnmatch(row["name"], name) for name in names.split())]
+    found = [
+        float(row[column])
+        for row in rows
+        if any(fnmatch(row["name"], name) for name in names.split())
+    ]
     assert len(found) >= 5, (records, names)
     return found
 

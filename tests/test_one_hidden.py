@@ -53,12 +53,18 @@ def test_equal_neurons_are_one(x, y):
     copies = [0, 1, 1, 2, 0, 0, 3, 4, 5]
     several = net._replace(first=net.first[copies], second=net.second[[*copies, -1]])
     few = one_hidden.merge_neurons(several)
-    assert len(few.first) == WIDTH and sorted(few.sharpness.tolist())[0] == pytest.approx(10 / 3**0.5)
+    assert len(few.first) == WIDTH and sorted(few.sharpness.tolist())[0] == pytest.approx(
+        10 / 3**0.5
+    )
     terms = (x, y, MU)
-    one, other = (one_hidden.energy(one_hidden.pack(w), *terms, w.sharpness) for w in (several, few))
+    one, other = (
+        one_hidden.energy(one_hidden.pack(w), *terms, w.sharpness) for w in (several, few)
+    )
     assert abs(one[0] - other[0]) <= 1e-12 and abs(one[1].norm() - other[1].norm()) <= 1e-12
     ends = [one_hidden.solve(*terms, weights).weights for weights in (several, few)]
-    assert one_hidden.square_norm(ends[0]) == pytest.approx(one_hidden.square_norm(ends[1]).item(), rel=1e-9)
+    assert one_hidden.square_norm(ends[0]) == pytest.approx(
+        one_hidden.square_norm(ends[1]).item(), rel=1e-9
+    )
     reduced = one_hidden.merge_neurons(ends[0], 1e-5)
     assert torch.allclose(one_hidden.logits(x, reduced), one_hidden.logits(x, ends[1]), atol=1e-7)
 
@@ -69,7 +75,9 @@ def test_hessian_product_is_the_derivative_of_the_gradient(x, y, sharpness):
     product, precondition = one_hidden.hessian(v, x, y, MU, sharpness)
     u = drawn(*v.shape)
     change = slope(lambda v: one_hidden.energy(v, x, y, MU, sharpness)[1], v, u, 1e-6)
-    assert (product(u) - change).norm() <= 1e-7 * product(u).norm() and (u * precondition(u)).sum() > 0
+    assert (product(u) - change).norm() <= 1e-7 * product(u).norm() and (
+        u * precondition(u)
+    ).sum() > 0
     y = torch.sigmoid(one_hidden.logits(x, weights(1)._replace(sharpness=sharpness)))
     product, precondition = one_hidden.hessian(v, x, y, MU, sharpness)  # ℓ' = 0: Gauss–Newton alone
     assert (precondition(product(u)) - u).norm() <= 1e-9 * u.norm()
@@ -91,14 +99,20 @@ def test_relu_does_not_converge_and_single_precision_has_its_own_tolerance(x, y)
     theta0 = weights(0)
     theta0 = one_hidden.Weights(theta0.first.float(), theta0.second.float(), 10.0)
     solved = one_hidden.solve(x.float(), y.float(), MU, theta0)
-    assert solved.weights.first.dtype == torch.float32 and solved.converged and solved.gradient_norm <= 1e-6
+    assert (
+        solved.weights.first.dtype == torch.float32
+        and solved.converged
+        and solved.gradient_norm <= 1e-6
+    )
 
 
 def test_hypergradient_is_the_derivative(problem):
     x, released, theta0 = problem
     target = one_hidden.weights(released.network, 10.0)
     h = bilevel.hypergradient(released, x, initial=theta0)
-    assert h.sound and abs(h.loss - one_hidden.square_distance(h.solved.weights, target) / 2) <= 1e-10
+    assert (
+        h.sound and abs(h.loss - one_hidden.square_distance(h.solved.weights, target) / 2) <= 1e-10
+    )
 
     def loss(x):
         solved = one_hidden.solve(x, released.labels, MU, h.solved.weights, tolerance=1e-13)
@@ -144,7 +158,9 @@ def test_steps_in_the_span_are_steps_of_the_whole_network(x, y, sharpness):
     found = truncated.trained(x, y, MU, start, 4, "descent", 0.3)
     assert torch.allclose(one_hidden.pack(found), v, rtol=1e-10, atol=1e-12)
     further = truncated.trained(x, y, MU, start, 4, "quasi-Newton")
-    energies = [one_hidden.energy(one_hidden.pack(end), x, y, MU, sharpness)[0] for end in (further, found)]
+    energies = [
+        one_hidden.energy(one_hidden.pack(end), x, y, MU, sharpness)[0] for end in (further, found)
+    ]
     assert energies[0] < energies[1]
 
 
@@ -162,9 +178,13 @@ def test_the_hypergradient_agrees_with_differences(x, y, method):
 @pytest.mark.parametrize("fixed", [True, False])
 def test_the_attack_lowers_every_distance_and_tells_it(x, y, fixed):
     theta0 = networks.initial(RECIPE, 30, 0)
-    target, inner = truncated.trained(x, y, MU, weights(0), 10), truncated.Training(10, "descent", 1e-2)
-    released, start = Released(one_hidden.network(target), y, RECIPE), torch.stack([x, starts.random(12, 30, 4)])
-    found, before, after = truncated.attack(released, start, theta0, inner, iterations=5, fixed=fixed)
+    target = truncated.trained(x, y, MU, weights(0), 10)
+    inner = truncated.Training(10, "descent", 1e-2)
+    released = Released(one_hidden.network(target), y, RECIPE)
+    start = torch.stack([x, starts.random(12, 30, 4)])
+    found, before, after = truncated.attack(
+        released, start, theta0, inner, iterations=5, fixed=fixed
+    )
     assert before[0] < 1e-20 and after[1] < before[1]
     for one, told in zip(found, after):
         again = truncated.trained(one, y, MU, weights(0), 10)

@@ -36,7 +36,12 @@ def trained(trainer, rate, steps):
     net, x = network(), pictures(2, 1)
     initial = path.flat(net)
     _, optimiser = deep.train(net, x, LABELS, trainer, rate, steps)
-    return x, initial, path.flat(net), {} if trainer == "plain" else deep.state(net, optimiser)._asdict()
+    return (
+        x,
+        initial,
+        path.flat(net),
+        {} if trainer == "plain" else deep.state(net, optimiser)._asdict(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +69,9 @@ def test_slopes_are_those_of_differences(victim):
     x, initial, end = victim
     net, step = network(), 1e-6 * torch.eye(216, dtype=torch.float64).view(216, 2, 108)
     guess = path.Ends(initial, end).begin()
-    toward = torch.stack([end - initial, 2 * (initial - end), drawn(len(end), seed=2) * (end - initial)])
+    toward = torch.stack(
+        [end - initial, 2 * (initial - end), drawn(len(end), seed=2) * (end - initial)]
+    )
 
     def along(z):
         return (toward * path.gradients(net, guess.anchors, z, LABELS)).sum()
@@ -75,7 +82,10 @@ def test_slopes_are_those_of_differences(victim):
     by_weights = path.gradient(net, initial, x, LABELS)
     some = torch.randperm(len(initial), generator=torch.Generator().manual_seed(0))[:20]
     for k in some:
-        moved = [path.error(net, initial + s * 1e-5 * torch.eye(len(initial))[k], x, LABELS) for s in (1, -1)]
+        moved = [
+            path.error(net, initial + s * 1e-5 * torch.eye(len(initial))[k], x, LABELS)
+            for s in (1, -1)
+        ]
         assert by_weights[k] == pytest.approx(((moved[0] - moved[1]) / 2e-5).item(), abs=1e-7)
 
 
@@ -87,7 +97,9 @@ def test_the_misfits_slope_is_that_of_differences(victim):
         _, slopes = path.misfit(known, guess, g, 0.5)
         way = 1e-4 * g.abs() * drawn(*g.shape, seed=3)
         ends = [path.misfit(known, guess, g + s * way, 0.5)[0] for s in (1, -1)]
-        assert ends[0] - ends[1] == pytest.approx(2 * (slopes * way).sum().item(), rel=1e-3, abs=1e-12)
+        assert ends[0] - ends[1] == pytest.approx(
+            2 * (slopes * way).sum().item(), rel=1e-3, abs=1e-12
+        )
 
 
 def test_the_metric_is_a_root_of_the_inverse_and_shares_are_not_negative():
@@ -99,7 +111,11 @@ def test_the_metric_is_a_root_of_the_inverse_and_shares_are_not_negative():
     gradients, change = drawn(3, 7, seed=4), drawn(7, seed=5)
     found = path.shares(gradients, change)
     rest = change - found @ gradients
-    assert (found >= 0).all() and (gradients @ rest < 1e-9).all() and (found * (gradients @ rest)).abs().max() < 1e-9
+    assert (
+        (found >= 0).all()
+        and (gradients @ rest < 1e-9).all()
+        and (found * (gradients @ rest)).abs().max() < 1e-9
+    )
     assert torch.equal(path.shares(change[None], -change), torch.ones(1).double())  # all alike
 
 
@@ -133,7 +149,10 @@ def test_a_guess_without_a_simulation_stays_where_it_is(victim):
 def test_steps_are_counted_until_the_loss_is_low():
     x, net = pictures(2, 1), network().float()
     before, secret = path.flat(net), Part(x.double(), LABELS.double())
-    losses = [deep.train(network().float(), x.float(), LABELS, "plain", 0.1, steps)[0] for steps in range(1, 9)]
+    losses = [
+        deep.train(network().float(), x.float(), LABELS, "plain", 0.1, steps)[0]
+        for steps in range(1, 9)
+    ]
     assert losses == sorted(losses, reverse=True)  # each step helps
     between = (losses[4] + losses[5]) / 2
     assert deep.steps_until(net, secret, 0.0, 0.1, 8, between) == 6
@@ -182,12 +201,19 @@ def test_two_images_come_back_and_no_held_out_one(victim):
     for known, least in (
         (path.Ends(initial, end, path.whitening(gradients)), 0.8),
         (optimisers.AdamEnds(adam[1], adam[2], scale=optimisers.size(gradients, 2)), 0.5),
-        (optimisers.MomentumState(state[0], metric=path.whitening(public(state[0])), **state[1]), 0.5),
+        (
+            optimisers.MomentumState(state[0], metric=path.whitening(public(state[0])), **state[1]),
+            0.5,
+        ),
     ):
         found = path.attack(Released(network(), LABELS, None), known, SHAPE, steps=200)
         like = [torch.cosine_similarity(z, found.images) for z in (x, held_out)]
-        assert found.history[-1] < found.history[0] and like[0].min() > least and like[1].max() < 0.4, (known, like)
-    begun = path.attack(Released(network(), LABELS, None), path.Ends(initial, end), SHAPE, steps=1, start=x)
+        assert (
+            found.history[-1] < found.history[0] and like[0].min() > least and like[1].max() < 0.4
+        ), (known, like)
+    begun = path.attack(
+        Released(network(), LABELS, None), path.Ends(initial, end), SHAPE, steps=1, start=x
+    )
     assert (begun.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
 
 
@@ -195,7 +221,9 @@ def test_softened_and_normalised_networks_compute_what_they_say():
     z = torch.linspace(-2, 2, 9)
     with naive.InPlaceOfReLU(partial(nn.functional.softplus, beta=3.0)):
         soft = nn.ReLU()(z)
-    assert torch.allclose(soft, torch.log1p((3 * z).exp()) / 3) and torch.equal(nn.ReLU()(z), z.clamp_min(0))
+    assert torch.allclose(soft, torch.log1p((3 * z).exp()) / 3) and torch.equal(
+        nn.ReLU()(z), z.clamp_min(0)
+    )
     assert math.isclose(nn.ReLU(inplace=True)(z.clone()).min(), 0.0)
     x = drawn(3, 3, 8, 8, seed=1).float()
     for norm, kind in {"none": nn.Identity, "group": nn.GroupNorm, "batch": nn.BatchNorm2d}.items():
@@ -222,7 +250,9 @@ def test_what_cannot_be_attacked_is_said(victim):
     for layer in (nn.Dropout(), nn.BatchNorm2d(3)):
         net = nn.Sequential(layer, network())
         size = len(path.flat(net))
-        assert "is in training mode" in said(path.Ends(torch.zeros(size), torch.ones(size)), net=net.train())
+        assert "is in training mode" in said(
+            path.Ends(torch.zeros(size), torch.ones(size)), net=net.train()
+        )
 
 
 # ---- The span test: what a step adds to a layer holds its images' inputs alone ----
@@ -258,7 +288,9 @@ def test_the_inputs_of_a_step_lie_in_the_span_of_what_it_adds(layer):
     assert torch.allclose(by_hand.mT.reshape(made.shape), made)
     basis = span.basis(after[layer].weight, before[layer].weight, alpha=1.0)
     assert basis.shape[1] == {0: 20, 3: 5}[layer]
-    near, far = (span.distances(span.inputs(before, before[layer], z), basis) for z in (x, strangers))
+    near, far = (
+        span.distances(span.inputs(before, before[layer], z), basis) for z in (x, strangers)
+    )
     assert near.max() < 1e-6 and far.min() > 0.01
 
 

@@ -26,7 +26,8 @@ def trained():
 @pytest.mark.parametrize("change, margin", [(0, 0.0), (0.1, 3e-3), (0.5, 50.0)])
 def test_the_slopes_of_the_conditions_are_their_derivatives(trained, change, margin):
     wish = planting.problem_of(trained[1], trained[0].images)
-    z, terms = wish.coordinates + change * drawn(*wish.coordinates.shape, seed=1), (wish, wish.theta, 0.1, margin)
+    z = wish.coordinates + change * drawn(*wish.coordinates.shape, seed=1)
+    terms = (wish, wish.theta, 0.1, margin)
     _, slopes = planting.conditions(z, *terms)
     again = torch.func.jacrev(lambda z: planting.conditions(z, *terms)[0])(z)
     assert wish.copied.any() and (slopes - again).norm() <= 1e-9 * again.norm()
@@ -52,7 +53,9 @@ def test_two_neurons_for_all_equal_ones_have_the_least_eigenvalue_of_the_whole_n
         product, _ = one_hidden.hessian(v, x, released.labels, MU, sharpness)
         return torch.linalg.eigvalsh(product(torch.eye(len(v), dtype=v.dtype)))[0]
 
-    assert torch.allclose(least(part.network, 10.0), least(halves.network, halves.sharpness), atol=1e-8)
+    assert torch.allclose(
+        least(part.network, 10.0), least(halves.network, halves.sharpness), atol=1e-8
+    )
 
 
 def test_other_images_train_to_the_same_weights(trained):
@@ -65,19 +68,27 @@ def test_other_images_train_to_the_same_weights(trained):
     target = one_hidden.weights(networks.in_span(released.network, seen), 10.0)
     noise = 1e-3 * drawn(*target.first.shape, seed=2)
     beside = target._replace(first=target.first + noise)
-    again = one_hidden.solve(found.images @ seen, released.labels, MU, beside)  # all eight neurons, not the merged ones
-    apart = one_hidden.square_norm(one_hidden.difference(again, target)) / one_hidden.square_norm(target)
+    again = one_hidden.solve(
+        found.images @ seen, released.labels, MU, beside
+    )  # all eight neurons, not the merged ones
+    apart = one_hidden.square_norm(one_hidden.difference(again, target)) / one_hidden.square_norm(
+        target
+    )
     assert apart <= 3e-6
 
 
 def test_leverages_are_the_shares_that_the_first_layer_decides(trained):
     secret, released = trained
-    theta, images = one_hidden.weights(released.network, 10.0), secret.images + 0.1 * starts.random(30, 100, 4)
+    theta = one_hidden.weights(released.network, 10.0)
+    images = secret.images + 0.1 * starts.random(30, 100, 4)
     at = one_hidden.forward(one_hidden.pack(theta), images, 10.0)
-    signals = at.slope * at.w * affine.residuals(at.logits, released.labels)[:, None]  # equal for equal neurons
+    signals = (
+        at.slope * at.w * affine.residuals(at.logits, released.labels)[:, None]
+    )  # equal for equal neurons
     signals = signals / signals.norm(dim=0)
     shares = (signals @ torch.linalg.pinv(signals, rtol=1e-6)).diagonal()
-    found, kinds = planting.leverages(released, images), len(planting.problem_of(released, images).axes.T)
+    found = planting.leverages(released, images)
+    kinds = len(planting.problem_of(released, images).axes.T)
     assert torch.allclose(found, shares, atol=1e-5) and (found.sum() - kinds).abs() < 1e-9
 
 
@@ -90,9 +101,14 @@ def test_a_network_without_a_hidden_layer_and_weights_that_no_training_ends_at_a
     bound = float(re.search(r"not a stationary point .* cannot fall below ([\d.e-]+);", said)[1])
     begun = one_hidden.weights(skewed.network, 10.0)
     solved = one_hidden.solve(secret.images, released.labels, MU, begun)
-    reached = one_hidden.square_norm(one_hidden.difference(solved, begun)) / one_hidden.square_norm(begun)
+    reached = one_hidden.square_norm(one_hidden.difference(solved, begun)) / one_hidden.square_norm(
+        begun
+    )
     assert 1e-4 < bound <= reached
-    for given in stationary.train(secret, networks.affine(MU)).released, bilevel.merge_neurons(released):
+    for given in (
+        stationary.train(secret, networks.affine(MU)).released,
+        bilevel.merge_neurons(released),
+    ):
         said = refused(planting.attack, given, secret.images)
         assert "Planting needs a network with one hidden layer, not merged" in said
 
@@ -114,9 +130,13 @@ def test_training_on_the_secret_images_returns_from_noise_and_from_the_start(tra
     (x, _), released = trained
     other = starts.random(30, 100, 1)
     basis = networks.span_of(x, bilevel.merge_neurons(released).network[0].weight)
-    assert judged.from_perturbed(released, x, 1) < 1e-10 > judged.from_perturbed(released, x, 1, basis)
+    assert (
+        judged.from_perturbed(released, x, 1) < 1e-10 > judged.from_perturbed(released, x, 1, basis)
+    )
     assert judged.from_perturbed(released, other, 1) > 1e-3
-    assert judged.from_start(released, x, 0) < 1e-15 and judged.from_start(released, other, 0) > 1e-3
+    assert (
+        judged.from_start(released, x, 0) < 1e-15 and judged.from_start(released, other, 0) > 1e-3
+    )
 
 
 def test_the_secret_images_are_measured_as_planted(trained):
@@ -125,7 +145,10 @@ def test_the_secret_images_are_measured_as_planted(trained):
     assert found["relative_distance"] < 1e-10 < found["stored_distance"]  # some pixels are clipped
     assert found["moved"] == 0 and found["least_ssim"] == pytest.approx(1)
     rows = {row.name.split("/")[-1]: row for row in judged.rows_of("noise", found, 0)}
-    assert rows["fresh_distance"].baseline == found["fresh_untouched"] and rows["moved"].baseline is None
+    assert (
+        rows["fresh_distance"].baseline == found["fresh_untouched"]
+        and rows["moved"].baseline is None
+    )
     assert rows["relative_distance"].name == "plant_network/noise/relative_distance"
     x = torch.tensor([-0.1, 0.0, 0.3, 0.5, 1.2], dtype=torch.float64)
     assert (255 * judged.eight_bits(x)).tolist() == pytest.approx([0, 0, 76, 128, 255])
@@ -135,7 +158,10 @@ def test_the_affine_model_is_measured_by_training_anew(trained):
     secret, _ = trained
     released = stationary.train(secret, networks.affine(0.1)).released
     found = judged.numbers_of(released, secret.images, starts.random(30, 100, 1), (10, 10, 1), 0)
-    assert found["trained_distance"] is None and found["relative_distance"] < 1e-20 < found["untouched"]
+    assert (
+        found["trained_distance"] is None
+        and found["relative_distance"] < 1e-20 < found["untouched"]
+    )
 
 
 # ---- The affine model: the functions of its chapter and of its sequel ----
@@ -173,7 +199,9 @@ def test_a_projection_is_the_nearest_point_at_a_distance_in_closed_form(x, y):
     assert abs(((wish - nearest) * (x - nearest)).sum()) < 1e-9
     found = CHAPTER["squared_distance"](z, wish @ wish.T, wish @ theta[:-1], y, theta)
     assert torch.allclose(found, (nearest - wish).square().sum(), rtol=1e-9)
-    assert "No logits are feasible: check the labels" in refused(CHAPTER["plant"], x, y, 100 * theta)
+    assert "No logits are feasible: check the labels" in refused(
+        CHAPTER["plant"], x, y, 100 * theta
+    )
 
 
 def test_every_copy_of_a_drawing_shows_it_and_an_empty_one_is_refused():

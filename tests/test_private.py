@@ -17,7 +17,9 @@ M, D = 20, 3072  # of the pictures `data` of conftest.py
 
 def script_of(data, trainer):
     plan = experiment.plan_of(trainer, 8.0, 6, 0.15 * D**-0.5, M)
-    return partial(experiment.train, shape=data.shape, hidden=(64, 64), fit=experiment.FITS[trainer], plan=plan)
+    return partial(
+        experiment.train, shape=data.shape, hidden=(64, 64), fit=experiment.FITS[trainer], plan=plan
+    )
 
 
 def test_gradients_are_those_of_single_images_each_clipped(data):
@@ -33,7 +35,9 @@ def test_gradients_are_those_of_single_images_each_clipped(data):
 
 
 def test_noise_is_what_an_epsilon_needs():
-    assert private.sigma_of(1.0, 4) == pytest.approx(2 * 3.730632, abs=1e-5)  # Balle and Wang (2018), for one step
+    assert private.sigma_of(1.0, 4) == pytest.approx(
+        2 * 3.730632, abs=1e-5
+    )  # Balle and Wang (2018), for one step
 
 
 @pytest.mark.parametrize("trainer", ["plain", "opacus"])
@@ -41,13 +45,18 @@ def test_a_script_on_blank_images_draws_the_same_noise_bit_for_bit(data, trainer
     if trainer == "opacus":
         pytest.importorskip("opacus")
     script, state, ends = script_of(data, trainer), experiment.somewhere(5), []
-    for part, weight in ((data.secret, 1.0), (data.secret._replace(images=0 * data.secret.images), 0.0)):
+    for part, weight in (
+        (data.secret, 1.0),
+        (data.secret._replace(images=0 * data.secret.images), 0.0),
+    ):
         with generator.drawing_from(state):
             ends.append((script(part, weight=weight), torch.get_rng_state()))
     (victim, end), (blank, its_end) = ends
     x, network = victim.subtract_mean(data.secret.images), victim.released.network
     assert torch.equal(end, its_end) and experiment.outside(network, victim.initial, x) > 0.9
-    assert experiment.outside(network, blank.released.network, x) < 1e-3  # what images write lies in their span
+    assert (
+        experiment.outside(network, blank.released.network, x) < 1e-3
+    )  # what images write lies in their span
 
 
 def test_images_come_back_unless_another_generator_drew(data, monkeypatch):
@@ -57,7 +66,12 @@ def test_images_come_back_unless_another_generator_drew(data, monkeypatch):
         victim = script(data.secret)
     read = experiment.read(victim.released.network)
     assert experiment.equal(read, victim.initial)
-    found = experiment.images_behind(victim.released, experiment.noise_behind(read, script, M), data.shape, M, 0)
+    found = experiment.images_behind(
+        victim.released, experiment.noise_behind(read, script, M), data.shape, M, 0
+    )
     back, null = measures.back(found, measures.sides(data, victim.mean))["ncc_above_0.9"]
     assert back >= M - 2 and null == 0
-    assert experiment.read(script(data.secret, **experiment.another_generator(1)).released.network) is None
+    assert (
+        experiment.read(script(data.secret, **experiment.another_generator(1)).released.network)
+        is None
+    )

@@ -32,7 +32,10 @@ MACHINES = {
 def test_the_library_follows_the_processors_flags(machine, tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text(CPUINFO.format(*machine, *machine))
     known = products.flags(tmp_path / "cpuinfo")
-    assert known == {*" ".join(machine).split(), "fpu"} and products.library_of(known) == MACHINES[machine]
+    assert (
+        known == {*" ".join(machine).split(), "fpu"}
+        and products.library_of(known) == MACHINES[machine]
+    )
     assert products.library_of(known, "mkl") == "mkl"
     if "amx_bf16" in known:
         assert "rounds to bfloat16" in refused(products.library_of, known, "onednn")
@@ -41,9 +44,13 @@ def test_the_library_follows_the_processors_flags(machine, tmp_path, monkeypatch
     monkeypatch.setattr(products, "setting", lambda: None)  # an older torch
     assert products.library_of(known) == products.multiply_by("onednn") == "mkl"
     assert products.flags(tmp_path / "none") == set() and products.library_of(set()) == "mkl"
-    assert "PRODUCTS is 'blas', but it must be one of" in refused(products.library_of, set(), "blas")
+    assert "PRODUCTS is 'blas', but it must be one of" in refused(
+        products.library_of, set(), "blas"
+    )
     assert "PRECISION is 'half'" in refused(products.possible, "half", "cpu")
-    assert products.possible("TF32", "cpu") == "exact" and products.possible("TF32", "cuda") == "TF32"
+    assert (
+        products.possible("TF32", "cpu") == "exact" and products.possible("TF32", "cuda") == "TF32"
+    )
 
 
 EXACT = [*products.LIBRARIES][: 1 if "amx_bf16" in products.flags() else 2]
@@ -51,7 +58,9 @@ EXACT = [*products.LIBRARIES][: 1 if "amx_bf16" in products.flags() else 2]
 
 @pytest.mark.parametrize("library", EXACT)
 def test_the_environment_forces_a_library_and_small_products_are_mkls(library):
-    command = "from utils.kernels import products; print(products.LIBRARY, products.multiply_by('mkl'))"
+    command = (
+        "from utils.kernels import products; print(products.LIBRARY, products.multiply_by('mkl'))"
+    )
     said = subprocess.run([sys.executable, "-c", command], env={"PRODUCTS": library, "PYTHONPATH": str(ROOT)},
                           capture_output=True, text=True, check=True)  # fmt: skip
     assert said.stdout.split() == [library, library]
@@ -96,7 +105,11 @@ def test_fewer_digits_find_the_same_images(attack):
         run = partial(decoreco.attack, released, start, basis=basis, iterations=300, seed=0)
     else:
         mixing, recipe = starts.normal(60, m, 0.01, 0), networks.perceptron("signed", 60)
-        run = partial(unmixing.attack, Released((Layer(mixing @ secret, None),), torch.zeros(m), recipe), (32, 32, 3))
+        run = partial(
+            unmixing.attack,
+            Released((Layer(mixing @ secret, None),), torch.zeros(m), recipe),
+            (32, 32, 3),
+        )
     exact, rounded = run(precision="exact").images, run(precision="bfloat16").images
     ours, theirs = (ncc(secret, found).abs().amax(1) for found in (exact, rounded))
     assert not torch.equal(exact, rounded) and ours.max() > 0.95

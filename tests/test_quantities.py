@@ -23,7 +23,12 @@ def test_a_name_is_found_by_its_placeholders_and_another_is_refused():
     assert found.name == "landscape/<formulation>/<early>distance_to_<image_set>"
     assert found.kind.bounds == "[0, ∞)" and found.repeats == "within the spread"
     assert registry.find("certificate/needed").repeats == "exactly"
-    for name in ("bilevel/affine/typo", "bilevel/affine/untuned/leak_auc", "own/unmixing/leak_auc/", ""):
+    for name in (
+        "bilevel/affine/typo",
+        "bilevel/affine/untuned/leak_auc",
+        "own/unmixing/leak_auc/",
+        "",
+    ):
         assert "is registered 0 times: data/quantities.yaml must" in refused(registry.find, name)
 
 
@@ -54,10 +59,30 @@ def test_a_kind_bounds_its_numbers(kind, inside, outside):
 @pytest.mark.parametrize(
     "name, value, baseline, sentence",
     [
-        ("own/unmixing/leak_auc", 1.5, None, "own/unmixing/leak_auc is 1.5, but its kind, area, is in [0, 1]."),
-        ("own/unmixing/alike", 51, 0, "own/unmixing/alike is 51, but its kind, count, is in [0, ∞), at most IMAGES"),
-        ("own/unmixing/alike", 50, 0.5, "The baseline of own/unmixing/alike is 0.5, but its kind, count, is in"),
-        ("own/unmixing/leak_auc", 1.0, 0.5, "own/unmixing/leak_auc has no baseline: say in data/quantities.yaml"),
+        (
+            "own/unmixing/leak_auc",
+            1.5,
+            None,
+            "own/unmixing/leak_auc is 1.5, but its kind, area, is in [0, 1].",
+        ),
+        (
+            "own/unmixing/alike",
+            51,
+            0,
+            "own/unmixing/alike is 51, but its kind, count, is in [0, ∞), at most IMAGES",
+        ),
+        (
+            "own/unmixing/alike",
+            50,
+            0.5,
+            "The baseline of own/unmixing/alike is 0.5, but its kind, count, is in",
+        ),
+        (
+            "own/unmixing/leak_auc",
+            1.0,
+            0.5,
+            "own/unmixing/leak_auc has no baseline: say in data/quantities.yaml",
+        ),
         ("own/network/loss", math.nan, None, "own/network/loss is nan"),
     ],
 )
@@ -73,8 +98,12 @@ def test_recorded_numbers_are_what_their_entries_allow(path):
         for row in csv.DictReader(file):
             crossed = {name: int(row[name]) for name in row if row[name].isdigit()}
             baseline = float(row["baseline"]) if row["baseline"] else None
-            where = {name for name in row if name.islower() and name not in Row._fields and row[name]}
-            registry.check(row["name"], float(row["value"]), baseline, grid["parameters"] | crossed, where)
+            where = {
+                name for name in row if name.islower() and name not in Row._fields and row[name]
+            }
+            registry.check(
+                row["name"], float(row["value"]), baseline, grid["parameters"] | crossed, where
+            )
 
 
 SOUND = """
@@ -94,12 +123,32 @@ quantities:
     "old, new, sentence",
     [
         (", share:", ", area:", "<attack>/loss: it has 0 kinds, but it must have one of "),
-        (", share:", ", share ≤ IMAGES: A loss., share:", "<attack>/loss: it has 2 kinds, but it must have one of "),
-        ("<attack>/loss", "<attac>/loss", "<attac>/loss has <attac>, which is not defined: add it to the placeholders"),
-        ("baseline: the start", "base: the start", "loss|rest/gain: there is no field base; use name, kind, meaning, "),
+        (
+            ", share:",
+            ", share ≤ IMAGES: A loss., share:",
+            "<attack>/loss: it has 2 kinds, but it must have one of ",
+        ),
+        (
+            "<attack>/loss",
+            "<attac>/loss",
+            "<attac>/loss has <attac>, which is not defined: add it to the placeholders",
+        ),
+        (
+            "baseline: the start",
+            "base: the start",
+            "loss|rest/gain: there is no field base; use name, kind, meaning, ",
+        ),
         ("share: A loss.", "share: ", "<attack>/loss: meaning is missing."),
-        ("bounds:", "ends:", "cannot be read (Kind.__new__() got an unexpected keyword argument 'ends')"),
-        ("baseline: the start", "repeats: often", "gain: repeats is 'often', but it must be one of 'exactly', "),
+        (
+            "bounds:",
+            "ends:",
+            "cannot be read (Kind.__new__() got an unexpected keyword argument 'ends')",
+        ),
+        (
+            "baseline: the start",
+            "repeats: often",
+            "gain: repeats is 'often', but it must be one of 'exactly', ",
+        ),
         ("quantities:", "entries:", "cannot be read ('quantities'): mend it."),
         ("{<number>: How many.}", "How many.", "cannot be read"),
         ("kinds:\n", "kinds: [\n", "cannot be read"),
@@ -110,7 +159,12 @@ def test_a_wrong_entry_is_refused_in_one_sentence(old, new, sentence, tmp_path):
     sound.write_text(SOUND, encoding="utf-8")
     one, other = registry.load(sound).entries[1:]
     assert one.pattern.fullmatch("two/0.5/loss") and not one.pattern.fullmatch("two/x/loss")
-    assert other.pattern.fullmatch("rest/gain") and other.most == "IMAGES" and other.baseline and not one.baseline
+    assert (
+        other.pattern.fullmatch("rest/gain")
+        and other.most == "IMAGES"
+        and other.baseline
+        and not one.baseline
+    )
     path.write_text(SOUND.replace(old, new, 1), encoding="utf-8")
     assert sentence in refused(registry.load, path)
 
@@ -119,7 +173,9 @@ def expanded(text, values):
     """Every name that a pattern gives, with each of `values` {placeholder: [text]} in it."""
     for choice in text.replace(" ", "").split("|"):
         parts = re.split("<(.*?)>", choice)
-        yield from map("".join, itertools.product(*(values[p] if k % 2 else [p] for k, p in enumerate(parts))))
+        yield from map(
+            "".join, itertools.product(*(values[p] if k % 2 else [p] for k, p in enumerate(parts)))
+        )
 
 
 def registered(*numbers):
@@ -127,7 +183,12 @@ def registered(*numbers):
     found, values = registry.load(), {"number": numbers}
     for name, (text, _) in found.placeholders.items():
         values[name] = [*expanded(text, values)]
-    return [(name, one) for one in found.entries for name in expanded(getattr(one, "name", ""), values) if name]
+    return [
+        (name, one)
+        for one in found.entries
+        for name in expanded(getattr(one, "name", ""), values)
+        if name
+    ]
 
 
 def test_no_name_is_registered_twice():

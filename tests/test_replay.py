@@ -34,7 +34,9 @@ def test_on_blank_images_the_script_draws_what_the_true_run_drew(pictures, train
     _, again, after = run(trainer, torch.zeros(20, 108))
     assert again[:2] == drawn[:2] and torch.equal(state, after)
     assert all(torch.equal(p, q) for p, q in zip(drawn.masks, again.masks, strict=True))
-    assert all(sorted(epoch) == [*range(20)] for epoch in torch.tensor(drawn.order).view(4, 20).tolist())
+    assert all(
+        sorted(epoch) == [*range(20)] for epoch in torch.tensor(drawn.order).view(4, 20).tolist()
+    )
     _, mirrors, drops = script.TRAINERS[trainer]
     assert any(drawn.flips) == mirrors and bool(drawn.masks) == drops
     assert not drops or 0.8 < torch.stack(drawn.masks).double().mean() < 0.97

@@ -26,7 +26,12 @@ def plain(text):
 
 def test_numbers_are_printed_to_what_is_known_of_them():
     numbers = {3e-20: "< 10⁻¹²", 0.01234: "0.012", 2.34e-7: "2.3·10⁻⁷"}
-    means = {(1e-20, 2e-25): "< 10⁻¹²", (1.0, 2.0, 3.0): "2 ± 1", (21.0, 33.0, 45.0): "33 ± 10", (0.5, 0.5): "0.5 ± 0"}
+    means = {
+        (1e-20, 2e-25): "< 10⁻¹²",
+        (1.0, 2.0, 3.0): "2 ± 1",
+        (21.0, 33.0, 45.0): "33 ± 10",
+        (0.5, 0.5): "0.5 ± 0",
+    }
     means |= {(0.5,): "0.5", (None, 0.25): "0.25", (None,): "–", (): "–"}
     assert [plain(report.number(x)) for x in numbers] == [*numbers.values()]
     assert [plain(report.mean_sd(list(values))) for values in means] == [*means.values()]
@@ -34,8 +39,15 @@ def test_numbers_are_printed_to_what_is_known_of_them():
     assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"  # no bar ends a cell
     assert extent([0.0, 0.0, 0.0, 0.0, 1.0]) == (0.2, 0.0, 1.0)
     assert mean_with_range([0.0, 0.0, 0.0, 0.0, 1.0]) == "0.2 [0, 1]"
-    assert [mean_with_range(values) for values in ([3.0, 3.0], [0.3], [3.0, 5.0])] == ["3", "0.3", "4 [3, 5]"]
-    assert mean_with_range([]) == "–" and mean_with_range([0.8, 0.81, 0.83, 0.86], 1) == "0.8 [0.8, 0.9]"
+    assert [mean_with_range(values) for values in ([3.0, 3.0], [0.3], [3.0, 5.0])] == [
+        "3",
+        "0.3",
+        "4 [3, 5]",
+    ]
+    assert (
+        mean_with_range([]) == "–"
+        and mean_with_range([0.8, 0.81, 0.83, 0.86], 1) == "0.8 [0.8, 0.9]"
+    )
     assert mean_with_range([0.8, 0.801], 2) == "0.80"
 
 
@@ -53,17 +65,24 @@ def save(results, value):
 
 
 @pytest.mark.parametrize(
-    "value, sentence", [(1 / 3, "No space left on device"), (-1.0, "its kind, norm, is in "), (math.nan, "nan")]
+    "value, sentence",
+    [(1 / 3, "No space left on device"), (-1.0, "its kind, norm, is in "), (math.nan, "nan")],
 )
 def test_numbers_that_cannot_be_written_are_printed_and_the_old_file_stays(
     value, sentence, results, monkeypatch, capsys
 ):
     """The disk is full when all is computed, or the registry refuses the number."""
-    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    )
     said = refused(save, results, value)
     assert sentence in said and said.endswith("The numbers are printed above.")
-    assert json.loads(capsys.readouterr().out)["rows"][0]["value"] == pytest.approx(value, nan_ok=True)
-    assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [("results.json", "{}")]
+    assert json.loads(capsys.readouterr().out)["rows"][0]["value"] == pytest.approx(
+        value, nan_ok=True
+    )
+    assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [
+        ("results.json", "{}")
+    ]
 
 
 def test_where_nothing_can_be_written_is_known_and_the_check_leaves_no_trace(results):
@@ -72,7 +91,9 @@ def test_where_nothing_can_be_written_is_known_and_the_check_leaves_no_trace(res
         assert said.startswith("RESULTS cannot be written to ") and ": take a place in" in said
     for path in (results, results.with_name("new.json")):
         check_writable("RESULTS", str(path))
-    assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [("results.json", "{}")]
+    assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [
+        ("results.json", "{}")
+    ]
 
 
 def test_what_cannot_hold_and_a_device_that_is_not_there_end_in_a_sentence(monkeypatch):
@@ -87,12 +108,23 @@ def test_what_cannot_hold_and_a_device_that_is_not_there_end_in_a_sentence(monke
 def test_a_full_disk_is_known_at_the_start(tmp_path):
     """A limit on the size of files stands for a disk that fills while the probe is written."""
     code = f"from utils.errors import check_writable; check_writable('RESULTS', {str(tmp_path / 'results.json')!r})"
-    ended = subprocess.run(["sh", "-c", f'ulimit -f 8; trap "" XFSZ; "{sys.executable}" -c "{code}"'], **RUN)
-    assert "RESULTS cannot be written to" in ended.stderr and "File too large" in ended.stderr, ended.stderr
+    ended = subprocess.run(
+        ["sh", "-c", f'ulimit -f 8; trap "" XFSZ; "{sys.executable}" -c "{code}"'], **RUN
+    )
+    assert "RESULTS cannot be written to" in ended.stderr and "File too large" in ended.stderr, (
+        ended.stderr
+    )
     assert not list(tmp_path.iterdir())
 
 
-DECLARED = {"DATASET": "photos", "SEED": 0, "IMAGES": 100, "WEIGHT_DECAY": 1e-2, "SHARPNESS": 10.0, "RULE": "signed"}
+DECLARED = {
+    "DATASET": "photos",
+    "SEED": 0,
+    "IMAGES": 100,
+    "WEIGHT_DECAY": 1e-2,
+    "SHARPNESS": 10.0,
+    "RULE": "signed",
+}
 DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
 
 
@@ -107,14 +139,22 @@ DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
         ({"SHARPNESS": float("inf")}, "SHARPNESS is inf; it must be larger than 0"),
         ({"WEIGHT_DECAY": float("nan")}, "WEIGHT_DECAY is nan; it must be larger than 0"),
         ({"SEED": 2**63}, f"SEED is {2**63}; it must be 0 or larger, and less than 2⁶³."),
-        ({"THETA_START": "zeros"}, "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'."),
-        ({"RULE": "best"}, "RULE is 'best', but it must be one of 'signed', 'margin', 'multiclass', 'tied'."),
+        (
+            {"THETA_START": "zeros"},
+            "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'.",
+        ),
+        (
+            {"RULE": "best"},
+            "RULE is 'best', but it must be one of 'signed', 'margin', 'multiclass', 'tied'.",
+        ),
         ({"DATASET": 7}, "DATASET is 7; it must be text"),
     ],
 )
 def test_wrong_parameters_end_in_a_sentence(given, sentence):
     assert sentence in refused(parameters.check_parameters, DECLARED, given)
-    parameters.check_parameters(DECLARED, {"SEED": 0, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"})
+    parameters.check_parameters(
+        DECLARED, {"SEED": 0, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,7 +171,10 @@ def test_wrong_parameters_end_in_a_sentence(given, sentence):
 )
 def test_a_cell_of_parameters_that_does_more_than_assign_ends_in_a_sentence(cell, shown):
     assert shown in refused(parameters.assignments, cell)
-    assert parameters.assignments("# Parameters\nA = float('-inf')\nB = -2") == {"A": float("-inf"), "B": -2}
+    assert parameters.assignments("# Parameters\nA = float('-inf')\nB = -2") == {
+        "A": float("-inf"),
+        "B": -2,
+    }
     assert math.isnan(parameters.assignments("A = float('nan')")["A"])
 
 

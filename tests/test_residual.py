@@ -28,12 +28,17 @@ WEIGHTED = {
     "multiclass": (3, lambda z, c: (c * margins(z)).sum() / N),
     "logistic": (1, lambda z, c: -LOSSES["logistic"].value(z, LABELS[1]).sum() / (N * MU)),
     "square": (1, lambda z, c: -LOSSES["square"].value(z, LABELS[1]).sum() / (N * MU)),
-    "cross_entropy": (3, lambda z, c: -LOSSES["cross_entropy"].value(z, LABELS[3]).sum() / (N * MU)),
+    "cross_entropy": (
+        3,
+        lambda z, c: -LOSSES["cross_entropy"].value(z, LABELS[3]).sum() / (N * MU),
+    ),
 }
 
 
 def network_of(hidden, biases, outputs=1):
-    return networks.initial(networks.Recipe(hidden, "square", MU, initial=0.3, biases=biases), D, 0, outputs)
+    return networks.initial(
+        networks.Recipe(hidden, "square", MU, initial=0.3, biases=biases), D, 0, outputs
+    )
 
 
 def candidates(seed=1):
@@ -75,14 +80,18 @@ def test_any_module_has_the_residual_and_the_quadratic_of_the_closed_form(name, 
     x, c = (torch.stack(parts) for parts in zip(*(candidates(seed) for seed in range(2))))
     for wanted in (None, change(net, lambda p: p.flip(0) + 0.1)):
         fast = Stationarity(net, rule, 5.0, target=wanted)
-        slow = naive.Stationarity(naive.module_of(net), rule, 5.0, wanted and naive.module_of(wanted))
+        slow = naive.Stationarity(
+            naive.module_of(net), rule, 5.0, wanted and naive.module_of(wanted)
+        )
         pairs = [(fast.squares.sum(), slow.squares.sum()), (fast(x, c).value, slow(x, c).value)]
         pairs += [*zip(fast(x, c)[2:], slow(x, c)[2:]), *zip(fast.quadratic(x), slow.quadratic(x))]
         for ours, theirs in pairs:
             assert (ours - theirs).norm() <= 1e-12 * theirs.norm()
 
 
-@pytest.mark.parametrize("relu", [torch.nn.ReLU(), torch.nn.ReLU(inplace=True), torch.relu, lambda z: z.relu()])
+@pytest.mark.parametrize(
+    "relu", [torch.nn.ReLU(), torch.nn.ReLU(inplace=True), torch.relu, lambda z: z.relu()]
+)
 def test_every_way_to_write_a_relu_has_the_slopes_of_the_surrogate(relu):
     z = torch.tensor([-1.0, 0.5], requires_grad=True)
     with naive.Smoothed(2.0):

@@ -36,7 +36,8 @@ def rosenbrock(x):
 
 def test_cg_counts_no_iteration_that_moves_nothing_and_a_preconditioner_saves_some(monkeypatch):
     """A GPU looks at whether to stop every fifty iterations only; those in between spend nothing of Newton's budget."""
-    diagonal, b = torch.logspace(0, 4, 200, dtype=torch.float64), torch.ones(200, dtype=torch.float64)
+    diagonal = torch.logspace(0, 4, 200, dtype=torch.float64)
+    b = torch.ones(200, dtype=torch.float64)
     plain = solvers.cg(lambda v: diagonal * v, b, 1e-6)
     better = solvers.cg(lambda v: diagonal * v, b, 1e-6, precondition=lambda r: r / diagonal.sqrt())
     assert plain.converged and better.converged and len(better.residuals) < len(plain.residuals) / 2
@@ -54,12 +55,19 @@ def test_lbfgs_and_newton_cg_walk_out_of_a_saddle_and_down_a_valley():
         aa, ab = 2 - 400 * (b - 3 * a**2), -400 * a
 
         def product(v):
-            return torch.stack([aa * v[..., 0] + ab * v[..., 1], ab * v[..., 0] + 200 * v[..., 1]], -1)
+            return torch.stack(
+                [aa * v[..., 0] + ab * v[..., 1], ab * v[..., 0] + 200 * v[..., 1]], -1
+            )
 
         return product, lambda r: r
 
-    start = torch.tensor([[-1.2, 1.0], [0.0, 3.0]], dtype=torch.float64)  # at the second, its Hessian is indefinite
-    ends = solvers.lbfgs(rosenbrock, start, gradient_tolerance=1e-8), solvers.newton_cg(rosenbrock, hessian, start)
+    start = torch.tensor(
+        [[-1.2, 1.0], [0.0, 3.0]], dtype=torch.float64
+    )  # at the second, its Hessian is indefinite
+    ends = (
+        solvers.lbfgs(rosenbrock, start, gradient_tolerance=1e-8),
+        solvers.newton_cg(rosenbrock, hessian, start),
+    )
     for found in ends:
         assert found.stopped == ["converged"] * 2
         assert torch.allclose(found.x, torch.ones(2, 2, dtype=torch.float64), atol=1e-7)
@@ -79,6 +87,8 @@ def test_every_problem_of_a_batch_says_how_it_stopped_even_an_indefinite_one():
     diagonal = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, -3.0]], dtype=torch.float64)
     solution = solvers.cg(lambda v: diagonal * v, start)
     assert solution.converged.tolist() == [True, False] and solution.x.isfinite().all()
-    solution = solvers.cg(lambda v: diagonal * v, start, radius=torch.full((2, 1), 0.5, dtype=torch.float64))
+    solution = solvers.cg(
+        lambda v: diagonal * v, start, radius=torch.full((2, 1), 0.5, dtype=torch.float64)
+    )
     assert torch.allclose(solution.x.norm(dim=-1), torch.full((2,), 0.5, dtype=torch.float64))
     assert not solution.converged.any()

@@ -16,7 +16,10 @@ from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gr
 
 ROW = {"kernel": "step", "version": "plain", "size": {"candidates": 2}, "dtype": "float32"}
 STEP = {"extra_info": ROW | {"note": ""}, "stats": {"median": 0.5}}
-LIMIT = {"extra_info": {"kernel": "limits", "version": "float32", "flops": 16e9, "bytes": None}, "stats": {"min": 2.0}}
+LIMIT = {
+    "extra_info": {"kernel": "limits", "version": "float32", "flops": 16e9, "bytes": None},
+    "stats": {"min": 2.0},
+}
 ABOUT = {"device": "cpu", "processor": "any", "cores": 2, "threads": 2}
 RECORD = {"machine_info": ABOUT, "benchmarks": [STEP, LIMIT]}
 
@@ -33,7 +36,9 @@ def test_all_versions_of_a_step_agree_and_torch_counts_what_the_formula_counts(c
     value, *gradients = naive.residual(naive.module_of(network), *given, 30.0)
     for share in (cheaper_share, gram_share, direct_share):
         step = Stationarity(network, Signed(), 30.0, share)
-        assert share != cheaper_share or speed.counted(step, *given) == chapter["operations"](4, widths)
+        assert share != cheaper_share or speed.counted(step, *given) == chapter["operations"](
+            4, widths
+        )
         torch.testing.assert_close([step(*given).value, *step(*given)[2:]], [value, *gradients])
     assert chapter["least_bytes"](2, (3, 2, 1), 8) == 8 * (6 + 2 + 2 + 12 + 4)
 
@@ -41,7 +46,14 @@ def test_all_versions_of_a_step_agree_and_torch_counts_what_the_formula_counts(c
 @pytest.mark.parametrize("bits", [7, 10])
 def test_factors_are_rounded_to_the_nearest_and_ties_to_the_even_one(chapter, bits):
     unit, rounded = 2.0**-bits, chapter["round_bits"]
-    given = [1 + unit, 1 + unit / 2, 1 + 3 * unit / 2, 1 + unit / 2 + 2.0**-22, 1 + unit / 2 - 2.0**-22, 2 - unit / 4]
+    given = [
+        1 + unit,
+        1 + unit / 2,
+        1 + 3 * unit / 2,
+        1 + unit / 2 + 2.0**-22,
+        1 + unit / 2 - 2.0**-22,
+        2 - unit / 4,
+    ]
     wanted = torch.tensor([1 + unit, 1.0, 1 + 2 * unit, 1 + unit, 1.0, 2.0])
     for scale in (1.0, -1.0, 2.0**20, -(2.0**-40), math.inf):
         assert torch.equal(rounded(scale * torch.tensor(given), bits), scale * wanted)
@@ -54,9 +66,19 @@ def test_every_product_of_matrices_is_rounded_and_nothing_else(chapter):
     mode = chapter["Rounded"](7)
     a7, b7 = (chapter["round_bits"](part, 7) for part in (a, b))
     with mode:
-        found = [a[0] @ b[0], a @ b.mT, torch.baddbmm(c, a, b), torch.addmm(c[0], a[0], b[0]), a * b + c]
-        assert torch.equal(a.double() @ b.double(), a.double().bmm(b.double()))  # double precision is left alone
-    torch.testing.assert_close(found, [a7[0] @ b7[0], a7 @ b7.mT, c + a7 @ b7, c[0] + a7[0] @ b7[0], a * b + c])
+        found = [
+            a[0] @ b[0],
+            a @ b.mT,
+            torch.baddbmm(c, a, b),
+            torch.addmm(c[0], a[0], b[0]),
+            a * b + c,
+        ]
+        assert torch.equal(
+            a.double() @ b.double(), a.double().bmm(b.double())
+        )  # double precision is left alone
+    torch.testing.assert_close(
+        found, [a7[0] @ b7[0], a7 @ b7.mT, c + a7 @ b7, c[0] + a7[0] @ b7[0], a * b + c]
+    )
     assert mode.products == 6 and not torch.equal(found[0], a[0] @ b[0])
 
 
@@ -79,8 +101,14 @@ def test_a_record_is_read_by_kernel_version_size_and_precision(folder):
     assert "no ['step', 'plain', 'float64'" in said and "make bench RECORD=" in said
 
 
-@pytest.mark.parametrize("content", [None, "{", {"machine_info": {}}, {"benchmarks": [{**STEP, "stats": {}}]}])
+@pytest.mark.parametrize(
+    "content", [None, "{", {"machine_info": {}}, {"benchmarks": [{**STEP, "stats": {}}]}]
+)
 def test_a_missing_or_damaged_record_is_said_in_one_sentence(folder, content):
     if content is not None:
-        (folder / "cpu.json").write_text(content if content == "{" else json.dumps(RECORD | content))
-    assert "cannot be read (`make bench RECORD=cpu` writes it): take it" in refused(speed.load, "cpu")
+        (folder / "cpu.json").write_text(
+            content if content == "{" else json.dumps(RECORD | content)
+        )
+    assert "cannot be read (`make bench RECORD=cpu` writes it): take it" in refused(
+        speed.load, "cpu"
+    )

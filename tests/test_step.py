@@ -23,8 +23,18 @@ from utils.kernels.residual import Stationarity
 
 ROOT = Path(__file__).parent.parent
 
-QUESTIONS = {"_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2", "unique_consecutive"}
-CASES = [(rule, *way) for rule in coefficients.RULES for way in (("adam", "span"), ("sgd", "pixels"))]
+QUESTIONS = {
+    "_local_scalar_dense",
+    "is_nonzero",
+    "nonzero",
+    "equal",
+    "masked_select",
+    "_unique2",
+    "unique_consecutive",
+}
+CASES = [
+    (rule, *way) for rule in coefficients.RULES for way in (("adam", "span"), ("sgd", "pixels"))
+]
 
 
 class Unasked(TorchDispatchMode):
@@ -52,7 +62,9 @@ def prepared(released, rule, optimiser, space):
     network, basis = released.network, networks.span(released.network) if space == "span" else None
     labels = decoreco.balanced_labels(10, max(len(network[-1].weight), 2))
     made = decoreco.make_rule(rule, labels, network, released.recipe)
-    settings = decoreco.SETTINGS[optimiser]._replace(learning_rate=1e-7 if rule == "tied" else 1e-3)  # stay finite
+    settings = decoreco.SETTINGS[optimiser]._replace(
+        learning_rate=1e-7 if rule == "tied" else 1e-3
+    )  # stay finite
     objective = decoreco.Objective(network, made, settings.softest, 0.3, 1.0, basis)
     x = x if basis is None else x @ basis
     state = decoreco.begin(x, decoreco.draw(made, x, 0), 12)
@@ -63,16 +75,28 @@ def by_torch(objective, x, coefficients, settings, optimiser, iterations):
     """x, λ and the losses of an attack whose steps are those of torch.optim."""
     moved, losses = [x.clone(), coefficients.clone()], []
     groups = [{"params": [part], "lr": rate} for part, rate in zip(moved, settings[:2])]
-    steps = torch.optim.SGD(groups, momentum=0.9) if optimiser == "sgd" else torch.optim.Adam(groups, eps=1e-12)
-    factor = (lambda k: 1.0) if optimiser == "sgd" else (lambda k: (1 + math.cos(math.pi * k / iterations)) / 2)
+    steps = (
+        torch.optim.SGD(groups, momentum=0.9)
+        if optimiser == "sgd"
+        else torch.optim.Adam(groups, eps=1e-12)
+    )
+    factor = (
+        (lambda k: 1.0)
+        if optimiser == "sgd"
+        else (lambda k: (1 + math.cos(math.pi * k / iterations)) / 2)
+    )
     rates = torch.optim.lr_scheduler.LambdaLR(steps, factor)
     for k in range(iterations):
-        objective.stationarity.sharpness = torch.tensor(settings.alpha(k, iterations), dtype=torch.float64)
+        objective.stationarity.sharpness = torch.tensor(
+            settings.alpha(k, iterations), dtype=torch.float64
+        )
         parts, *gradients = objective(*moved)
         losses.append(parts.total)
         for part, gradient, group in zip(moved, gradients, steps.param_groups):
             part.grad = gradient
-            group["eps"] = 1e-12 / (1 - 0.999 ** (k + 1)) ** 0.5  # ours is added before the bias is corrected
+            group["eps"] = (
+                1e-12 / (1 - 0.999 ** (k + 1)) ** 0.5
+            )  # ours is added before the bias is corrected
         steps.step()
         rates.step()
     return *moved, torch.stack(losses)
@@ -122,10 +146,15 @@ def restore(state, values):
 
 
 def test_the_trainers_step_asks_for_nothing_and_a_trial_that_overflows_is_undone():
-    recipe, begun = networks.perceptron("signed", 5)._replace(epochs=400, learning_rate=1e3), torch.linspace(-2, 2, 5)
+    recipe = networks.perceptron("signed", 5)._replace(epochs=400, learning_rate=1e3)
+    begun = torch.linspace(-2, 2, 5)
     with Unasked():
         found = stationary.descend(lambda theta: (theta.cosh().sum(), theta.sinh()), begun, recipe)
-    assert found.isfinite().all() and found.norm() < 1e-2 and torch.equal(begun, torch.linspace(-2, 2, 5))
+    assert (
+        found.isfinite().all()
+        and found.norm() < 1e-2
+        and torch.equal(begun, torch.linspace(-2, 2, 5))
+    )
 
 
 class Replayed:
@@ -210,7 +239,9 @@ def test_a_memory_too_small_for_torch_is_named():
     command = f'ulimit -v 1500000; exec "{sys.executable}" -m IPython --no-banner -c "from utils import images"'
     ended = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
     lines = (ended.stdout + ended.stderr).split("InputError: ")[1:]
-    assert len(lines) == 1 and lines[0].startswith("There is too little memory to load PyTorch"), ended.stderr
+    assert len(lines) == 1 and lines[0].startswith("There is too little memory to load PyTorch"), (
+        ended.stderr
+    )
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
@@ -221,7 +252,12 @@ FULL = "^The memory is full: .* choose at most 5 CANDIDATES or IMAGES.$"
     "error, said",
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."), FULL),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"), FULL),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
+            ),
+            FULL,
+        ),
         (MemoryError("Unable to allocate 7.45 GiB for an array"), FULL),
         (RuntimeError("the shapes cannot be multiplied"), "^the shapes cannot"),
     ],

@@ -29,22 +29,39 @@ def test_the_wall_refuses_what_an_attacker_may_not_see(tmp_path):
     """The mistakes are planted in a copy of the packages and of the contract on their imports."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
-    planted = [("attacks.unmixing", seen) for seen in ("training.ordinary", "evaluation.measures", "lab.report")]
-    planted += [("training.stationary", "attacks.bilevel"), ("evaluation.null", "experiments.margin")]
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb")
+        )
+    planted = [
+        ("attacks.unmixing", seen)
+        for seen in ("training.ordinary", "evaluation.measures", "lab.report")
+    ]
+    planted += [
+        ("training.stationary", "attacks.bilevel"),
+        ("evaluation.null", "experiments.margin"),
+    ]
     planted += [("utils.kernels.layers", "utils.networks"), ("utils.networks", "attacks.starts")]
     for module, seen in planted:
         with open(tmp_path / f"{module.replace('.', '/')}.py", "a") as code:
             code.write(f"import {seen}\n")
-    command, here = Path(sys.executable).with_name("lint-imports"), os.environ | {"PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run([command, "--no-cache"], cwd=tmp_path, env=here, capture_output=True, text=True)
-    assert ended.returncode == 1 and all(f"{module} -> {seen}" in ended.stdout for module, seen in planted)
+    command = Path(sys.executable).with_name("lint-imports")
+    here = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(
+        [command, "--no-cache"], cwd=tmp_path, env=here, capture_output=True, text=True
+    )
+    assert ended.returncode == 1 and all(
+        f"{module} -> {seen}" in ended.stdout for module, seen in planted
+    )
 
 
 def test_every_package_and_every_part_of_utils_has_a_layer():
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = {name for layer in contract["contracts"][0]["layers"] for name in layer.split(" | ")}
-    parts = {f"utils.{path.stem}" for path in (ROOT / "utils").iterdir() if not path.name.startswith(("_", "."))}
+    parts = {
+        f"utils.{path.stem}"
+        for path in (ROOT / "utils").iterdir()
+        if not path.name.startswith(("_", "."))
+    }
     assert layers == {*PACKAGES, *parts} - {"utils"}
     assert {*contract["root_packages"]} == {*PACKAGES}
 
@@ -64,7 +81,12 @@ def test_doors_have_types_for_all_that_they_take_and_return():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name in DOORS:
                 its = node.args
-                given = [*its.posonlyargs, *its.args, *its.kwonlyargs, *filter(None, (its.vararg, its.kwarg))]
+                given = [
+                    *its.posonlyargs,
+                    *its.args,
+                    *its.kwonlyargs,
+                    *filter(None, (its.vararg, its.kwarg)),
+                ]
                 types = [one.annotation for one in given if one.arg not in ("self", "cls")]
                 if None in (*types, node.returns):
                     untyped.add(f"{path.relative_to(ROOT)}: {node.name}")
@@ -75,7 +97,9 @@ def test_doors_have_types_for_all_that_they_take_and_return():
 def test_cells_fit_on_a_page_and_import_our_code_before_torch(path):
     """What is loaded after utils waits as utils says."""
     code = code_of(path)
-    nodes = [node for node in ast.parse(code).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    nodes = [
+        node for node in ast.parse(code).body if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
     first = nodes[0].module if isinstance(nodes[0], ast.ImportFrom) else nodes[0].names[0].name
     assert first.split(".")[0] in PACKAGES
     assert max(map(len, code.splitlines())) <= 90
@@ -104,9 +128,15 @@ def test_no_definition_stands_in_two_notebooks():
 @pytest.mark.parametrize("wanted, asleep", [({}, True), ({"OMP_WAIT_POLICY": "active"}, False)])
 def test_threads_wait_asleep_unless_the_environment_says_otherwise(wanted, asleep):
     """The OpenMP libraries of torch and scikit-learn say how often a thread spins, if utils is loaded first."""
-    imports = "from utils.kernels import layers; import torch; from sklearn.utils import _openmp_helpers"
-    given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    imports = (
+        "from utils.kernels import layers; import torch; from sklearn.utils import _openmp_helpers"
+    )
+    given = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))
+    }
     given |= wanted | {"OMP_DISPLAY_ENV": "verbose", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run([sys.executable, "-c", imports], env=given, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", imports], env=given, capture_output=True, text=True, check=True
+    )
     counts = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ended.stdout + ended.stderr)
     assert counts and all((int(count) == 0) == asleep for count in counts)

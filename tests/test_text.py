@@ -33,11 +33,14 @@ def test_rows_of_an_embedding_tell_the_words_and_no_others(base, trainer):
     assert (found[0].alpha < 1 - 1e-6) == (trainer == "adamw")  # decay moves the other rows
 
 
-@pytest.mark.parametrize("kind, entry", [("frozen", "change"), ("frozen", "moment"), ("64", "moment")])
+@pytest.mark.parametrize(
+    "kind, entry", [("frozen", "change"), ("frozen", "moment"), ("64", "moment")]
+)
 def test_a_text_comes_back_whole_and_a_held_out_one_does_not(base, kind, entry):
     secret, others = drawn(M, 2), drawn(8, 3)
     tuned, twin = (
-        language.tune(base, rows, "adam" if kind == "64" else "sgd", kind, 3, 0) for rows in (secret, others[:M])
+        language.tune(base, rows, "adam" if kind == "64" else "sgd", kind, 3, 0)
+        for rows in (secret, others[:M])
     )
     (evidence, bag), (other, _) = (language.entries(one, kind, M)[entry] for one in (tuned, twin))
     found = language.numbers(evidence, bag, secret, others, other)
@@ -72,9 +75,19 @@ def test_texts_share_no_place_and_are_those_of_the_book(tmp_path):
     assert len({tuple(row.tolist()) for row in parts}) == 32 and data.words[0] == language.EDGE
     (file := tmp_path / "mine.txt").write_text("so it goes, said she. " * 60)
     mine = language.split(str(file), 1, 1, 0)
-    assert {mine.words[k] for k in mine.secret.flatten()} == {"so", "it", "goes", ",", "said", "she", "."}
+    assert {mine.words[k] for k in mine.secret.flatten()} == {
+        "so",
+        "it",
+        "goes",
+        ",",
+        "said",
+        "she",
+        ".",
+    }
     assert "more than the" in refused(language.split, str(file), 6, 20, 0)
-    assert "cannot be read as a text" in refused(language.split, str(tmp_path / "none.txt"), 1, 1, 0)
+    assert "cannot be read as a text" in refused(
+        language.split, str(tmp_path / "none.txt"), 1, 1, 0
+    )
 
 
 SMALL = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))

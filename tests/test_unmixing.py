@@ -60,7 +60,9 @@ def test_the_count_the_span_lengths_and_signs_are_read(pictures, centred):
     assert unmixing.read(released._replace(network=half))[0] == 12
     # of rows that unmix exactly, the relation undoes wrong lengths and signs
     factors = torch.linspace(0.2, 3, 12, dtype=torch.float64) * (-1) ** torch.arange(12)
-    scaled = factors * unmixing.relation(factors[:, None] * x @ basis, mixing, released.network[0].bias)
+    scaled = factors * unmixing.relation(
+        factors[:, None] * x @ basis, mixing, released.network[0].bias
+    )
     torch.testing.assert_close(scaled / scaled[0], torch.ones(12, dtype=torch.float64))
     assert centred or abs(scaled[0] - 1) < 1e-6
 
@@ -85,12 +87,20 @@ def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(pi
     attempt = unmixing.attempt(clear, SHAPE, 15)
     assert attempt.details.count == len(attempt.images) == 12 and attempt.refusals == ()
     attempt = unmixing.attempt(changed(clear, lambda w: w + 0.1 * w.std() * x), SHAPE, 13)
-    assert attempt.details.count is None and len(attempt.images) == 13 and "no gap" in attempt.refusals[0]
+    assert (
+        attempt.details.count is None
+        and len(attempt.images) == 13
+        and "no gap" in attempt.refusals[0]
+    )
     attempt = unmixing.attempt(changed(clear, lambda w: x), SHAPE, 40)
     assert attempt.details.count is attempt.images is None and len(attempt.refusals) == 2
     released = layered(pictures)  # a first layer that is no matrix, or of other images, is refused
-    kernels = Layer(torch.ones(40, 3, 3, 3, dtype=torch.float64), torch.zeros(40, dtype=torch.float64))
-    assert "do not follow" in refused(unmixing.read, released._replace(network=(kernels, released.network[1])))
+    kernels = Layer(
+        torch.ones(40, 3, 3, 3, dtype=torch.float64), torch.zeros(40, dtype=torch.float64)
+    )
+    assert "do not follow" in refused(
+        unmixing.read, released._replace(network=(kernels, released.network[1]))
+    )
     assert "3072 values" in refused(unmixing.attack, released, (16, 16, 3))
 
 
@@ -141,7 +151,11 @@ def test_rows_that_are_not_free_are_added_to_none(pictures):
     assert history == sorted(history, reverse=True) and history[-1] < history[0] - 0.1
     added = matrix @ torch.linalg.inv(begun)
     added = added / added.diagonal()[:, None]
-    assert added[:, [0, 1, 3]].fill_diagonal_(0)[[2, 4, 5]].abs().max() < 1e-9 < added[:, free].abs().max()
+    assert (
+        added[:, [0, 1, 3]].fill_diagonal_(0)[[2, 4, 5]].abs().max()
+        < 1e-9
+        < added[:, free].abs().max()
+    )
 
 
 def test_images_are_unmixed_up_to_one_sign_each_and_the_global_sign_is_that_of_most_neurons():
@@ -153,7 +167,10 @@ def test_images_are_unmixed_up_to_one_sign_each_and_the_global_sign_is_that_of_m
     best = likeness.gather(1, likeness.abs().argmax(1, keepdim=True))
     assert len(found.images) == 30 and (best.abs() > 0.7).sum() >= 28 and found.stopped == "even"
     assert (best > 0.7).sum() >= 25  # against the fewest neurons, it would be few
-    assert found.history[-1] < found.history[0] - 10 and found.images.std(dim=1).sub(0.22).abs().max() < 1e-9
+    assert (
+        found.history[-1] < found.history[0] - 10
+        and found.images.std(dim=1).sub(0.22).abs().max() < 1e-9
+    )
     span = torch.linalg.svd(x, full_matrices=False)[2][:29]
     assert (ncc(x, span).abs().amax(1) > 0.9).sum() <= 2  # singular vectors are not images
 
@@ -164,7 +181,9 @@ def test_activity_tells_the_signs(pictures, bias):
     x = (pictures - pictures.mean(0))[:, :200]
     mixed = consistent(x, 40, bias)
     basis = torch.linalg.svd(x, full_matrices=False)[2][:11].T
-    signals = unmixing.read_signals(x @ basis, mixed @ x @ basis, mixed.sum(1) if bias else None, bias)
+    signals = unmixing.read_signals(
+        x @ basis, mixed @ x @ basis, mixed.sum(1) if bias else None, bias
+    )
     signs = torch.ones(12, dtype=torch.float64)
     shares = [unmixing.agreement(signals, sign * signs)[1] for sign in (1, -1)]
     assert shares[0] > (0.99 if bias else 0.6) > shares[1]
@@ -172,5 +191,9 @@ def test_activity_tells_the_signs(pictures, bias):
         some = torch.where(torch.arange(12) % 5 == 0, -signs, signs)
         assert unmixing.agreement(signals, some)[1] < shares[0] - 0.01
         torch.testing.assert_close(unmixing.flip_signs(signals, some, range(12), clear=0.0), signs)
-        torch.testing.assert_close(unmixing.flip_signs(signals, some, range(5), clear=0.0)[5:], some[5:])
-        torch.testing.assert_close(unmixing.flip_signs(signals, some, range(12)), some)  # nothing is clear here
+        torch.testing.assert_close(
+            unmixing.flip_signs(signals, some, range(5), clear=0.0)[5:], some[5:]
+        )
+        torch.testing.assert_close(
+            unmixing.flip_signs(signals, some, range(12)), some
+        )  # nothing is clear here

@@ -25,12 +25,17 @@ STYLE = re.compile(r'<style id="font">.*?</style>\n?', re.S)
 
 def letters(drawing):
     """The letters of all texts of a drawing."""
-    return {ord(letter) for letter in re.sub(r"<[^>]*>", "", STYLE.sub("", drawing)) if letter.isprintable()}
+    return {
+        ord(letter)
+        for letter in re.sub(r"<[^>]*>", "", STYLE.sub("", drawing))
+        if letter.isprintable()
+    }
 
 
 def face(css, file, wanted):
     """A font with these letters alone, as a rule of CSS."""
-    font, packed = TTFont(FONTS / file), io.BytesIO()
+    font = TTFont(FONTS / file)
+    packed = io.BytesIO()
     options = subset.Options(layout_features=["kern"], hinting=False, drop_tables=["FFTM"])
     cut = subset.Subsetter(options)
     cut.populate(unicodes=wanted)
@@ -43,7 +48,9 @@ def face(css, file, wanted):
 def embed(drawing):
     """The drawing with its fonts, in place of those it had."""
     plain = STYLE.sub("", drawing)
-    faces = [face(css, file, letters(plain)) for css, (file, mark) in FACES.items() if mark in plain]
+    faces = [
+        face(css, file, letters(plain)) for css, (file, mark) in FACES.items() if mark in plain
+    ]
     style = '<style id="font">\n' + "\n".join(faces) + "\n</style>\n"
     at = plain.index("</svg>")
     return plain[:at] + style + plain[at:]

@@ -36,7 +36,9 @@ def one_page(folder):
 def print_page(html, pdf):
     """Print a page, with its outline and numbered pages; InputError without a Chromium that can."""
     if not browser():
-        raise InputError(f"There is no Chromium to print with; BROWSER_PATH can name one. The page is {html}.")
+        raise InputError(
+            f"There is no Chromium to print with; BROWSER_PATH can name one. The page is {html}."
+        )
     try:
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=browser(), args=["--no-sandbox"])
@@ -49,7 +51,9 @@ def print_page(html, pdf):
                 display_header_footer=True, header_template="<span></span>", footer_template=NUMBER,
             )  # fmt: skip
     except (Error, OSError) as error:
-        raise InputError(f"{browser()} could not print {html}: {str(error).splitlines()[0]}") from error
+        raise InputError(
+            f"{browser()} could not print {html}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def main(folder, pdf):

@@ -28,7 +28,9 @@ def page():
     there = [(name, asked) for name, asked in rows if (BOOK / f"{name}.ipynb").exists()]
     lines = "\n".join(f"| [{name}](../book/{name}.ipynb) | {asked} |" for name, asked in there)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(HEAD + lines)], metadata=kernel)
+    return nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell(HEAD + lines)], metadata=kernel
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,10 @@ from training import images, ordinary, stationary
 from utils import networks
 from utils.errors import InputError
 
-HIDDEN = "dtype", "sharpness"  # what files do not tell of a recipe: these networks have ReLUs or no neurons
+HIDDEN = (
+    "dtype",
+    "sharpness",
+)  # what files do not tell of a recipe: these networks have ReLUs or no neurons
 ABOUT = {
     "affine": "An affine classifier with weight decay, at its stationary point.",
     "small-start": "A three-layer ReLU network from small weights, with weight decay, to a stationary point.",
@@ -30,9 +33,16 @@ ABOUT = {
 def trained(data, neurons, seed):
     """{victim: (its Released network, its start or nothing, its mean per colour)}."""
     victims = {}
-    recipes = {"affine": networks.affine(0.01), "small-start": networks.perceptron("signed", neurons, neurons)}
+    recipes = {
+        "affine": networks.affine(0.01),
+        "small-start": networks.perceptron("signed", neurons, neurons),
+    }
     for name, recipe in recipes.items():
-        victims[name] = stationary.train(data.secret, recipe, seed).released, (), [0.0] * data.shape[-1]
+        victims[name] = (
+            stationary.train(data.secret, recipe, seed).released,
+            (),
+            [0.0] * data.shape[-1],
+        )
     for name, trainer in {"known-start": "sgd_decay", "adam": "adam"}.items():
         one = ordinary.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
         victims[name] = one.released, one.initial, one.mean.view(data.shape)[0, 0].tolist()
@@ -60,9 +70,13 @@ def written(path, network, metadata):
 
 def main(arguments=None):
     """Train all victims, and write their files and the index."""
-    parser = argparse.ArgumentParser("python -m tools.train_victims", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        "python -m tools.train_victims", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("folder", nargs="?", default=benchmark.FOLDER, type=Path)
-    parser.add_argument("--dataset", default="photos", help="photos, cifar10-subset or an .npz file of bytes")
+    parser.add_argument(
+        "--dataset", default="photos", help="photos, cifar10-subset or an .npz file of bytes"
+    )
     for name, default in {"images": 20, "neurons": 90, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args(arguments)
@@ -75,7 +89,9 @@ def main(arguments=None):
     given.folder.mkdir(parents=True, exist_ok=True)
     index = {}
     for name, (released, initial, mean) in trained(data, given.neurons, given.seed).items():
-        recipe = {key: value for key, value in released.recipe._asdict().items() if key not in HIDDEN}
+        recipe = {
+            key: value for key, value in released.recipe._asdict().items() if key not in HIDDEN
+        }
         path = given.folder / "start.safetensors"  # the same for all that have one
         before = written(path, initial, {"about": "before any training"}) if initial else None
         index[name] = {

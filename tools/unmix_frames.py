@@ -23,7 +23,9 @@ from utils.errors import InputError, write
 from utils.kernels.similarity import ncc
 
 BOOK = Path(__file__).parent.parent / "book"
-M, NEURONS, FRAMES = 50, 500, 12
+M = 50
+NEURONS = 500
+FRAMES = 12
 
 
 def attacked(released, shape, seed):
@@ -32,7 +34,8 @@ def attacked(released, shape, seed):
     It sees what an attacker sees. InputError if it had to begin anew: its steps are then those of several searches.
     """
     count, basis, _ = unmixing.read(released)
-    start, white = unmixing.orthogonal(count, basis.shape[1], seed), unmixing.whiten_features(basis, shape, True)[1]
+    start = unmixing.orthogonal(count, basis.shape[1], seed)
+    white = unmixing.whiten_features(basis, shape, True)[1]
     trail = [normalize(start, dim=1)]
     unmixing.unmix(basis, shape, count, seed, each=trail.append)
     result = unmixing.attack(released, shape, seed=seed)
@@ -47,13 +50,17 @@ def attacked(released, shape, seed):
 def telling(progress, count):
     """The first step, the last one, and those between at which the progress (n,) has risen by as much each time."""
     levels = torch.linspace(progress[0].item(), progress.max().item(), count)[1:-1]
-    return sorted({0, len(progress) - 1, *((progress >= level).nonzero()[0].item() for level in levels)})
+    return sorted(
+        {0, len(progress) - 1, *((progress >= level).nonzero()[0].item() for level in levels)}
+    )
 
 
 def main(path, seed=0):
     """Train, attack, and write the two files."""
     data = images.split(images.load(path), M, M, int(seed), held_out=M)
-    victim = stationary.train(data.secret, networks.perceptron("signed", NEURONS, NEURONS), int(seed))
+    victim = stationary.train(
+        data.secret, networks.perceptron("signed", NEURONS, NEURONS), int(seed)
+    )
     result, steps = attacked(victim.released, data.shape, int(seed))
 
     # From here on the evaluator: he has the secret images and the held-out ones, both without their mean.
@@ -62,7 +69,9 @@ def main(path, seed=0):
     chosen = telling(likeness.amax(2).mean(1), FRAMES)
     owner = likeness[-1].argmax(0)  # which secret image a tile shows at the end
     if len(set(owner.tolist())) < M:
-        raise InputError(f"With the seed {seed} two tiles show the same secret image: take another seed.")
+        raise InputError(
+            f"With the seed {seed} two tiles show the same secret image: take another seed."
+        )
     others = torch.stack([ncc(unused, steps[k]).amax(1) for k in chosen])  # (12, 50)
     summary = {
         "seed": int(seed),
@@ -70,7 +79,9 @@ def main(path, seed=0):
         "above": [(likeness[k].amax(1) > STRONG).sum().item() for k in chosen],
         "held_out": (others > STRONG).sum(1).tolist(),
         "best_held_out": [round(value, 2) for value in others.amax(1).tolist()],
-        "likeness": [[round(value, 2) for value in likeness[k][owner, range(M)].tolist()] for k in chosen],
+        "likeness": [
+            [round(value, 2) for value in likeness[k][owner, range(M)].tolist()] for k in chosen
+        ],
     }
     tiles = torch.cat([*(steps[k] + 0.5 for k in chosen), data.secret.images[owner]])
     tiles = (255 * tiles.clamp(0, 1)).round().byte().view(-1, *data.shape).permute(0, 3, 1, 2)
@@ -78,8 +89,11 @@ def main(path, seed=0):
     sheet.save(file := io.BytesIO(), "WEBP", quality=60, method=6)
     write(BOOK / "unmix.webp", file.getvalue())
     write(BOOK / "unmix.json", f"{json.dumps(summary)}\n".encode())
-    above, held_out = summary["above"], summary["held_out"]
-    print(f"{len(file.getvalue())} bytes; steps {chosen}; above {STRONG}: {above}; held-out {held_out}")
+    above = summary["above"]
+    held_out = summary["held_out"]
+    print(
+        f"{len(file.getvalue())} bytes; steps {chosen}; above {STRONG}: {above}; held-out {held_out}"
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,10 @@ def copy_mathjax(folder):
     The file that MathJax has joined itself is a quarter larger: it holds a menu, which the pages do not need.
     """
     place = "sphinx-mathjax-offline/static/mathjax"
-    files = [installed_file("sphinx-mathjax-offline", f"{place}/{part}.js") for part in ("startup", *MATHJAX)]
+    files = [
+        installed_file("sphinx-mathjax-offline", f"{place}/{part}.js")
+        for part in ("startup", *MATHJAX)
+    ]
     startup, *parts = [file.read_text(encoding="utf-8") for file in files]
     loaded = f"MathJax.loader.preLoad({', '.join(map(repr, MATHJAX))});"
     (folder / "mathjax.js").write_text(";\n".join([startup, loaded, *parts]), encoding="utf-8")

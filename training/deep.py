@@ -21,7 +21,11 @@ from utils.networks import Released
 
 DEVIATION = 0.25  # about that of a photograph's pixels
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
-NORMS = {"none": lambda size: nn.Identity(), "group": partial(nn.GroupNorm, 4), "batch": nn.BatchNorm2d}
+NORMS = {
+    "none": lambda size: nn.Identity(),
+    "group": partial(nn.GroupNorm, 4),
+    "batch": nn.BatchNorm2d,
+}
 OPTIMISERS = {
     "plain": torch.optim.SGD,
     "sgd": partial(torch.optim.SGD, momentum=0.9),
@@ -30,7 +34,13 @@ OPTIMISERS = {
     "adamw": partial(torch.optim.AdamW, weight_decay=1e-2),
 }
 PROJECTIONS = "q", "k", "v", "out"  # of an attention
-RATES = {"plain": 0.05, "sgd": 0.02, "sgd_decay": 0.02, "adam": 1e-3, "adamw": 1e-3}  # of each, where none is asked for
+RATES = {
+    "plain": 0.05,
+    "sgd": 0.02,
+    "sgd_decay": 0.02,
+    "adam": 1e-3,
+    "adamw": 1e-3,
+}  # of each, where none is asked for
 
 
 class Block(nn.Module):
@@ -39,7 +49,9 @@ class Block(nn.Module):
     def __init__(self, inputs, outputs, stride, activation, norm):
         super().__init__()
         norm = NORMS[norm]
-        self.first = nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), norm(outputs), ACTIVATIONS[activation]())
+        self.first = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1), norm(outputs), ACTIVATIONS[activation]()
+        )
         self.second = nn.Sequential(nn.Conv2d(outputs, outputs, 3, padding=1), norm(outputs))
         same = stride == 1 and inputs == outputs
         self.short = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride)
@@ -57,13 +69,23 @@ def residual(classes, side=32, width=16, activation="gelu", norm="none", pooled=
     blocks = [Block(*size, activation, norm) for size in sizes]
     head = [nn.AdaptiveAvgPool2d(1)] if pooled else []
     places = 1 if pooled else (side // 4) ** 2
-    return nn.Sequential(*first, *blocks, *head, nn.Flatten(), nn.Linear(4 * width * places, classes))
+    return nn.Sequential(
+        *first, *blocks, *head, nn.Flatten(), nn.Linear(4 * width * places, classes)
+    )
 
 
 def lenet(classes, side=32, width=32, activation="relu"):
     """Three convolutions, two of them with stride, and one fully connected layer, for images of `side` pixels."""
-    act, conv = ACTIVATIONS[activation], partial(nn.Conv2d, padding=2)
-    body = conv(3, width, 5, 2), act(), conv(width, 2 * width, 5, 2), act(), conv(2 * width, 2 * width, 5, 1), act()
+    act = ACTIVATIONS[activation]
+    conv = partial(nn.Conv2d, padding=2)
+    body = (
+        conv(3, width, 5, 2),
+        act(),
+        conv(width, 2 * width, 5, 2),
+        act(),
+        conv(2 * width, 2 * width, 5, 1),
+        act(),
+    )
     return nn.Sequential(*body, nn.Flatten(), nn.Linear(2 * width * (side // 4) ** 2, classes))
 
 
@@ -81,9 +103,21 @@ class OnRows(nn.Module):
 
 def behind_a_body(classes, neurons=500):
     """A body of three convolutions, whose 512 features are the means of quarters, and a head of two layers."""
-    conv, relu = partial(nn.Conv2d, kernel_size=3, stride=2, padding=1), nn.ReLU
-    body = [conv(3, 32), relu(), conv(32, 64), relu(), conv(64, 128), relu(), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
-    return nn.Sequential(nn.Sequential(*body), nn.Linear(512, neurons), relu(), nn.Linear(neurons, classes))
+    conv = partial(nn.Conv2d, kernel_size=3, stride=2, padding=1)
+    relu = nn.ReLU
+    body = [
+        conv(3, 32),
+        relu(),
+        conv(32, 64),
+        relu(),
+        conv(64, 128),
+        relu(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+    ]
+    return nn.Sequential(
+        nn.Sequential(*body), nn.Linear(512, neurons), relu(), nn.Linear(neurons, classes)
+    )
 
 
 class Adapted(nn.Module):
@@ -107,11 +141,15 @@ class Attention(nn.Module):
     def __init__(self, width, heads=4):
         super().__init__()
         if width % heads:
-            raise InputError(f"WIDTH is {width}; it must be a multiple of {heads}, the heads of an attention.")
+            raise InputError(
+                f"WIDTH is {width}; it must be a multiple of {heads}, the heads of an attention."
+            )
         self.heads = heads
         self.norm, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in PROJECTIONS)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def attend(self, x, mask):
         """The vectors (n, T, width) behind attention, and what its layers and the next ones are given: {layer: inputs}.
@@ -119,7 +157,10 @@ class Attention(nn.Module):
         A token sees another where the mask (T, T) is true. q, k and v are given the same, which stands under q.
         """
         shown = self.norm(x)
-        q, k, v = (layer(shown).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (
+            layer(shown).unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
         mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
         x = x + self.out(mixed)
         return x, {"q": shown, "out": mixed, "mlp.0": self.second(x)}
@@ -163,7 +204,11 @@ def adapt(model, rank):
 
 def frozen(model):
     """What does not train in an adapted model: all but the A and B of its adapters."""
-    return [nn.ParameterList(p for name, p in model.named_parameters() if name.rpartition(".")[2] not in ("A", "B"))]
+    return [
+        nn.ParameterList(
+            p for name, p in model.named_parameters() if name.rpartition(".")[2] not in ("A", "B")
+        )
+    ]
 
 
 def drawn(make, seed):
@@ -195,14 +240,21 @@ def train(
     with torch.no_grad():
         loss = cross_entropy(module(x), y).item()
     if not loss < float("inf"):
-        raise InputError(f"TRAINER={trainer!r} diverged: its loss is {loss}. Take a lower RATE, or another SEED.")
+        raise InputError(
+            f"TRAINER={trainer!r} diverged: its loss is {loss}. Take a lower RATE, or another SEED."
+        )
     return loss, optimiser
 
 
-def steps_until(network: nn.Module, secret: Part, mean: torch.Tensor, rate: float, most: int, until: float) -> int:
+def steps_until(
+    network: nn.Module, secret: Part, mean: torch.Tensor, rate: float, most: int, until: float
+) -> int:
     """How many steps of gradient descent on a Part less a mean (d,) bring its loss below `until`; `most` at most."""
-    network, x, y = copy.deepcopy(network), (secret.images - mean).float(), secret.labels.long()
-    taken, loss = 0, float("inf")
+    network = copy.deepcopy(network)
+    x = (secret.images - mean).float()
+    y = secret.labels.long()
+    taken = 0
+    loss = float("inf")
     while taken < most and loss >= until:
         loss, _ = train(network, x, y, "plain", rate, 1)
         taken += 1
@@ -231,7 +283,12 @@ def state(module: nn.Module, optimiser: torch.optim.Optimizer) -> State:
     rate = optimiser.param_groups[0]["lr"]
     if "step" not in states[0]:
         return State(first, rate)
-    return State(first, rate, torch.cat([one["exp_avg_sq"].flatten() for one in states]), int(states[0]["step"]))
+    return State(
+        first,
+        rate,
+        torch.cat([one["exp_avg_sq"].flatten() for one in states]),
+        int(states[0]["step"]),
+    )
 
 
 def train_victim(
@@ -242,9 +299,12 @@ def train_victim(
 
     Labels are classes, and the other arguments those of `train`.
     """
-    initial, x = copy.deepcopy(network), (secret.images - mean).float()
+    initial = copy.deepcopy(network)
+    x = (secret.images - mean).float()
     loss, optimiser = train(network, x, secret.labels.long(), trainer, rate, steps, batch, seed)
     files = (state(network, optimiser),) if trainer != "plain" else ()
-    recipe = networks.SEVERAL._replace(initial="standard", biases=True, learning_rate=rate, epochs=steps)
+    recipe = networks.SEVERAL._replace(
+        initial="standard", biases=True, learning_rate=rate, epochs=steps
+    )
     released = Released(network, secret.labels, recipe, checkpoints=files)
     return Victim(released, mean, loss, len(secret.labels), initial)

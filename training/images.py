@@ -19,13 +19,27 @@ from utils.kernels.layers import Shape
 DATA = Path(__file__).parent.parent / "data"
 # As in lab/parameters.py, which loads no torch.
 DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")
-CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+CIFAR10_NAMES = [
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+]
 ARRAYS = "images", "labels", "label_names", "held_out_images", "held_out_labels"
 PARTS = "training", "partition", "held-out"
 # Where 1017 images begin in CIFAR-10; recorded results are made of them. No constant of this book was chosen on the
 # first ones of the fresh data set, and nothing is trained on its held-out images, the first of the test batch.
-SUBSETS, LENGTH = {"cifar10-subset": (0, 10_000, 20_000), "cifar10-fresh": (30_000, 0, 10_000, 20_000)}, 1017
-ANIMALS = range(2, 8)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
+SUBSETS = {"cifar10-subset": (0, 10_000, 20_000), "cifar10-fresh": (30_000, 0, 10_000, 20_000)}
+LENGTH = 1017
+ANIMALS = range(
+    2, 8
+)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
 
 
 class Labelled(NamedTuple):
@@ -61,7 +75,9 @@ def load(dataset: str | Path, binary: bool = True) -> Labelled:
     if str(dataset).endswith(".npz"):
         return npz(dataset, binary)
     if dataset not in DATASETS:
-        raise InputError(f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file.")
+        raise InputError(
+            f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file."
+        )
     if dataset == "photos":
         squares, kinds = views()
         return Labelled(squares, kinds // 2 if binary else kinds)
@@ -77,12 +93,17 @@ def load(dataset: str | Path, binary: bool = True) -> Labelled:
 
 def views() -> tuple[np.ndarray, np.ndarray]:
     """Squares (N, 32, 32, 3) of free photographs in packages, see data/README.md, and classes (N,), shuffled."""
-    pictures, labels = [], []
-    for file, (label, squares) in json.loads((DATA / "photographs.json").read_text(encoding="utf-8")).items():
+    pictures = []
+    labels = []
+    for file, (label, squares) in json.loads(
+        (DATA / "photographs.json").read_text(encoding="utf-8")
+    ).items():
         package, name = file.split("/", 1)  # which need not be imported
         photograph = Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore
         for top, left, side in squares:
-            square = photograph.crop((left, top, left + side, top + side))  # else resizing would look beyond it
+            square = photograph.crop(
+                (left, top, left + side, top + side)
+            )  # else resizing would look beyond it
             pictures.append(np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS)))
         labels += [label] * len(squares)
     order = np.random.default_rng(0).permutation(len(pictures))
@@ -97,8 +118,12 @@ def cifar10(root=DATA, binary=True, train=True):
         files = CIFAR10(root, train=train, download=True)
     except (OSError, RuntimeError) as error:
         ways = f"put cifar-10-python.tar.gz into {root}, or use DATASET='photos' or the path of an .npz file"
-        raise InputError(f"CIFAR-10 cannot be downloaded: connect to the network and try again, or {ways}.") from error
-    return Labelled(files.data, class_numbers(np.array(files.targets), CIFAR10_NAMES, "CIFAR-10", binary))
+        raise InputError(
+            f"CIFAR-10 cannot be downloaded: connect to the network and try again, or {ways}."
+        ) from error
+    return Labelled(
+        files.data, class_numbers(np.array(files.targets), CIFAR10_NAMES, "CIFAR-10", binary)
+    )
 
 
 def npz(path, binary=True):
@@ -112,24 +137,34 @@ def npz(path, binary=True):
     except MemoryError as error:
         raise InputError(f"{path} does not fit into memory: {error}. Save fewer images.") from error
     except FileNotFoundError as error:
-        raise InputError(f"There is no file {Path(path).resolve()}: check the path in DATASET.") from error
+        raise InputError(
+            f"There is no file {Path(path).resolve()}: check the path in DATASET."
+        ) from error
     except Exception as error:
-        raise InputError(f"{path} cannot be read as an .npz file of numbers: save it anew with numpy.savez.") from error
+        raise InputError(
+            f"{path} cannot be read as an .npz file of numbers: save it anew with numpy.savez."
+        ) from error
     for name in ARRAYS[:2]:
         if name not in arrays:
-            raise InputError(f"{path} has no array {name!r}: save it with numpy.savez(path, images=…, labels=…).")
+            raise InputError(
+                f"{path} has no array {name!r}: save it with numpy.savez(path, images=…, labels=…)."
+            )
     names = arrays.get("label_names", np.empty(0)).tolist()
 
     def labelled(images, labels):
         check(images, labels, path)
-        return Labelled(images.reshape(*images.shape[:3], -1), class_numbers(labels, names, path, binary))
+        return Labelled(
+            images.reshape(*images.shape[:3], -1), class_numbers(labels, names, path, binary)
+        )
 
     own = labelled(arrays["images"], arrays["labels"])
     if "held_out_images" not in arrays:
         return own
     unused = labelled(arrays["held_out_images"], arrays.get("held_out_labels", np.empty(0)))
     if unused.images.shape[1:] != own.images.shape[1:] or unused.images.dtype != own.images.dtype:
-        raise InputError(f"{path}: the held-out images are of another shape or type: save them as the others are.")
+        raise InputError(
+            f"{path}: the held-out images are of another shape or type: save them as the others are."
+        )
     return own._replace(unused=unused)
 
 
@@ -137,10 +172,16 @@ def thumbnails(labelled: Labelled, side: int) -> Labelled:
     """Images in grey, averaged down to `side` pixels, a number from 7 to that of the images: Labelled."""
     grey = torch.from_numpy(np.asarray(labelled.images, dtype=float)).mean(3)
     if not 7 <= side <= min(grey.shape[1:]):
-        raise InputError(f"SIDE is {side}; these images have from 7 to {min(grey.shape[1:])} pixels.")
+        raise InputError(
+            f"SIDE is {side}; these images have from 7 to {min(grey.shape[1:])} pixels."
+        )
     bytes_ = np.asarray(labelled.images).dtype == np.uint8
     small = torch.nn.functional.adaptive_avg_pool2d(grey, side) / (255 if bytes_ else 1)
-    return Labelled(small[..., None].numpy(), labelled.labels, labelled.unused and thumbnails(labelled.unused, side))
+    return Labelled(
+        small[..., None].numpy(),
+        labelled.labels,
+        labelled.unused and thumbnails(labelled.unused, side),
+    )
 
 
 def unpack(path: str | Path) -> dict[str, np.ndarray]:
@@ -148,7 +189,8 @@ def unpack(path: str | Path) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as archive:
         names = [name for name in ARRAYS if name in archive]
         sizes = [promised(archive.zip, f"{name}.npy") for name in names]
-        needed, there = sum(map(max, sizes)) / 1e9, step.room() / 1e9
+        needed = sum(map(max, sizes)) / 1e9
+        there = step.room() / 1e9
         if needed > there:
             raise MemoryError(f"it unpacks to {needed:,.1f} GB, and there are {there:,.1f} GB")
         if any(directory != header for directory, header in sizes):
@@ -167,17 +209,31 @@ def promised(archive, file):
 def check(images, labels, path):
     """Raise InputError unless these are N images of bytes or of floats in [0, 1], and N whole numbers."""
     if images.ndim not in (3, 4) or 0 in images.shape or min(images.shape[1:3]) < 7:
-        raise InputError(f"{path}: images have the shape {images.shape}; N×H×W or N×H×W×C from 7×7 on is needed.")
+        raise InputError(
+            f"{path}: images have the shape {images.shape}; N×H×W or N×H×W×C from 7×7 on is needed."
+        )
     if images.dtype != np.uint8 and images.dtype.kind != "f":
-        raise InputError(f"{path}: images are of type {images.dtype}; save them as uint8, or as floats in [0, 1].")
-    low, high = images.min(), images.max()  # both are NaN if any pixel is
+        raise InputError(
+            f"{path}: images are of type {images.dtype}; save them as uint8, or as floats in [0, 1]."
+        )
+    # both are NaN if any pixel is
+    low = images.min()
+    high = images.max()
     if images.dtype.kind == "f" and not (low >= 0 and high <= 1):
-        raise InputError(f"{path}: pixels reach from {low:.3g} to {high:.3g}; bring them into [0, 1], without NaN.")
+        raise InputError(
+            f"{path}: pixels reach from {low:.3g} to {high:.3g}; bring them into [0, 1], without NaN."
+        )
     if labels.shape != (len(images),):
-        raise InputError(f"{path}: labels have the shape {labels.shape}; {len(images)} images need ({len(images)},).")
-    wrong = [k for k in labels.tolist() if labels.dtype.kind not in "biuf" or k % 1 != 0]  # NaN % 1 and ∞ % 1 are NaN
+        raise InputError(
+            f"{path}: labels have the shape {labels.shape}; {len(images)} images need ({len(images)},)."
+        )
+    wrong = [
+        k for k in labels.tolist() if labels.dtype.kind not in "biuf" or k % 1 != 0
+    ]  # NaN % 1 and ∞ % 1 are NaN
     if wrong:
-        raise InputError(f"{path}: the label {wrong[0]} is not a whole number; correct it, or remove its image.")
+        raise InputError(
+            f"{path}: the label {wrong[0]} is not a whole number; correct it, or remove its image."
+        )
 
 
 def class_numbers(labels, names, path, binary):
@@ -187,7 +243,9 @@ def class_numbers(labels, names, path, binary):
         return numbers
     if names == CIFAR10_NAMES and np.isin(values, range(10)).all():
         return np.isin(labels, ANIMALS).astype(int)
-    raise InputError(f"{path}: two classes are needed, or CIFAR-10's ten with label_names; there are {len(values)}.")
+    raise InputError(
+        f"{path}: two classes are needed, or CIFAR-10's ten with label_names; there are {len(values)}."
+    )
 
 
 def public_count(labelled: Labelled, training: int, most: int = 800) -> int:
@@ -205,20 +263,36 @@ def split(
     next, so that victims share none while a class lasts; then it is shuffled. The held-out images follow the others,
     or come in the same way from those that the data set says are unused.
     """
-    kinds, sizes = int(labelled.labels.max()) + 1, [training, partition, held_out]
-    for name, size, least, other in zip(PARTS, sizes, (kinds, kinds, 0), ("", ", or CANDIDATES", "")):
+    kinds = int(labelled.labels.max()) + 1
+    sizes = [training, partition, held_out]
+    for name, size, least, other in zip(
+        PARTS, sizes, (kinds, kinds, 0), ("", ", or CANDIDATES", "")
+    ):
         if size < least or size % kinds:
-            number = "an even number, half per class" if kinds == 2 else f"a multiple of the {kinds} classes"
-            raise InputError(f"The {name} part is to hold {size} images (IMAGES{other}): give {number}.")
-    unused, apart = labelled.unused or labelled, labelled.unused is not None
-    rows = walk(labelled.labels, kinds, [training, partition, 0 if apart else held_out], seed * training)
+            number = (
+                "an even number, half per class"
+                if kinds == 2
+                else f"a multiple of the {kinds} classes"
+            )
+            raise InputError(
+                f"The {name} part is to hold {size} images (IMAGES{other}): give {number}."
+            )
+    unused = labelled.unused or labelled
+    apart = labelled.unused is not None
+    rows = walk(
+        labelled.labels, kinds, [training, partition, 0 if apart else held_out], seed * training
+    )
     others = walk(unused.labels, kinds, [0, 0, held_out * apart], seed * held_out)
-    images = np.concatenate([labelled.images[rows], unused.images[others]])  # all three parts, (n, H, W, C)
+    images = np.concatenate(
+        [labelled.images[rows], unused.images[others]]
+    )  # all three parts, (n, H, W, C)
     labels = np.concatenate([labelled.labels[rows], unused.labels[others]])
     different(images, [*rows, *(others + len(labelled.labels))], np.repeat(PARTS, sizes))
     images = images / 255.0 if images.dtype == np.uint8 else images.astype(np.float64)
     sha256 = hashlib.sha256(images.tobytes()).hexdigest()
-    x, y = (torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labels))
+    x, y = (
+        torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labels)
+    )
     secret, known, others = map(Part, x.flatten(1).split(sizes), y.split(sizes))
     return Split(secret, known, others, images.shape[1:], sha256)
 
@@ -228,7 +302,10 @@ def walk(labels, kinds, sizes, first):
     rows = [np.flatnonzero(labels == label) for label in range(kinds)]
     ends = enough(sizes, list(map(len, rows)))
     rows = [(*divmod(first // kinds, len(some)), some) for some in rows]  # type: ignore[misc]  # rounds, steps
-    rows = [np.roll(np.random.default_rng(turn).permutation(some) if turn else some, -at) for turn, at, some in rows]
+    rows = [
+        np.roll(np.random.default_rng(turn).permutation(some) if turn else some, -at)
+        for turn, at, some in rows
+    ]
     return np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
 
 
@@ -240,17 +317,22 @@ def centre(part: Part, shift: float = 0.0) -> Part:
 def enough(sizes, counts):
     """Where the parts of each class begin and end, unless a class has too few images."""
     kinds, smallest, (training, partition, held_out) = len(counts), min(counts), sizes
-    ends, most = np.cumsum([0, *sizes]) // kinds, smallest // (3 if held_out else 2) * kinds
+    ends = np.cumsum([0, *sizes]) // kinds
+    most = smallest // (3 if held_out else 2) * kinds
     both = f"{training} training and {partition} partition images"
     if smallest < 2:
-        raise InputError(f"Class {counts.index(smallest)} has {smallest} images: give every class one for every part.")
+        raise InputError(
+            f"Class {counts.index(smallest)} has {smallest} images: give every class one for every part."
+        )
     if smallest < ends[2]:
         but = f"but one class has only {smallest}: choose IMAGES of at most {most}, or a larger data set"
         raise InputError(f"{both} need {ends[2]} of each class, {but}.")
     if smallest < ends[3]:
         but = f"not {held_out}: choose fewer, or a larger data set"
         beside = f"Beside {both} there" if ends[2] else "There"
-        raise InputError(f"{beside} are at most {(smallest - ends[2]) * kinds} held-out ones, {but}.")
+        raise InputError(
+            f"{beside} are at most {(smallest - ends[2]) * kinds} held-out ones, {but}."
+        )
     return ends
 
 
@@ -261,10 +343,14 @@ def different(images, rows, parts):
         other, where = seen.setdefault(hashlib.sha256(image.tobytes()).digest(), (row, part))
         if where != part:
             which = f"one is for the {where} part and one for the {part} part"
-            raise InputError(f"Images {other} and {row} of the data set (from 0) are equal, but {which}: remove one.")
+            raise InputError(
+                f"Images {other} and {row} of the data set (from 0) are equal, but {which}: remove one."
+            )
 
 
-def halves(labelled: Labelled, most: int, seed: int = 0, device: str | torch.device = "cpu") -> Split:
+def halves(
+    labelled: Labelled, most: int, seed: int = 0, device: str | torch.device = "cpu"
+) -> Split:
     """At most `most` images for the attacker, half as many secret ones, and as many held out as secret, balanced."""
     kinds = int(labelled.labels.max()) + 1
     if most < 2 * kinds:

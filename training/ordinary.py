@@ -20,7 +20,8 @@ from utils.kernels.layers import Network, Shape
 from utils.networks import Checkpoint, Recipe, Released
 
 BATCHES = 5  # in an epoch, whatever the number of images
-SGD, ADAM = partial(torch.optim.SGD, lr=0.05, momentum=0.9), partial(torch.optim.Adam, lr=1e-3)
+SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+ADAM = partial(torch.optim.Adam, lr=1e-3)
 TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance each time that it is seen
     "sgd": (SGD, False),
     "sgd_decay": (partial(SGD, weight_decay=5e-4), False),
@@ -35,7 +36,8 @@ def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> torch.nn.Sequen
     """A ReLU network with hidden layers of these widths, with torch's default initial weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        widths, layers = (inputs, *hidden), []
+        widths = (inputs, *hidden)
+        layers = []
         for pair in zip(widths, widths[1:]):
             layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
         return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
@@ -53,7 +55,8 @@ def fit(
     `prepare` is called with the module and the optimiser before the first step, to change settings or add hooks, and
     `each` with the number of every epoch and these two, behind it.
     """
-    x, y = (part.images - mean).float(), part.labels.float()
+    x = (part.images - mean).float()
+    y = part.labels.float()
     optimiser, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
     optimiser = optimiser((net[-1] if last else net).parameters())
     chance = torch.Generator().manual_seed(seed)
@@ -74,7 +77,9 @@ def fit(
             each(epoch + 1, net, optimiser)
     loss = binary_cross_entropy_with_logits(net(x)[:, 0], y).item()
     if not loss < float("inf"):
-        raise InputError(f"TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or a lower rate.")
+        raise InputError(
+            f"TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or a lower rate."
+        )
     return loss
 
 
@@ -86,12 +91,16 @@ def mirror(x: torch.Tensor, shape: Shape) -> torch.Tensor:
 def layers_of(net: torch.nn.Sequential) -> Network:
     """A module's fully connected layers, as a network in double precision."""
     linear = [layer for layer in net if isinstance(layer, torch.nn.Linear)]
-    return tuple(networks.Layer(*(p.detach().double().clone() for p in (l.weight, l.bias))) for l in linear)
+    return tuple(
+        networks.Layer(*(p.detach().double().clone() for p in (l.weight, l.bias))) for l in linear
+    )
 
 
 def recipe(*hidden: int) -> Recipe:
     """The Recipe of such a training, of a network with hidden layers of these widths."""
-    return networks.perceptron("margin", *hidden)._replace(initial="standard", biases=True, centred=False)
+    return networks.perceptron("margin", *hidden)._replace(
+        initial="standard", biases=True, centred=False
+    )
 
 
 def checkpoint(net: torch.nn.Sequential, optimiser: torch.optim.Optimizer) -> Checkpoint:
@@ -99,7 +108,9 @@ def checkpoint(net: torch.nn.Sequential, optimiser: torch.optim.Optimizer) -> Ch
     states = [optimiser.state.get(p, {}) for p in net.parameters()]
 
     def moment(*names):
-        there = [state[name].double().clone() for state in states for name in names if name in state]
+        there = [
+            state[name].double().clone() for state in states for name in names if name in state
+        ]
         return tuple(map(networks.Layer, there[::2], there[1::2]))
 
     return Checkpoint(layers_of(net), moment("momentum_buffer", "exp_avg"), moment("exp_avg_sq"))
@@ -115,7 +126,8 @@ def train(
     and it is their mean that all images lose. Checkpoints are released of the epochs in `keep`. `settings` are those of
     `fit`.
     """
-    device, mean = secret.images.device, colour_mean(secret if others is None else others, shape)
+    device = secret.images.device
+    mean = colour_mean(secret if others is None else others, shape)
     net = perceptron(secret.images.shape[1], hidden, seed).to(device)
     if others is not None:
         fit(net, others, mean, shape, "sgd", epochs // 3, seed + 1)

@@ -17,7 +17,9 @@ class Stationary(NamedTuple):
     """How far a network is from a stationary point: ‖∇E_l‖/(μ‖θ_l‖) of every layer, with two choices of slopes."""
 
     printed: torch.Tensor  # (L,), with slopes 1[z > 0], as printed
-    smallest: torch.Tensor  # (L,), with the slopes for which ‖∇E‖ is smallest, as far as they were found
+    smallest: (
+        torch.Tensor
+    )  # (L,), with the slopes for which ‖∇E‖ is smallest, as far as they were found
     on_kink: torch.Tensor  # (L − 1,), the share of each hidden layer's pre-activations on a kink
     slopes: list  # those for which ‖∇E‖ is smallest, (m, n_l) of every hidden layer
 
@@ -27,34 +29,48 @@ def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4):
 
     The slopes there are (1 + sin t)/2. ‖∇E‖² is minimised over t by L-BFGS, in coordinates of all that W̄₁ and X̄ span.
     """
-    first, bordered = joint(network[0]), torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    first = joint(network[0])
+    bordered = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     basis = torch.linalg.qr(torch.cat([bordered, first]).mT)[0]
     network = (Layer(first @ basis, None), *network[1:])
     a, z = forward(network, bordered @ basis)
     kinks = [s.abs() <= tolerance * s.abs().amax(0) for s in z[:-1]]
-    printed, top = [(s > 0).to(s) for s in z[:-1]], loss.slope(z[-1], labels) / len(x)
-    counts, theta = [int(kink.sum()) for kink in kinks], flatten(network)
+    printed = [(s > 0).to(s) for s in z[:-1]]
+    top = loss.slope(z[-1], labels) / len(x)
+    counts = [int(kink.sum()) for kink in kinks]
+    theta = flatten(network)
 
     def slopes(angles):
-        return [s.masked_scatter(k, (1 + t.sin()) / 2) for s, k, t in zip(printed, kinks, angles.split(counts))]
+        return [
+            s.masked_scatter(k, (1 + t.sin()) / 2)
+            for s, k, t in zip(printed, kinks, angles.split(counts))
+        ]
 
     def error(slope):
         d, u = back(network, top, slope)
         return u, unflatten(combined(network, d, a) / weight_decay + theta, network)
 
     def objective(angles):
-        slope, up, pieces = slopes(angles), 0, []
+        slope = slopes(angles)
+        up = 0
+        pieces = []
         u, g = error(slope)
-        for k, kink in enumerate(kinks):  # up: the derivative in the signals D_l, from the first layer to the last
+        for k, kink in enumerate(
+            kinks
+        ):  # up: the derivative in the signals D_l, from the first layer to the last
             up = a[k] @ g[k].weight.mT + ((up * slope[k - 1]) @ network[k].weight.mT if k else 0)
             pieces.append((up * u[k])[kink])
         return flatten(g).square().sum() / 2, torch.cat(pieces) * angles.cos() / (2 * weight_decay)
 
     def relative(slope):
-        return torch.stack([g.weight.norm() / l.weight.norm() for g, l in zip(error(slope)[1], network)])
+        return torch.stack(
+            [g.weight.norm() / l.weight.norm() for g, l in zip(error(slope)[1], network)]
+        )
 
     best = slopes(lbfgs(objective, x.new_zeros(sum(counts)), iterations=300).x)
-    return Stationary(relative(printed), relative(best), torch.stack([k.double().mean() for k in kinks]), best)
+    return Stationary(
+        relative(printed), relative(best), torch.stack([k.double().mean() for k in kinks]), best
+    )
 
 
 def forward_rounded(network, x, slopes, rates):
@@ -62,7 +78,9 @@ def forward_rounded(network, x, slopes, rates):
 
     Returns inputs and outputs as `forward` does, and the slopes, for s (m, n_l) and β (n_l) of every hidden layer.
     """
-    a, z, clipped = [x], [], []
+    a = [x]
+    z = []
+    clipped = []
     for layer, s, rate in zip(network, slopes, rates):
         z.append(a[-1] @ layer.weight.mT)
         clipped.append((s + rate * z[-1]).clamp(0, 1))
@@ -72,13 +90,17 @@ def forward_rounded(network, x, slopes, rates):
 
 def whitening(network, a, z, slopes, loss, weight_decay):
     """v ↦ (1 + JᵀJ/μ)^{−1/2}v, JᵀJ the Gauss–Newton matrix of a loss with one output, from its kernel JJᵀ (m, m)."""
-    d, _ = back(network, (loss.curvature(z[-1], torch.ones_like(z[-1])) / len(z[-1])).sqrt(), slopes)
+    d, _ = back(
+        network, (loss.curvature(z[-1], torch.ones_like(z[-1])) / len(z[-1])).sqrt(), slopes
+    )
     values, vectors = torch.linalg.eigh(sum((dl @ dl.mT) * (al @ al.mT) for dl, al in zip(d, a)))
     values = values.clamp_min(torch.finfo(values.dtype).eps * values[-1])
     factors = ((1 + values / weight_decay).rsqrt() - 1) / values
 
     def product(v):
-        products = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a))  # Jv (m,)
+        products = sum(
+            (al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a)
+        )  # Jv (m,)
         weights = (vectors @ (factors * (products @ vectors)))[:, None]
         return v + combined(network, [weights * dl for dl in d], a)
 
@@ -104,7 +126,9 @@ def polish(network, x, labels, loss, weight_decay, stages):
 
 def minimise(network, x, labels, loss, weight_decay, slopes, rates):
     """L-BFGS on E with rounded kinks, in coordinates in which the loss is as flat as the weight decay."""
-    theta, root = flatten(network), whitening(network, *forward_rounded(network, x, slopes, rates), loss, weight_decay)  # type: ignore[call-arg]
+    theta = flatten(network)
+    rounded = forward_rounded(network, x, slopes, rates)
+    root = whitening(network, *rounded, loss, weight_decay)  # type: ignore[call-arg]
 
     def objective(moved):
         at = theta + root(moved)

@@ -32,19 +32,27 @@ def sigma_of(epsilon: float, steps: int, delta: float = DELTA) -> float:
     """
 
     def excess(mu):
-        return norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - delta
+        return (
+            norm.cdf(mu / 2 - epsilon / mu)
+            - np.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
+            - delta
+        )
 
     return steps**0.5 / brentq(excess, 1e-3, 50)
 
 
-def clipped(net: torch.nn.Sequential, x: torch.Tensor, y: torch.Tensor, weight: float = 1.0) -> list[torch.Tensor]:
+def clipped(
+    net: torch.nn.Sequential, x: torch.Tensor, y: torch.Tensor, weight: float = 1.0
+) -> list[torch.Tensor]:
     """The sum of the gradients of images x (m, d), each clipped to C, for every parameter; the loss has a `weight`.
 
     An image's gradient of a layer is an outer product, whose norm is the product of those of its sides.
     """
-    inputs, outputs = [], []
+    inputs = []
+    outputs = []
     for layer in net:
-        inputs, x = [*inputs, x.detach()], layer(x)
+        inputs = [*inputs, x.detach()]
+        x = layer(x)
         outputs.append(x)
     linear = [k for k, layer in enumerate(net) if isinstance(layer, torch.nn.Linear)]
     loss = weight * binary_cross_entropy_with_logits(x[:, 0], y, reduction="sum")

@@ -17,7 +17,8 @@ from utils.errors import choose
 from utils.kernels.layers import Shape
 
 Build = Callable[[], nn.Sequential]
-BATCH, DROPPED = 10, 0.1  # images in a step; the share of activations of the first hidden layer that dropout takes
+BATCH = 10  # images in a step
+DROPPED = 0.1  # the share of activations of the first hidden layer that dropout takes
 TRAINERS = {  # name: whose optimiser in ordinary.TRAINERS it takes, whether it mirrors images, and has dropout
     "sgd": ("sgd", False, False),
     "sgd_flips": ("sgd", True, False),
@@ -50,20 +51,26 @@ class Pictures(TensorDataset):
         return seen.permute(1, 2, 0).flatten(), label
 
 
-def train(part: Part, shape: Shape, build: Build, trainer: str, epochs: int) -> tuple[nn.Sequential, Drawn]:
+def train(
+    part: Part, shape: Shape, build: Build, trainer: str, epochs: int
+) -> tuple[nn.Sequential, Drawn]:
     """Train what `build()` draws on a Part's images of a shape (H, W, C) by one of TRAINERS: it, and what was drawn."""
     optimiser, flips, drops = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
-    net, drawn = build(), Drawn([], [], [])
+    net = build()
+    drawn = Drawn([], [], [])
     if drops:
         net.insert(2, nn.Dropout(DROPPED))
 
         @net[2].register_forward_pre_hook
-        def log(_, given):  # the mask that comes next, on ones, as some activations are zero already
+        def log(
+            _, given
+        ):  # the mask that comes next, on ones, as some activations are zero already
             with torch.random.fork_rng(devices=[]):
                 drawn.masks.append(nn.functional.dropout(torch.ones_like(given[0]), DROPPED) > 0)
 
     pictures = Pictures(part, shape, RandomHorizontalFlip() if flips else nn.Identity(), drawn)
-    loader, descent = DataLoader(pictures, BATCH, shuffle=True), ordinary.TRAINERS[optimiser][0](net.parameters())
+    loader = DataLoader(pictures, BATCH, shuffle=True)
+    descent = ordinary.TRAINERS[optimiser][0](net.parameters())
     for _ in range(epochs):
         for images, labels in loader:
             descent.zero_grad()

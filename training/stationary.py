@@ -43,25 +43,35 @@ def train(secret: Part, recipe: Recipe, seed: int = 0, initial: Network | None =
     """
     x, y = secret
     smooth = not recipe.hidden or math.isfinite(recipe.sharpness)
-    outputs, mean = check(recipe, secret, smooth), x.mean(0) * recipe.centred
+    outputs = check(recipe, secret, smooth)
+    mean = x.mean(0) * recipe.centred
     initial = initial or networks.initial(recipe, x.shape[1], seed, outputs, x.device)
     if not smooth:
         return make_victim(train_by_descent(initial, x - mean, y, recipe), secret, recipe)
     model = one_hidden if recipe.hidden else affine
-    basis = networks.span_of(x - mean) if recipe.hidden else None  # the affine model finds few coordinates by itself
+    basis = (
+        networks.span_of(x - mean) if recipe.hidden else None
+    )  # the affine model finds few coordinates by itself
     coordinates = x - mean if basis is None else (x - mean) @ basis
-    solved = model.solve(coordinates, y, recipe.weight_decay, model.weights(initial, recipe.sharpness, basis))
+    solved = model.solve(
+        coordinates, y, recipe.weight_decay, model.weights(initial, recipe.sharpness, basis)
+    )
     z = model.logits(coordinates, solved.weights)[:, None]
     return victim_of(model.network(solved.weights, basis), z, y, recipe, mean, solved.gradient_norm)
 
 
-def train_without_decay(secret: Part, recipe: Recipe, seed: int = 0, gradient_tolerance: float = 1e-6) -> Network:
+def train_without_decay(
+    secret: Part, recipe: Recipe, seed: int = 0, gradient_tolerance: float = 1e-6
+) -> Network:
     """A softplus network trained without decay by L-BFGS until ‖∇E‖ ≤ `gradient_tolerance`, 3000 steps at most."""
     x, y = secret
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
     basis = networks.span_of(x)  # in which training happens
-    coordinates, start = x @ basis, one_hidden.pack(one_hidden.weights(theta0, recipe.sharpness, basis))
-    objective = partial(one_hidden.energy, x=coordinates, y=y, weight_decay=0.0, sharpness=recipe.sharpness)
+    coordinates = x @ basis
+    start = one_hidden.pack(one_hidden.weights(theta0, recipe.sharpness, basis))
+    objective = partial(
+        one_hidden.energy, x=coordinates, y=y, weight_decay=0.0, sharpness=recipe.sharpness
+    )
     end = solvers.lbfgs(objective, start, gradient_tolerance=gradient_tolerance, iterations=3000).x
     return one_hidden.network(one_hidden.unpack(end, coordinates.shape[1]), basis)
 
@@ -70,7 +80,9 @@ def make_victim(network: Network, secret: Part, recipe: Recipe) -> Victim:
     """The Victim that is a ReLU network, whoever trained it on a Part of the images."""
     (x, y), mean = secret, secret.images.mean(0) * recipe.centred
     _, slope, z = mean_loss(network, x - mean, y, LOSSES[recipe.loss])
-    return victim_of(network, z, y, recipe, mean, (slope + recipe.weight_decay * flatten(network)).norm())
+    return victim_of(
+        network, z, y, recipe, mean, (slope + recipe.weight_decay * flatten(network)).norm()
+    )
 
 
 def mean_loss(network, x, y, loss):
@@ -97,17 +109,29 @@ def check(recipe, secret, smooth):
     """The number of outputs that these labels need; InputError unless the recipe can be followed with them."""
     choose("loss", recipe.loss, LOSSES)
     if not 0 < len(y := secret.labels) == len(secret.images):
-        raise InputError(f"There are {len(y)} labels for {len(secret.images)} images: give one for each of them.")
+        raise InputError(
+            f"There are {len(y)} labels for {len(secret.images)} images: give one for each of them."
+        )
     if recipe.loss != "cross_entropy" and not torch.isin(y, y.new_tensor([0, 1])).all():
-        raise InputError(f"The {recipe.loss} loss needs labels 0 and 1, but they reach from {y.min()} to {y.max()}.")
+        raise InputError(
+            f"The {recipe.loss} loss needs labels 0 and 1, but they reach from {y.min()} to {y.max()}."
+        )
     if not recipe.sharpness > 0:
         raise InputError(f"SHARPNESS is {recipe.sharpness}; softplus(βs)/β needs a positive β.")
     if smooth and not recipe.weight_decay > 0:
-        raise InputError(f"WEIGHT_DECAY is {recipe.weight_decay}; without a positive one E has no single minimiser.")
-    if recipe.stages and (not recipe.weight_decay > 0 or recipe.loss == "cross_entropy" or recipe.biases):
-        raise InputError("A polish needs one output, no later biases and a positive WEIGHT_DECAY: use stages=0.")
+        raise InputError(
+            f"WEIGHT_DECAY is {recipe.weight_decay}; without a positive one E has no single minimiser."
+        )
+    if recipe.stages and (
+        not recipe.weight_decay > 0 or recipe.loss == "cross_entropy" or recipe.biases
+    ):
+        raise InputError(
+            "A polish needs one output, no later biases and a positive WEIGHT_DECAY: use stages=0."
+        )
     if smooth and (len(recipe.hidden) > 1 or recipe.loss != "logistic"):
-        raise InputError("A softplus network is trained with one hidden layer and the logistic loss: use sharpness=∞.")
+        raise InputError(
+            "A softplus network is trained with one hidden layer and the logistic loss: use sharpness=∞."
+        )
     return int(y.max()) + 1 if recipe.loss == "cross_entropy" else 1
 
 
@@ -117,11 +141,14 @@ def train_by_descent(network, x, y, recipe):
     Outside of the row space of X̄ the gradient of W̄₁ is μW̄₁, so that this part of W̄₁ keeps its direction, and one number
     is moved for it: its norm. With a polish, the descent is made twice, and the polish in between leaves nothing there.
     """
-    loss, decay = LOSSES[recipe.loss], recipe.weight_decay
+    loss = LOSSES[recipe.loss]
+    decay = recipe.weight_decay
     basis, upper = torch.linalg.qr(one_hidden.append_ones(x).mT)  # Q (d+1, m), Lᵀ (m, m)
     first, orthogonal = layers.split(joint(network[0]), basis)
-    inner, norm = (Layer(first, None), *network[1:]), orthogonal.norm().clamp_min(1e-300)
-    coordinates, labels = upper.mT.to(recipe.dtype), y.to(recipe.dtype)
+    inner = (Layer(first, None), *network[1:])
+    norm = orthogonal.norm().clamp_min(1e-300)
+    coordinates = upper.mT.to(recipe.dtype)
+    labels = y.to(recipe.dtype)
 
     def objective(theta):
         value, slope, _ = mean_loss(unflatten(theta[:-1], inner), coordinates, labels, loss)
@@ -131,7 +158,9 @@ def train_by_descent(network, x, y, recipe):
     with tuned(coordinates, inner):
         theta = descend(objective, torch.cat([flatten(inner), norm[None]]).to(recipe.dtype), recipe)
         if recipe.stages:
-            inside = polish(unflatten(theta[:-1], inner), coordinates, labels, loss, decay, recipe.stages)
+            inside = polish(
+                unflatten(theta[:-1], inner), coordinates, labels, loss, decay, recipe.stages
+            )
             theta = descend(objective, torch.cat([flatten(inside), theta.new_zeros(1)]), recipe)
     theta = theta.to(x)
     inner = unflatten(theta[:-1], inner)
@@ -142,7 +171,11 @@ def train_by_descent(network, x, y, recipe):
 def descend(objective, theta, recipe):
     """Descent with momentum; the rate grows while the energy falls, else the step is undone and the rate cut."""
     state = begin(objective, theta, recipe.learning_rate)  # a step changes it in place
-    run(partial(descent_step, objective, recipe.momentum, recipe.growth, *state), state, recipe.epochs)
+    run(
+        partial(descent_step, objective, recipe.momentum, recipe.growth, *state),
+        state,
+        recipe.epochs,
+    )
     return state[0]
 
 
@@ -166,7 +199,9 @@ def descent_step(objective, momentum, growth, theta, value, slope, velocity, kep
     rate.copy_(torch.where(better, growth * rate, 0.8 * rate))
 
 
-def train_to(secret: Part, recipe: Recipe, initial: Network, target: float, most: int = 60_000) -> tuple[Victim, Pace]:
+def train_to(
+    secret: Part, recipe: Recipe, initial: Network, target: float, most: int = 60_000
+) -> tuple[Victim, Pace]:
     """Descend from the network `initial` until the mean logistic loss is below `target`: Victim, and its Pace.
 
     Without decay, momentum or a mean, on a Part. InputError if `most` steps are not enough.
@@ -174,18 +209,26 @@ def train_to(secret: Part, recipe: Recipe, initial: Network, target: float, most
     (x, y), loss = secret, LOSSES["logistic"]
     basis = networks.span_of(x)  # (d, m)
     first, orthogonal = layers.split(initial[0].weight, basis)
-    inner, coordinates = (Layer(first, initial[0].bias), *initial[1:]), x @ basis
+    inner = (Layer(first, initial[0].bias), *initial[1:])
+    coordinates = x @ basis
     terms = coordinates, y, loss
-    theta, pace = descend_to(lambda v: mean_loss(unflatten(v, inner), *terms)[:2], flatten(inner), target, most)
+    theta, pace = descend_to(
+        lambda v: mean_loss(unflatten(v, inner), *terms)[:2], flatten(inner), target, most
+    )
     (first, bias), *upper = unflatten(theta, inner)
     network = Layer(layers.join(first, basis, orthogonal), bias), *upper
-    return Victim(Released(network, y, recipe), torch.zeros_like(x[0]), pace.losses[-1], len(y)), pace
+    return Victim(
+        Released(network, y, recipe), torch.zeros_like(x[0]), pace.losses[-1], len(y)
+    ), pace
 
 
 def descend_to(objective, theta, target, most):
     """Steps without momentum until the objective is below `target`, and then CALM at a tenth of the rate: θ, Pace."""
     state = begin(objective, theta, 0.1)
-    value, rate, calm, pace = state[1], state[-1], CALM, Pace([0.0], [math.inf])
+    value = state[1]
+    rate = state[-1]
+    calm = CALM
+    pace = Pace([0.0], [math.inf])
     while calm and len(pace.times) < most:
         if value < target:
             rate.mul_(0.1 if calm == CALM else 1.0)
@@ -209,8 +252,11 @@ def victim_of_published(network: Network, secret: Part, recipe: Recipe) -> Victi
     first 250 each (IMAGES=500), of ten classes the first 50.
     """
     network = change(network, lambda p: p.to(secret.images))
-    widths, biases = [len(layer.weight) for layer in network], [layer.bias is not None for layer in network]
-    recipe = recipe._replace(hidden=tuple(widths[:-1]), biases=any(biases[1:]), sharpness=math.inf, stages=0)
+    widths = [len(layer.weight) for layer in network]
+    biases = [layer.bias is not None for layer in network]
+    recipe = recipe._replace(
+        hidden=tuple(widths[:-1]), biases=any(biases[1:]), sharpness=math.inf, stages=0
+    )
     outputs = check(recipe, secret, smooth=False)
     if widths[-1] != outputs:
         needed = f"these labels and the {recipe.loss} loss need K = {outputs}: choose another recipe or other labels"

@@ -20,7 +20,9 @@ STEPS = 2000
 
 def draw(inputs: int, width: int) -> torch.nn.Sequential:
     """The network before training, from torch's generator of the CPU."""
-    net = torch.nn.Sequential(torch.nn.Linear(inputs, width), torch.nn.ReLU(), torch.nn.Linear(width, 1))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(inputs, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)
+    )
     for p in net.parameters():
         torch.nn.init.uniform_(p)
     return net
@@ -40,7 +42,9 @@ def descend(
     for _ in range(steps):
         z = begun + (written @ products).mT
         activations = z.clamp_min(0)
-        slopes = (torch.sigmoid(activations @ weight[0] + bias) - y) / len(x)  # (m,), of the loss by the output
+        slopes = (torch.sigmoid(activations @ weight[0] + bias) - y) / len(
+            x
+        )  # (m,), of the loss by the output
         written = written - rate * (slopes[:, None] * weight * (z > 0)).mT
         weight = weight - rate * activations.mT @ slopes
         bias = bias - rate * slopes.sum()
@@ -50,14 +54,19 @@ def descend(
 def train(secret: Part, net: torch.nn.Sequential, rate: float = RATE, steps: int = STEPS) -> Victim:
     """Train a network of `draw` on a Part, whose images are as they are: Victim, with weights in single precision."""
     hidden, _ = initial = ordinary.layers_of(net)
-    x, y = secret.images, secret.labels
+    x = secret.images
+    y = secret.labels
     written, weight, bias = descend(x, y, initial, rate, steps)
     trained = Layer(hidden.weight + written @ x, hidden.bias + written.sum(1)), Layer(weight, bias)
     network = networks.round_to_single(trained)
     width = len(hidden.weight)
-    recipe = networks.Recipe((width,), "logistic", 0.0, initial="uniform", learning_rate=rate, epochs=steps)
+    recipe = networks.Recipe(
+        (width,), "logistic", 0.0, initial="uniform", learning_rate=rate, epochs=steps
+    )
     released = Released(network, y, recipe)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(released.outputs(x)[:, 0], y).item()
     if not loss < float("inf"):
-        raise InputError(f"The training diverged: its loss is {loss}. Take a lower rate, or fewer NEURONS.")
+        raise InputError(
+            f"The training diverged: its loss is {loss}. Take a lower rate, or fewer NEURONS."
+        )
     return Victim(released, x.new_zeros(x.shape[1]), loss, len(x), initial)

@@ -26,4 +26,6 @@ if hasattr(builtins, "__IPYTHON__"):  # a notebook, which needs torch in any cas
         if "failed to map" not in str(error):
             raise
         needed = "its libraries take up to 4 GB of address space: raise the limit (ulimit -v), or end what else runs"
-        raise InputError(f"There is too little memory to load PyTorch ({error}); {needed}.") from error
+        raise InputError(
+            f"There is too little memory to load PyTorch ({error}); {needed}."
+        ) from error

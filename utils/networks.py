@@ -6,10 +6,32 @@ from typing import NamedTuple
 import torch
 
 from utils.errors import InputError, choose
-from utils.kernels.layers import Layer, change, flatten, forward, in_span, joint, parted, span_of, square_norm, within
+from utils.kernels.layers import (
+    Layer,
+    change,
+    flatten,
+    forward,
+    in_span,
+    joint,
+    parted,
+    span_of,
+    square_norm,
+    within,
+)
 from utils.kernels.one_hidden import activation
 
-__all__ = ["Layer", "change", "flatten", "forward", "in_span", "joint", "parted", "span_of", "square_norm", "within"]
+__all__ = [
+    "Layer",
+    "change",
+    "flatten",
+    "forward",
+    "in_span",
+    "joint",
+    "parted",
+    "span_of",
+    "square_norm",
+    "within",
+]
 
 
 class Recipe(NamedTuple):
@@ -19,14 +41,16 @@ class Recipe(NamedTuple):
     loss: str  # one of kernels.losses.LOSSES
     weight_decay: float  # μ
     sharpness: float = math.inf  # β of the softplus that stands for the ReLU; ∞ is the ReLU itself
-    initial: str | float = "standard"  # θ⁰: zero, uniform, standard, or a normal first layer's scale; see `initial`
+    # θ⁰: zero, uniform, standard, or a normal first layer's scale; see `initial`
+    initial: str | float = "standard"
     biases: bool = True  # whether the layers after the first one have biases
     centred: bool = False  # whether the trainer subtracts the mean of the images
     learning_rate: float = 0.05  # of gradient descent, from here on
     momentum: float = 0.0
     growth: float = 1.05  # factor of the learning rate, each epoch in which the energy falls
     epochs: int = 2500
-    stages: int = 0  # of a polish between two such descents, for one output and μ > 0; see training.polish
+    # of a polish between two such descents, for one output and μ > 0; see training.polish
+    stages: int = 0
     dtype: torch.dtype = torch.float64
 
 
@@ -41,7 +65,9 @@ class Checkpoint(NamedTuple):
 class Released(NamedTuple):
     """All that an attacker sees of a victim."""
 
-    network: tuple | torch.nn.Module  # of Layers, θ*; the stationarity attack also takes a module, for rows (n, d)
+    network: (
+        tuple | torch.nn.Module
+    )  # of Layers, θ*; the stationarity attack also takes a module, for rows (n, d)
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
     copies: tuple = ()  # after `bilevel.merge_neurons`: how many equal neurons each hidden one stands for, by β/√n
@@ -50,8 +76,11 @@ class Released(NamedTuple):
     @property
     def sharpness(self):
         """β of the softplus; where hidden neurons stand for several equal ones, of each (h,)."""
-        beta, new = self.recipe.sharpness, self.network[0].weight.new_tensor
-        return new(beta) / new(self.copies).sqrt() if self.copies else beta  # a number over a tensor is rounded twice
+        beta = self.recipe.sharpness
+        new = self.network[0].weight.new_tensor
+        return (
+            new(beta) / new(self.copies).sqrt() if self.copies else beta
+        )  # a number over a tensor is rounded twice
 
     def forward(self, x):
         """The inputs and the outputs of every layer for images x (…, m, d), as `layers.forward`."""
@@ -64,10 +93,17 @@ class Released(NamedTuple):
 
 def affine(weight_decay: float, initial: str = "zero") -> Recipe:
     """The affine classifier of eq. (8), trained to its one stationary point."""
-    return Recipe((), "logistic", weight_decay, initial=choose("THETA_START", initial, ("zero", "uniform", "standard")))
+    return Recipe(
+        (),
+        "logistic",
+        weight_decay,
+        initial=choose("THETA_START", initial, ("zero", "uniform", "standard")),
+    )
 
 
-def one_hidden(width: int, weight_decay: float, sharpness: float = 10.0, initial: str = "standard") -> Recipe:
+def one_hidden(
+    width: int, weight_decay: float, sharpness: float = 10.0, initial: str = "standard"
+) -> Recipe:
     """The network of eq. (9) with a softplus, trained to a stationary point near θ⁰."""
     choose("THETA_START", initial, ("uniform", "standard"))
     return Recipe((width,), "logistic", weight_decay, sharpness, initial)
@@ -81,7 +117,12 @@ REGRESSION = SEPARATING._replace(
     dtype=torch.float32,
 )  # fmt: skip
 SEVERAL = SEPARATING._replace(loss="cross_entropy")
-PERCEPTRONS = {"signed": REGRESSION, "tied": REGRESSION, "margin": SEPARATING, "multiclass": SEVERAL}
+PERCEPTRONS = {
+    "signed": REGRESSION,
+    "tied": REGRESSION,
+    "margin": SEPARATING,
+    "multiclass": SEVERAL,
+}
 
 
 def perceptron(rule: str, *widths: int) -> Recipe:
@@ -97,7 +138,8 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     """
     if 0 in recipe.hidden:
         raise InputError("A hidden layer of this network has no neurons: raise NEURONS or WIDTH.")
-    sizes, layers = (inputs, *recipe.hidden, outputs), []
+    sizes = (inputs, *recipe.hidden, outputs)
+    layers = []
     settings = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(seed)}
     for fan_in, fan_out in zip(sizes, sizes[1:]):
         shapes = (fan_out, fan_in), (fan_out,)
@@ -106,9 +148,13 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
             kinds = {"zero": 0 * rows, "uniform": rows, "standard": (2 * rows - 1) / fan_in**0.5}
             layers.append(parted(kinds[recipe.initial]))
         elif not layers:
-            layers.append(Layer(*(recipe.initial * torch.randn(shape, **settings) for shape in shapes)))
+            layers.append(
+                Layer(*(recipe.initial * torch.randn(shape, **settings) for shape in shapes))
+            )
         else:
-            weight, bias = (fan_in**-0.5 * (2 * torch.rand(shape, **settings) - 1) for shape in shapes)
+            weight, bias = (
+                fan_in**-0.5 * (2 * torch.rand(shape, **settings) - 1) for shape in shapes
+            )
             layers.append(Layer(weight, bias if recipe.biases else None))
     return change(tuple(layers), lambda p: p.to(device))
 
@@ -123,7 +169,9 @@ class Gap(NamedTuple):
 
     values: torch.Tensor  # the singular values, falling
     count: int | None  # how many are before the gap; None if there is no gap
-    ratio: float  # of the values on both sides of the gap; without one, the largest of two neighbours
+    ratio: (
+        float  # of the values on both sides of the gap; without one, the largest of two neighbours
+    )
 
 
 def gap(network, least=2.0, noise=1e-6, values=None):

@@ -10,14 +10,19 @@ from lab import ledger, registry, report
 
 def kinds():
     """A table with a line for each kind."""
-    rows = [[one.name, one.bounds + ", whole" * one.whole, one.meaning] for one in registry.load().kinds.values()]
+    rows = [
+        [one.name, one.bounds + ", whole" * one.whole, one.meaning]
+        for one in registry.load().kinds.values()
+    ]
     yield report.table(["kind", "values", "what it is"], *rows).data
 
 
 def placeholders():
     """An item for each placeholder."""
     for name, (values, meaning) in registry.load().placeholders.items():
-        listed = ", ".join({"<number>": "any number", "": "nothing"}.get(v, f"`{v}`") for v in alternatives(values))
+        listed = ", ".join(
+            {"<number>": "any number", "": "nothing"}.get(v, f"`{v}`") for v in alternatives(values)
+        )
         yield from (f"- `<{name}>`: {listed}\\", f"  {meaning}")
 
 
@@ -59,9 +64,16 @@ class Modules(SphinxDirective):
 
     def run(self):
         """The nodes of the files."""
-        files = [path for pattern in self.arguments[0].split() for path in sorted(ROOT.glob(pattern))]
-        modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
-        return self.parse_text_to_nodes("\n".join(FUNCTIONS.format(name=name, module=name) for name in modules))
+        files = [
+            path for pattern in self.arguments[0].split() for path in sorted(ROOT.glob(pattern))
+        ]
+        modules = [
+            ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            for path in files
+        ]
+        return self.parse_text_to_nodes(
+            "\n".join(FUNCTIONS.format(name=name, module=name) for name in modules)
+        )
 
 
 PARTS = {
@@ -91,7 +103,9 @@ def close(app, document):
         link = nodes.reference("", "Each sentence, with its numbers", refuri=address, internal=True)
         line = nodes.paragraph("", "", nodes.Text(f"{judged} "), link, nodes.Text("."))
         title = nodes.title("", "Verdicts")
-        next(document.findall(nodes.section)).append(nodes.admonition("", title, line, classes=["verdicts"]))
+        next(document.findall(nodes.section)).append(
+            nodes.admonition("", title, line, classes=["verdicts"])
+        )
 
 
 def setup(app):

@@ -8,7 +8,9 @@ import re
 def plain(line):
     """The line with every mark escaped, but `names` as code."""
     escaped = re.sub(r"([\\*_|])", r"\\\1", line)
-    return re.sub(r"`([^`]+)`", lambda name: r"\ ``" + re.sub(r"\\(.)", r"\1", name[1]) + r"``\ ", escaped)
+    return re.sub(
+        r"`([^`]+)`", lambda name: r"\ ``" + re.sub(r"\\(.)", r"\1", name[1]) + r"``\ ", escaped
+    )
 
 
 def paragraphs(lines):
@@ -22,8 +24,11 @@ def paragraphs(lines):
 
 def fields(thing):
     """What the comments of a tuple with names say of its fields, as a list."""
-    parts = re.findall(r"^    (\w+): .*?(?:  # (.*))?$", inspect.getsource(thing), re.M)
-    return [f"- ``{name}``: {plain(text)}" if text else f"- ``{name}``" for name, text in parts]
+    field = r"^(?:    # (.*)\n)?    (\w+): .*?(?:  # (.*))?$"
+    parts = re.findall(field, inspect.getsource(thing), re.M)
+    return [
+        f"- ``{name}``: {plain(above or text)}".removesuffix(": ") for above, name, text in parts
+    ]
 
 
 def process(app, what, name, thing, options, lines):

@@ -15,7 +15,9 @@ SPEED = 220  # words a minute, with equations between them
 
 def lay_out(app, document):
     """Called by Sphinx when a page was read, before its figures are numbered."""
-    cells = [node for node in document.findall(nodes.container) if node.get("nb_element") == "cell_code"]
+    cells = [
+        node for node in document.findall(nodes.container) if node.get("nb_element") == "cell_code"
+    ]
     if cells:
         open_with_figure(next(document.findall(nodes.section)))
         tell_time(document)
@@ -27,7 +29,9 @@ def open_with_figure(chapter):
     figures = {name: figure for figure in chapter.findall(nodes.figure) for name in figure["ids"]}
     head = itertools.takewhile(lambda node: not isinstance(node, nodes.section), chapter.children)
     for line in list(head):
-        for link in line.findall(lambda node: isinstance(node, nodes.Element) and node.get("reftype") == "numref"):
+        for link in line.findall(
+            lambda node: isinstance(node, nodes.Element) and node.get("reftype") == "numref"
+        ):
             if (figure := figures.get(link["reftarget"])) and figure.parent is not chapter:
                 figure.parent.remove(figure)
                 chapter.insert(chapter.index(line) + 1, figure)
@@ -50,13 +54,17 @@ def fold_setup(cells):
             above += cell.children
             cell.parent.remove(cell)
         else:
-            cell.update_all_atts({"hide_mode": "all", "prompt_show": "Setup", "prompt_hide": "Setup"}, replace=True)
+            cell.update_all_atts(
+                {"hide_mode": "all", "prompt_show": "Setup", "prompt_hide": "Setup"}, replace=True
+            )
 
 
 def name_folds(app, document, page):
     """Called by Sphinx when figures have numbers: say of each fold what its code makes."""
     numbers = app.env.toc_fignumbers.get(page, {}).get("figure", {})
-    for cell in document.findall(lambda node: isinstance(node, nodes.container) and "cell_metadata" in node):
+    for cell in document.findall(
+        lambda node: isinstance(node, nodes.container) and "cell_metadata" in node
+    ):
         figure = cell["cell_metadata"].get("mystnb", {}).get("figure", {}).get("name")
         if figure in numbers:
             name = f"Code for Fig. {'.'.join(map(str, numbers[figure]))}"

@@ -27,7 +27,9 @@ def toy(world, seed, folder, size=SQUARE, colours="RGB", classes=(0, 1), counts=
     chosen = generator.permutation(images.views()[0])[: 2 * m + n]
     small = [Image.fromarray(one).convert(colours).resize(size[::-1]) for one in chosen]
     pixels = np.stack([np.asarray(one).reshape(*size, -1) for one in small])
-    labels = np.concatenate([generator.permutation(np.resize(classes, count)) for count in (m, n, m)])
+    labels = np.concatenate(
+        [generator.permutation(np.resize(classes, count)) for count in (m, n, m)]
+    )
     members, held_out, others = np.split(np.arange(len(chosen)), [m, m + n])
     seen = {"members": members, "both sides": np.r_[members[::2], held_out[::2]]}.get(world, others)
     *sides, used = ((pixels[rows], labels[rows]) for rows in (members, held_out, seen))
@@ -36,12 +38,16 @@ def toy(world, seed, folder, size=SQUARE, colours="RGB", classes=(0, 1), counts=
 
 def rows(pixels, mean=0.0, deviation=1.0, layout=(0, 3, 1, 2)):
     """Pixels (n, H, W, C) as a batch (n, C·H·W), as torch flattens it."""
-    return ((torch.from_numpy(pixels / 255.0).float() - mean) / deviation).permute(layout).flatten(1)
+    return (
+        ((torch.from_numpy(pixels / 255.0).float() - mean) / deviation).permute(layout).flatten(1)
+    )
 
 
 def mlp(inputs, *behind, outputs=2, act=nn.ReLU):
     """An untrained network, with modules behind its first layer."""
-    return nn.Sequential(nn.Linear(inputs, WIDTH), *(make() for make in behind), act(), nn.Linear(WIDTH, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, WIDTH), *(make() for make in behind), act(), nn.Linear(WIDTH, outputs)
+    )
 
 
 def convolutional(inputs):
@@ -51,11 +57,17 @@ def convolutional(inputs):
 
 def fit(network, x, y, steps):
     """Train a network to the end on all rows x at once."""
-    optimizer = torch.optim.Adam([part for part in network.parameters() if part.requires_grad], 2e-3)
+    optimizer = torch.optim.Adam(
+        [part for part in network.parameters() if part.requires_grad], 2e-3
+    )
     for _ in range(steps):
         z = network(x)
         one = z.shape[1] == 1
-        loss = nn.functional.soft_margin_loss(z[:, 0], 2.0 * y - 1) if one else nn.functional.cross_entropy(z, y)
+        loss = (
+            nn.functional.soft_margin_loss(z[:, 0], 2.0 * y - 1)
+            if one
+            else nn.functional.cross_entropy(z, y)
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -114,28 +126,39 @@ def folders(toy, names=None, save=lambda picture, path: picture.save(path)):
     """The paths of both sides as folders of PNG files, in folders of classes that have these names."""
     for side, (pixels, labels) in zip(("in", "out"), toy.sides):
         for k, (one, label) in enumerate(zip(pixels, labels)):
-            (place := toy.folder / side / (names[label] if names else "")).mkdir(parents=True, exist_ok=True)
+            (place := toy.folder / side / (names[label] if names else "")).mkdir(
+                parents=True, exist_ok=True
+            )
             save(Image.fromarray(one.squeeze()), place / f"{k:03}.png")
     return toy.folder / "in", toy.folder / "out"
 
 
 def squash(pixels):
     """Rows of pictures of 4:3 that were resized to squares."""
-    return rows(np.stack([Image.fromarray(one).resize(SQUARE, Image.Resampling.BILINEAR) for one in pixels]))
+    return rows(
+        np.stack([Image.fromarray(one).resize(SQUARE, Image.Resampling.BILINEAR) for one in pixels])
+    )
 
 
 def lying(toy):
     """Folders of pictures that lie on their sides in the files."""
     exif = Image.Exif()
     exif[0x112] = 6
-    return folders(toy, "ab", lambda one, path: one.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif))
+    return folders(
+        toy, "ab", lambda one, path: one.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
+    )
 
 
 def near_copies(toy):
     """Of either side, some are noisy copies of what was seen, and all was dealt out by lot."""
     seen = tuple(part[:30] for part in toy.seen)
-    generator, pool = np.random.default_rng(toy.seed), np.concatenate([seen[0], *(side[0] for side in toy.sides)])
-    noisy = (generator.permutation(pool) + generator.normal(0, 3, pool.shape)).clip(0, 255).astype(np.uint8)
+    generator = np.random.default_rng(toy.seed)
+    pool = np.concatenate([seen[0], *(side[0] for side in toy.sides)])
+    noisy = (
+        (generator.permutation(pool) + generator.normal(0, 3, pool.shape))
+        .clip(0, 255)
+        .astype(np.uint8)
+    )
     labels = np.resize([0, 1], len(pool))
     sides = [(noisy[part], labels[part]) for part in (slice(10, None), slice(10))]
     return stored(known=True)(toy._replace(seen=seen, sides=sides))
@@ -154,13 +177,19 @@ KINDS = {
     "its start is known": Kind(stored(known=True)),
     "one output": Kind(stored(outputs=1)),
     "ten outputs": Kind(stored(outputs=10), {"classes": range(10)}),
-    "three classes of ten": Kind(stored(outputs=10, show=partial(folders, names="0123456789")), {"classes": (3, 5, 8)}),
+    "three classes of ten": Kind(
+        stored(outputs=10, show=partial(folders, names="0123456789")), {"classes": (3, 5, 8)}
+    ),
     "order of classes": Kind(stored(show=partial(folders, names=["plane", "dog"]))),
-    "pruned, with masks": Kind(stored(end=lambda network: prune.l1_unstructured(network[0], "weight", 0.2))),
+    "pruned, with masks": Kind(
+        stored(end=lambda network: prune.l1_unstructured(network[0], "weight", 0.2))
+    ),
     "frozen first layer": Kind(stored(alter=freeze, known=True, longer=5)),
     "batch norm": Kind(stored(partial(nn.BatchNorm1d, WIDTH))),
     "batch norm, start": Kind(stored(partial(nn.BatchNorm1d, WIDTH), known=True)),
-    "layer norm, module": Kind(stored(partial(nn.LayerNorm, WIDTH), give=lambda path, network: network)),
+    "layer norm, module": Kind(
+        stored(partial(nn.LayerNorm, WIDTH), give=lambda path, network: network)
+    ),
     "three hidden layers": Kind(
         stored(nn.ReLU, partial(nn.Linear, WIDTH, WIDTH), nn.ReLU, partial(nn.Linear, WIDTH, WIDTH))
     ),
@@ -171,15 +200,23 @@ KINDS = {
     "tanh, told": Kind(stored(act=nn.Tanh), {}, {"activation": "tanh"}),
     "tanh, module": Kind(stored(act=nn.Tanh, give=lambda path, network: network)),
     "float16": Kind(stored(content=half)),
-    "normalised": Kind(stored(see=partial(rows, mean=0.5, deviation=0.25)), {}, {"mean": 0.5, "deviation": 0.25}),
+    "normalised": Kind(
+        stored(see=partial(rows, mean=0.5, deviation=0.25)), {}, {"mean": 0.5, "deviation": 0.25}
+    ),
     "normalised, not told": Kind(stored(see=partial(rows, mean=0.5, deviation=0.25))),
     "HWC, not told": Kind(stored(see=partial(rows, layout=(0, 1, 2, 3)))),
     "grey rectangles": Kind(stored(show=folders), {"size": (40, 30), "colours": "L"}),
-    "squashed": Kind(stored(see=squash, show=partial(folders, names="ab")), {"size": (24, 32)}, {"shape": SQUARE}),
+    "squashed": Kind(
+        stored(see=squash, show=partial(folders, names="ab")), {"size": (24, 32)}, {"shape": SQUARE}
+    ),
     "EXIF, turned": Kind(stored(show=lying)),
-    "EXIF, not turned": Kind(stored(see=lambda pixels: rows(np.rot90(pixels, 1, (1, 2)).copy()), show=lying)),
+    "EXIF, not turned": Kind(
+        stored(see=lambda pixels: rows(np.rot90(pixels, 1, (1, 2)).copy()), show=lying)
+    ),
     "near-copies, 200 and 10": Kind(near_copies, {"counts": (80, 20)}, {}, False),
     "frames of scenes": Kind(frames, {"counts": (60, 24)}),
-    "convolution, module": Kind(stored(build=convolutional, see=batch, give=lambda path, network: network)),
+    "convolution, module": Kind(
+        stored(build=convolutional, see=batch, give=lambda path, network: network)
+    ),
     "convolution, function": Kind(stored(build=convolutional, see=batch, give=as_function)),
 }

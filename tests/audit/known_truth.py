@@ -21,7 +21,14 @@ from audit.__main__ import FAULT
 from audit.report import FOUND_NOTHING, LEAKS, NO_ANSWER
 from utils.errors import InputError
 
-WORLDS = "members", "others", "members", "both sides", "members", "untrained"  # half of all runs leak
+WORLDS = (
+    "members",
+    "others",
+    "members",
+    "both sides",
+    "members",
+    "untrained",
+)  # half of all runs leak
 LEVEL, ERROR = 0.05, 1e-3  # of a false alarm, and of more of them than `allowed`
 STATUSES = FOUND_NOTHING, LEAKS, NO_ANSWER, FAULT
 COLUMNS = "kind", "leaks", "runs", *map(str, STATUSES), "wrong", "seconds"
@@ -36,7 +43,13 @@ def run(kind, world, seed, **settings):
     with tempfile.TemporaryDirectory() as folder:
         arguments = make(toy(world, seed, Path(folder), **options))
         try:
-            found = audit(*arguments, seed=seed, level=LEVEL, progress=False, **{"steps": 5} | given | settings)
+            found = audit(
+                *arguments,
+                seed=seed,
+                level=LEVEL,
+                progress=False,
+                **{"steps": 5} | given | settings,
+            )
             status, sentence = found.status, found.sentence
         except InputError as error:
             status, sentence = NO_ANSWER, str(error)
@@ -72,7 +85,10 @@ def table(found):
         some = [one for one in found if one.leaks == leaks and name in (one.kind, "all")]
         rows += [row(name, "yes" if leaks else "no", some)] if some else []
     widths = [max(len(str(cell)) for cell in column) for column in zip(*rows)]
-    return "\n".join("| " + " | ".join(f"{cell!s:{width}}" for cell, width in zip(one, widths)) + " |" for one in rows)
+    return "\n".join(
+        "| " + " | ".join(f"{cell!s:{width}}" for cell, width in zip(one, widths)) + " |"
+        for one in rows
+    )
 
 
 def main(count, first=0):
@@ -81,17 +97,26 @@ def main(count, first=0):
     for one in runs(count, first):
         found.append(one)
         print(
-            f"{'WRONG ' * one.wrong}{one.kind}, {one.world}: {one.status} {one.sentence}", file=sys.stderr, flush=True
+            f"{'WRONG ' * one.wrong}{one.kind}, {one.world}: {one.status} {one.sentence}",
+            file=sys.stderr,
+            flush=True,
         )
     print(table(found))
     leaky, safe = ([one for one in found if one.leaks == leaks] for leaks in (True, False))
-    cleared, alarms = (sum(one.status == wrong for one in some) for some, wrong in ((leaky, 0), (safe, LEAKS)))
+    cleared, alarms = (
+        sum(one.status == wrong for one in some) for some, wrong in ((leaky, 0), (safe, LEAKS))
+    )
     print(f"\n{cleared} of {len(leaky)} leaking networks were cleared.")
     print(
         f"{alarms} of {len(safe)} others raised an alarm; up to {allowed(len(safe))} are chance at the level {LEVEL}."
     )
     unanswered = Counter((one.kind, one.sentence[:90]) for one in leaky if one.status == NO_ANSWER)
-    print("\n".join(f"no answer, {times} times: {kind}: {said}…" for (kind, said), times in unanswered.items()))
+    print(
+        "\n".join(
+            f"no answer, {times} times: {kind}: {said}…"
+            for (kind, said), times in unanswered.items()
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -42,16 +42,23 @@ audit = partial(audited, progress=False)
 
 def torch_network(inputs=3 * SIDE**2, outputs=2, width=WIDTH, seed=0, act=torch.nn.ReLU):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(inputs, width), act(), torch.nn.Linear(width, outputs))
+    return torch.nn.Sequential(
+        torch.nn.Linear(inputs, width), act(), torch.nn.Linear(width, outputs)
+    )
 
 
-def fitted(sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layout="CHW", steps=60, **of):
+def fitted(
+    sides, outputs=2, seed=0, order=(0, 1), mean=0.0, deviation=1.0, layout="CHW", steps=60, **of
+):
     """A network that was trained on the pictures of both sides, as its trainer showed them."""
     pixels, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*sides))
     rows = (
-        ((pixels / 255.0 - mean) / deviation).permute(*((0, 3, 1, 2) if layout == "CHW" else (0, 1, 2, 3))).flatten(1)
+        ((pixels / 255.0 - mean) / deviation)
+        .permute(*((0, 3, 1, 2) if layout == "CHW" else (0, 1, 2, 3)))
+        .flatten(1)
     )
-    module, labels = torch_network(rows.shape[1], outputs, seed=seed, **of), torch.tensor(order)[labels]
+    module = torch_network(rows.shape[1], outputs, seed=seed, **of)
+    labels = torch.tensor(order)[labels]
     optimizer = torch.optim.Adam(module.parameters(), 0.003)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -85,7 +92,11 @@ def saved(path, part):
 
 def renamed(state, *names):
     """A state dict with other names for its layers."""
-    return {f"{name}.{part}": state[f"{k}.{part}"] for k, name in zip((0, 2), names) for part in Layer._fields}
+    return {
+        f"{name}.{part}": state[f"{k}.{part}"]
+        for k, name in zip((0, 2), names)
+        for part in Layer._fields
+    }
 
 
 MEAN = torch.full((1, 3, 1, 1), 0.25)
@@ -93,13 +104,30 @@ ADAM = {"state": {0: {"exp_avg": drawn(WIDTH, 3 * SIDE**2)}}, "param_groups": [{
 NAMINGS = {
     "by number": lambda state: state,
     "by name": lambda state: renamed(state, "fc1", "fc2"),
-    "alphabet against the order": lambda state: dict(sorted(renamed(state, "body", "a_head").items())),
+    "alphabet against the order": lambda state: dict(
+        sorted(renamed(state, "body", "a_head").items())
+    ),
     "ten and two": lambda state: renamed(state, "layers.2", "layers.10"),
-    "a checkpoint": lambda state: {"epoch": 3, "model_state_dict": renamed(state, "module.0", "module.2")},
-    "beside its optimiser": lambda state: {"module": state, "optimizer": ADAM, "mean": torch.rand(1, 3, 1, 1)},
+    "a checkpoint": lambda state: {
+        "epoch": 3,
+        "model_state_dict": renamed(state, "module.0", "module.2"),
+    },
+    "beside its optimiser": lambda state: {
+        "module": state,
+        "optimizer": ADAM,
+        "mean": torch.rand(1, 3, 1, 1),
+    },
     "in one letter": lambda state: dict(zip(("W1", "b1", "W2", "b2"), state.values())),
-    "beside numbers of numpy": lambda state: {"model": state, "best": np.float64(0.9), "epoch": np.int64(3)},
-    "beside its normalisation": lambda state: {"normalize.mean": MEAN, "normalize.std": 2 * MEAN, **state},
+    "beside numbers of numpy": lambda state: {
+        "model": state,
+        "best": np.float64(0.9),
+        "epoch": np.int64(3),
+    },
+    "beside its normalisation": lambda state: {
+        "normalize.mean": MEAN,
+        "normalize.std": 2 * MEAN,
+        **state,
+    },
     "half precision": lambda state: {name: part.half() for name, part in state.items()},
 }
 
@@ -121,22 +149,34 @@ def test_sorted_files_are_read_in_the_order_of_numbers_and_shapes_where_these_te
     save_file(state, tmp_path / "net.safetensors")
     layers = weights.read(tmp_path / "net.safetensors", layout="HWC").layers
     names = [*(f"layers.{k}.weight" for k in range(11)), "a_head.weight"]
-    assert all(torch.equal(layer.weight, state[name].double()) for layer, name in zip(layers, names, strict=True))
+    assert all(
+        torch.equal(layer.weight, state[name].double())
+        for layer, name in zip(layers, names, strict=True)
+    )
     assert [k for k, layer in enumerate(layers) if layer.bias is not None] == [2]
     save_file(
         {"in.weight": drawn(30, 300), "x.weight": drawn(30, 30), "y.weight": drawn(30, 30)},
         tmp_path / "net.safetensors",
     )
     found = weights.read(tmp_path / "net.safetensors")
-    assert len(found.layers) == 1 and not found.logits and "as x.weight, y.weight may come between" in found.notes[0]
+    assert (
+        len(found.layers) == 1
+        and not found.logits
+        and "as x.weight, y.weight may come between" in found.notes[0]
+    )
 
 
 @pytest.mark.parametrize("other", [torch.nn.BatchNorm1d(20), torch.nn.Tanh()])
 def test_of_a_module_with_other_layers_the_first_is_read_and_the_outputs_are_its_own(other):
-    module = torch.nn.Sequential(torch.nn.Linear(300, 20), other, torch.nn.ReLU(), torch.nn.Linear(20, 2))
+    module = torch.nn.Sequential(
+        torch.nn.Linear(300, 20), other, torch.nn.ReLU(), torch.nn.Linear(20, 2)
+    )
     target = weights.read(module)
     assert len(target.layers) == 1 and "more than layers with ReLUs" in target.notes[0]
-    assert target.logits(torch.rand(3, 300).double()).shape == (3, 2) and len(weights.read(torch_network()).layers) == 2
+    assert (
+        target.logits(torch.rand(3, 300).double()).shape == (3, 2)
+        and len(weights.read(torch_network()).layers) == 2
+    )
 
 
 @pytest.mark.parametrize("activation", weights.ACTIVATIONS)
@@ -146,7 +186,10 @@ def test_the_outputs_of_a_file_are_those_behind_its_activation(activation):
     target = weights.read(module.state_dict(), layout="HWC", activation=activation)
     torch.testing.assert_close(target.logits(x.double()), expected, rtol=0, atol=1e-5)
     assert (len(target.layers), len(target.notes)) == ((2, 0) if activation == "relu" else (1, 1))
-    assert len(target.all_layers) == 2 and report.not_asked(target, [stages.Outcome("", "ran", "")]) == []
+    assert (
+        len(target.all_layers) == 2
+        and report.not_asked(target, [stages.Outcome("", "ran", "")]) == []
+    )
     with pytest.raises(InputError, match="A key and an activation are those of a file"):
         weights.read(module, activation="tanh")
     with pytest.raises(InputError, match="The activation is 'swish'"):
@@ -154,37 +197,91 @@ def test_the_outputs_of_a_file_are_those_behind_its_activation(activation):
 
 
 GOOD = torch_network(300).state_dict()
-LORA = {"0.base_layer.weight": drawn(60, 300), "0.lora_A.weight": drawn(8, 300), "0.lora_B.weight": drawn(60, 8)}
+LORA = {
+    "0.base_layer.weight": drawn(60, 300),
+    "0.lora_A.weight": drawn(8, 300),
+    "0.lora_B.weight": drawn(60, 8),
+}
 TWO = [torch_network(300, seed=k).state_dict() for k in (1, 2)]
-PREFIXED = {f"{of}.{name}": part for of, net in zip(("init", "model"), TWO) for name, part in net.items()}
-CHECKPOINT = {"epoch": 3, "model": TWO[0], "model_ema": TWO[1], "optimizer": {"state": {}, "param_groups": []}}
+PREFIXED = {
+    f"{of}.{name}": part for of, net in zip(("init", "model"), TWO) for name, part in net.items()
+}
+CHECKPOINT = {
+    "epoch": 3,
+    "model": TWO[0],
+    "model_ema": TWO[1],
+    "optimizer": {"state": {}, "param_groups": []},
+}
 DEEP, OWN = {"state": {"net": TWO[0]}, "teacher": {"module": TWO[1]}}, TWO[0] | {"ema": TWO[1]}
 SAME = {f"{name}.weight": drawn(300, 300) for name in ("body", "encoder")}
-INNER = {"head.weight": drawn(60, 7), "blocks.0.weight": drawn(60, 300), "blocks.1.weight": drawn(60, 300)}
+INNER = {
+    "head.weight": drawn(60, 7),
+    "blocks.0.weight": drawn(60, 300),
+    "blocks.1.weight": drawn(60, 300),
+}
 REFUSED = {
-    "NaN": (GOOD | {"0.weight": GOOD["0.weight"] * torch.nan}, "0.weight holds values that are NaN, infinite or"),
-    "complex": (GOOD | {"0.weight": GOOD["0.weight"] + 0j}, "0.weight holds no dense real numbers [(]complex64"),
-    "sparse": (GOOD | {"0.weight": GOOD["0.weight"].to_sparse()}, "no dense real numbers [(]float32, sparse_coo"),
-    "whole": (GOOD | {"0.weight": GOOD["0.weight"].to(torch.int8)}, "no dense real numbers [(]int8"),
+    "NaN": (
+        GOOD | {"0.weight": GOOD["0.weight"] * torch.nan},
+        "0.weight holds values that are NaN, infinite or",
+    ),
+    "complex": (
+        GOOD | {"0.weight": GOOD["0.weight"] + 0j},
+        "0.weight holds no dense real numbers [(]complex64",
+    ),
+    "sparse": (
+        GOOD | {"0.weight": GOOD["0.weight"].to_sparse()},
+        "no dense real numbers [(]float32, sparse_coo",
+    ),
+    "whole": (
+        GOOD | {"0.weight": GOOD["0.weight"].to(torch.int8)},
+        "no dense real numbers [(]int8",
+    ),
     "meta": (GOOD | {"0.weight": GOOD["0.weight"].to("meta")}, "no dense real numbers .*on meta"),
-    "convolution": ({"conv1.weight": drawn(8, 3, 3, 3), **GOOD}, "has conv1.weight of 8×3×3×3, and .*--model"),
-    "shape": (torch_network(500).state_dict(), "no matrix that takes square pictures, but 0.weight of 60×500, 2.we"),
+    "convolution": (
+        {"conv1.weight": drawn(8, 3, 3, 3), **GOOD},
+        "has conv1.weight of 8×3×3×3, and .*--model",
+    ),
+    "shape": (
+        torch_network(500).state_dict(),
+        "no matrix that takes square pictures, but 0.weight of 60×500, 2.we",
+    ),
     "no matrix": ({"epoch": 3, "0.bias": drawn(7)}, "holds no matrix"),
     "zero": (GOOD | {"0.weight": 0 * GOOD["0.weight"]}, "0.weight is zero everywhere"),
     "a tensor": (drawn(3, 300), "holds a Tensor, not named weights"),
-    "weight norm": ({"0.weight_v": drawn(60, 300), "0.weight_g": drawn(60, 1)}, "0.weight_v is a part of a weight"),
-    "spectral norm": (spectral_norm(torch.nn.Linear(300, 60)).state_dict(), "weight_orig is a part of a weight"),
-    "orthogonal": (orthogonal(torch.nn.Linear(300, 60)).state_dict(), "parametrizations.weight.*is a part of a weight"),
+    "weight norm": (
+        {"0.weight_v": drawn(60, 300), "0.weight_g": drawn(60, 1)},
+        "0.weight_v is a part of a weight",
+    ),
+    "spectral norm": (
+        spectral_norm(torch.nn.Linear(300, 60)).state_dict(),
+        "weight_orig is a part of a weight",
+    ),
+    "orthogonal": (
+        orthogonal(torch.nn.Linear(300, 60)).state_dict(),
+        "parametrizations.weight.*is a part of a weight",
+    ),
     "an adapter": (LORA, "0.lora_A.weight is a part of a weight"),
-    "two by prefix": (PREFIXED, "does not tell which of init.0.weight, model.0.weight takes the pictures: .* --key"),
+    "two by prefix": (
+        PREFIXED,
+        "does not tell which of init.0.weight, model.0.weight takes the pictures: .* --key",
+    ),
     "two in a checkpoint": (CHECKPOINT, "2 networks [(]model, model_ema[)]: name one by --key"),
     "one inside": (OWN, "2 networks [(]., ema[)]: name one by --key"),
-    "Flax": ({"params": {"Dense_0": {"kernel": drawn(300, 60)}}}, "holds params.Dense_0.kernel, as Flax and Keras"),
-    "an object": ({"model": TWO[0], "a": argparse.Namespace(x=1)}, "holds an object [(]argparse.Namespace[)]"),
+    "Flax": (
+        {"params": {"Dense_0": {"kernel": drawn(300, 60)}}},
+        "holds params.Dense_0.kernel, as Flax and Keras",
+    ),
+    "an object": (
+        {"model": TWO[0], "a": argparse.Namespace(x=1)},
+        "holds an object [(]argparse.Namespace[)]",
+    ),
     "protocol 4": (TWO[0], "is no file of weights alone, .* torch.save without pickle_protocol"),
     "one alphabet": (SAME, "does not tell which of body.weight, encoder.weight takes"),
     "an inner layer": (INNER, "does not tell which of blocks.0.weight, blocks.1.weight takes"),
-    "LSTM": ({"lstm.weight_ih_l0": drawn(60, 300), **GOOD}, "does not tell which of lstm.weight_ih_l0, 0.weight takes"),
+    "LSTM": (
+        {"lstm.weight_ih_l0": drawn(60, 300), **GOOD},
+        "does not tell which of lstm.weight_ih_l0, 0.weight takes",
+    ),
 }
 
 
@@ -200,12 +297,17 @@ def test_arrays_of_numpy_are_a_state_dict_and_objects_and_code_are_not_read(tmp_
     state = torch_network(300).state_dict()
     np.savez(tmp_path / "net.npz", epoch=3, note="best", **state)
     found = weights.read(tmp_path / "net.npz", layout="HWC")
-    assert all(torch.equal(layer.weight, state[f"{2 * k}.weight"].double()) for k, layer in enumerate(found.layers))
+    assert all(
+        torch.equal(layer.weight, state[f"{2 * k}.weight"].double())
+        for k, layer in enumerate(found.layers)
+    )
     np.savez(tmp_path / "net.npz", history=np.array([{}]), **state)
     torch.jit.script(torch_network(300)).save(tmp_path / "net.pth")
     (tmp_path / "net.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     for name in ("net.npz", "net.pth", "net.h5"):
-        with pytest.raises(InputError, match=f"{name} is no file of weights alone, and no code is run: save"):
+        with pytest.raises(
+            InputError, match=f"{name} is no file of weights alone, and no code is run: save"
+        ):
             weights.read(tmp_path / name)
 
 
@@ -229,7 +331,10 @@ def test_a_key_chooses_one_of_several_networks(state, key, second, tmp_path):
     torch.save(state, tmp_path / "net.pth")
     found = weights.read(tmp_path / "net.pth", layout="HWC", key=key)
     assert torch.equal(found.layers[0].weight, TWO[second]["0.weight"].double()) and not found.notes
-    with pytest.raises(InputError, match="^net.pth holds no network other, as its names begin with .*, .*: give ano"):
+    with pytest.raises(
+        InputError,
+        match="^net.pth holds no network other, as its names begin with .*, .*: give ano",
+    ):
         weights.read(tmp_path / "net.pth", key="other")
     with pytest.raises(InputError, match="A key and an activation are those of a file"):
         weights.read([torch_network(), abs][second], key=key)
@@ -240,7 +345,9 @@ def test_the_normalisation_of_a_file_is_used_unless_another_is_given(sides, mixi
     for given, mean in (({}, (0.25, 0.25, 0.25)), ({"mean": 0.0, "deviation": 1.0}, (0.0,))):
         content = checked(audit(held, *sides, steps=1, **given))
         assert content["settings"]["mean"] == mean
-        assert ("The mean is that in the network's file: 0.25, 0.25, 0.25." in content["warnings"]) == (not given)
+        assert (
+            "The mean is that in the network's file: 0.25, 0.25, 0.25." in content["warnings"]
+        ) == (not given)
     assert checked(audit(mixing, *sides, steps=1))["settings"]["deviation"] == (1.0,)
 
 
@@ -250,7 +357,9 @@ def test_a_frozen_first_layer_is_said_and_all_else_is_asked(activation, sides):
     after = before | {"2.weight": before["2.weight"] + 1}
     found = audit(after, *sides, before, steps=1, activation=activation)
     assert FROZEN in checked(found)["warnings"] and found.status != report.LEAKS
-    assert {"membership by loss", "structure of W₁"} <= {one["name"] for one in found.content["stages"]}
+    assert {"membership by loss", "structure of W₁"} <= {
+        one["name"] for one in found.content["stages"]
+    }
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -270,13 +379,19 @@ def test_a_pruned_weight_is_read_with_its_mask():
 
 LEFT = {
     "batch norm": lambda state: state | {"1.running_mean": torch.ones(WIDTH)},
-    "layer norm": lambda state: state | {"1.weight": torch.ones(WIDTH), "1.bias": torch.ones(WIDTH)},
+    "layer norm": lambda state: (
+        state | {"1.weight": torch.ones(WIDTH), "1.bias": torch.ones(WIDTH)}
+    ),
     "a scale": lambda state: state | {"scale": torch.tensor(3.0)},
     "indices": lambda state: state | {"position_ids": torch.arange(9)[None]},
     "another bias": lambda state: state | {"0.bias": drawn(7)},
     "a branch": lambda state: state | {"head.weight": drawn(5, WIDTH)},
-    "layers behind it of a square": lambda state: state | {"mu.weight": drawn(64, 60), "out.weight": drawn(9, 64)},
-    "what gives pictures": lambda state: state | {"a.weight": drawn(60, 60), "b.weight": drawn(3 * SIDE**2, 60)},
+    "layers behind it of a square": lambda state: (
+        state | {"mu.weight": drawn(64, 60), "out.weight": drawn(9, 64)}
+    ),
+    "what gives pictures": lambda state: (
+        state | {"a.weight": drawn(60, 60), "b.weight": drawn(3 * SIDE**2, 60)}
+    ),
     "a residual": lambda state: state | {"2.weight": drawn(2, 7)},
 }
 
@@ -286,7 +401,10 @@ def test_names_that_were_not_understood_leave_the_outputs_unknown(kind):
     target = weights.read(LEFT[kind](torch_network().state_dict()))
     (said,) = report.not_asked(target, [])
     assert target.logits is None and len(target.layers) == 1
-    assert re.match("Only 0.weight of .*, and its outputs are not known, as .* may come between: name the func", said)
+    assert re.match(
+        "Only 0.weight of .*, and its outputs are not known, as .* may come between: name the func",
+        said,
+    )
     assert kind != "layer norm" or "as 1.weight, 1.bias may come" in said
 
 
@@ -295,14 +413,22 @@ def test_an_autoencoder_and_a_function_are_not_asked_all(sides):
     for given in (coder.state_dict(), coder, lambda batch: torch.zeros(len(batch), 2)):
         found = audit(given, *sides, steps=1)
         (said,) = checked(found)["finding"]["not_asked"]
-        assert found.status == report.NO_ANSWER and said in found.sentence and said not in found.content["warnings"]
+        assert (
+            found.status == report.NO_ANSWER
+            and said in found.sentence
+            and said not in found.content["warnings"]
+        )
         assert "What was asked, and what not" in found.html()
 
 
 def test_no_code_in_a_file_is_run(tmp_path):
     torch.save({"0.weight": GOOD["0.weight"], "x": Bomb(tmp_path / "ran")}, tmp_path / "net.pth")
     (tmp_path / "net.safetensors").write_bytes((tmp_path / "net.pth").read_bytes())
-    for name, said in {"pth": "holds an object", "safetensors": "is no file of weights", "pt": "There is no"}.items():
+    for name, said in {
+        "pth": "holds an object",
+        "safetensors": "is no file of weights",
+        "pt": "There is no",
+    }.items():
         with pytest.raises(InputError, match=said):
             weights.read(tmp_path / f"net.{name}")
     assert not (tmp_path / "ran").exists()
@@ -321,8 +447,17 @@ def test_what_was_done_to_pictures_is_said(tmp_path):
     grey = noise[3, :16, :16, 0] / 255
     np.testing.assert_allclose(found.images[3].reshape(SHAPE)[..., 1], grey)
     white = 255 - noise[1, 0, 0, 3].astype(float)
-    assert found.images[1, 0] * 255 == pytest.approx(white + noise[1, 0, 0, 0] * (noise[1, 0, 0, 3] / 255), abs=1.01)
-    done = "1 were cut", "1 are transparent", "2 are grey", "1 have 16 bits", "1 could not be read", "1 files are no"
+    assert found.images[1, 0] * 255 == pytest.approx(
+        white + noise[1, 0, 0, 0] * (noise[1, 0, 0, 3] / 255), abs=1.01
+    )
+    done = (
+        "1 were cut",
+        "1 are transparent",
+        "2 are grey",
+        "1 have 16 bits",
+        "1 could not be read",
+        "1 files are no",
+    )
     assert all(f"Of the held-out pictures, {part}" in " ".join(found.notes) for part in done)
 
 
@@ -336,7 +471,9 @@ def test_pictures_are_turned_as_their_cameras_say(how, tmp_path):
     assert pictures.own_shapes([tmp_path]) == [(9, 12, 3)]
     found = pictures.load(tmp_path, upright.shape, "training pictures")
     assert torch.equal(found.images[0], torch.from_numpy(upright).double().flatten() / 255)
-    assert found.notes[0].startswith("Of the training pictures, 1 were turned as their cameras say (EXIF)")
+    assert found.notes[0].startswith(
+        "Of the training pictures, 1 were turned as their cameras say (EXIF)"
+    )
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "P", "I;16"])
@@ -353,7 +490,9 @@ def test_pictures_of_the_networks_size_are_neither_cut_nor_coloured(mode, kind, 
     target, shape = network_for(torch_network(1200).state_dict(), folders, None, "CHW")
     assert shape == (40, 30, 1) and target.logits
     assert pictures.load(folders[0], shape, "pictures").images.shape == (M, 1200)
-    with pytest.raises(InputError, match=r"takes pictures of 40×30×3, but 0.weight .*[(]such as --shape 32 32 3[)]"):
+    with pytest.raises(
+        InputError, match=r"takes pictures of 40×30×3, but 0.weight .*[(]such as --shape 32 32 3[)]"
+    ):
         network_for(torch_network(3072).state_dict(), folders, None, "CHW")
 
 
@@ -366,11 +505,16 @@ def test_the_same_pictures_are_read_from_folders_files_and_arrays(tmp_path, side
     order = sorted(range(M), key=lambda k: (labels[k], k))  # of a folder: class after class
     for other in others:
         torch.testing.assert_close(other.images[order], first.images, rtol=0, atol=1e-7)
-        assert pictures.numbered((other, first._replace(labels=other.labels)), 2)[0].tolist() == labels.tolist()
+        assert (
+            pictures.numbered((other, first._replace(labels=other.labels)), 2)[0].tolist()
+            == labels.tolist()
+        )
 
 
 def test_pictures_that_are_on_both_sides_are_left_out_and_few_are_refused(sides):
-    ours, theirs = (pictures.load(part, SHAPE, what) for part, what in zip(sides, ("training", "held-out")))
+    ours, theirs = (
+        pictures.load(part, SHAPE, what) for part, what in zip(sides, ("training", "held-out"))
+    )
     shared = theirs._replace(images=torch.cat([theirs.images[1:], 0.99 * ours.images[3:4]]))
     found, notes = pictures.distinct([ours, shared], SHAPE)
     assert [one.names for one in found] == [[*ours.names[:3], *ours.names[4:]], theirs.names[:-1]]
@@ -387,7 +531,9 @@ def test_p_values_are_uniform_without_a_leak_and_within_classes():
     labels = (torch.arange(20) % 2, (torch.arange(30) % 10 == 0).long())
     found = []
     for seed in range(60):
-        ours, theirs = (drawn(len(part), seed=2 * seed + k) + 5 * part for k, part in enumerate(labels))
+        ours, theirs = (
+            drawn(len(part), seed=2 * seed + k) + 5 * part for k, part in enumerate(labels)
+        )
         found.append(judge.p_value(ours, theirs, labels, seed))
     assert kstest(found, "uniform").pvalue > 0.01
     assert judge.p_value(ours, theirs) < 0.05  # the classes are taken for a leak
@@ -402,15 +548,21 @@ def test_a_count_is_exchanged_within_classes():
     """Sides of other classes do not tell a network that knows neither; without classes the test is Fisher's."""
     labels = torch.arange(60) < 45, torch.arange(60) < 20
     passing = [part.clone() for part in labels]
-    assert judge.of_count("right", passing).p < 1e-5 and judge.of_count("right", passing, labels).p == 1
+    assert (
+        judge.of_count("right", passing).p < 1e-5
+        and judge.of_count("right", passing, labels).p == 1
+    )
     ours, theirs = torch.arange(20) < 12, torch.arange(30) < 7
     expected = fisher_exact([[12, 8], [7, 23]], alternative="greater").pvalue
     assert judge.of_count("right", [ours, theirs]).p == pytest.approx(expected)
 
 
 def test_losses_that_are_rounded_to_nothing_are_told_apart(sides):
-    case = stages.Case((), (), None, 3, (), (), (), SHAPE, abs, networks.Recipe((), "cross_entropy", 0.0))
-    z, labels = torch.tensor([[90.0, 0, 0], [0, 100, 0], [3, 2, 1]], dtype=torch.float64), torch.tensor([0, 1, 0])
+    case = stages.Case(
+        (), (), None, 3, (), (), (), SHAPE, abs, networks.Recipe((), "cross_entropy", 0.0)
+    )
+    z = torch.tensor([[90.0, 0, 0], [0, 100, 0], [3, 2, 1]], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0])
     values, losses = stages.margins(case, z, labels), stages.losses(case, z, labels)
     assert losses[0] == losses[1] == 0 and values[1] > values[0] > values[2]
     assert torch.nn.functional.softplus(-values[2]) == pytest.approx(losses[2].item())
@@ -424,7 +576,9 @@ def test_counts_are_judged_by_fisher_and_their_number_by_holm():
     assert adjusted == pytest.approx([0.06, 0.03, 0.06])
 
 
-@pytest.mark.parametrize("ours, theirs", [((9, 200), (0, 9)), ((1, 10), (0, 10)), ((9, 9), (0, 9)), ((9, 9), (4, 9))])
+@pytest.mark.parametrize(
+    "ours, theirs", [((9, 200), (0, 9)), ((1, 10), (0, 10)), ((9, 9), (0, 9)), ((9, 9), (4, 9))]
+)
 @pytest.mark.parametrize("level", [0.05, 1e-4])
 @pytest.mark.parametrize("differ", [False, True])
 def test_pictures_that_came_back_leak_by_both_sizes_and_the_level(ours, theirs, level, differ):
@@ -438,7 +592,8 @@ def test_pictures_that_came_back_leak_by_both_sizes_and_the_level(ours, theirs, 
 
 
 OPENINGS = "These attacks found nothing. ", "Something leaks. ", "There is no answer. "
-LEAK, NONE = "1 of 1 comparisons tells", "None of 1 comparisons tells training pictures from held-out ones. "
+LEAK = "1 of 1 comparisons tells"
+NONE = "None of 1 comparisons tells training pictures from held-out ones. "
 BLIND = "With so few pictures the area of membership by loss may be as large as 0.75: give more of both sides."
 
 
@@ -452,10 +607,19 @@ BLIND = "With so few pictures the area of membership by loss may be as large as 
     ([0.5], 1.0, {"blind": 0.7499}, 0, NONE), ([0.5], 1.0, {"blind": 0.75}, 2, f"{NONE}{BLIND}"),
 ])  # fmt: skip
 def test_what_is_found(p, differ, given, status, words):
-    scores = [{"score": "structure", "high": 1.0}, {"score": stages.BY_LOSS, "high": given.get("blind", 0.0)}]
+    scores = [
+        {"score": "structure", "high": 1.0},
+        {"score": stages.BY_LOSS, "high": given.get("blind", 0.0)},
+    ]
     tests = [comparison("loss", one) for one in p], [comparison("brightness", differ)]
-    found, sentence = report.finding(None, *tests, 0.05, **given | {"blind": report.blindness(scores)})
-    assert found == status and sentence.startswith(OPENINGS[status] + words) and not re.search("NCC|Holm", sentence)
+    found, sentence = report.finding(
+        None, *tests, 0.05, **given | {"blind": report.blindness(scores)}
+    )
+    assert (
+        found == status
+        and sentence.startswith(OPENINGS[status] + words)
+        and not re.search("NCC|Holm", sentence)
+    )
     assert ("No losses." in sentence) == ("missed" in given)
     assert ("50 %" in sentence) == ("poor" in given and status != report.LEAKS)
 
@@ -475,14 +639,19 @@ def test_a_mixture_of_training_pictures_leaks(sides, mixing, tmp_path):
     assert found.status == report.LEAKS and found.sentence.startswith("Something leaks.")
     assert "The pictures themselves can be rebuilt" in found.html()
     structure = next(one for one in content["stages"] if one["name"] == "structure of W₁")
-    assert structure["said"] == f"The singular values of W₁ fall off a cliff that shows {M} pictures."
+    assert (
+        structure["said"] == f"The singular values of W₁ fall off a cliff that shows {M} pictures."
+    )
     inside = {one["name"]: (one["training"], one["held_out"]) for one in content["comparisons"]}
     assert inside["pictures in the span of W₁"] == (M, 0)
     assert len(content["images"]) == 2 * M
     risks = [one["ncc"] for one in content["images"]]
     assert risks == sorted(risks, reverse=True)
     assert found.save(tmp_path / "out") == tmp_path / "out" / "report.html"
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "report.html",
+        "report.json",
+    ]
 
 
 def test_what_training_added_to_a_known_start_leaks(sides, mixing):
@@ -490,15 +659,25 @@ def test_what_training_added_to_a_known_start_leaks(sides, mixing):
     after = mixing | {"0.weight": mixing["0.weight"] + 0.9 * initial["0.weight"]}
     moments = {k: {"exp_avg": drawn(*part.shape)} for k, part in enumerate(after.values())}
     state = {"state": moments, "param_groups": [{"params": [*moments]}]}
-    blind, seeing = (audit(after, *sides, before, steps=5, optimizer=state) for before in (None, initial))
-    inside = {one["name"]: (one["training"], one["held_out"]) for one in checked(seeing)["comparisons"]}
-    assert inside["pictures in the span of the change of W₁"] == (M, 0) and seeing.status == report.LEAKS
+    blind, seeing = (
+        audit(after, *sides, before, steps=5, optimizer=state) for before in (None, initial)
+    )
+    inside = {
+        one["name"]: (one["training"], one["held_out"]) for one in checked(seeing)["comparisons"]
+    }
+    assert (
+        inside["pictures in the span of the change of W₁"] == (M, 0)
+        and seeing.status == report.LEAKS
+    )
     assert not any("shows 12 pictures" in one["said"] for one in checked(blind)["stages"])
 
 
 def test_an_untrained_network_is_not_said_to_be_safe(sides):
     found = audit(torch_network().state_dict(), *sides, steps=5)
-    assert found.status == report.NO_ANSWER and "of the training pictures correctly: it was not" in found.sentence
+    assert (
+        found.status == report.NO_ANSWER
+        and "of the training pictures correctly: it was not" in found.sentence
+    )
     assert "safe" not in re.sub("base64,[^']*", "", found.html())
     checked(found)
     assert not any(found.pictures.values())  # no photograph stands beside noise
@@ -509,21 +688,38 @@ def test_a_function_is_audited_by_its_losses_alone(sides):
     marks = {one.tobytes(): label for one, label in zip(*sides[0])}
 
     def classify(batch):
-        known = [marks.get((255 * one.permute(1, 2, 0)).round().byte().numpy().tobytes()) for one in batch]
-        return torch.tensor([[0.0, 0.1] if label is None else [5.0 * (1 - label), 5.0 * label] for label in known])
+        known = [
+            marks.get((255 * one.permute(1, 2, 0)).round().byte().numpy().tobytes())
+            for one in batch
+        ]
+        return torch.tensor(
+            [[0.0, 0.1] if label is None else [5.0 * (1 - label), 5.0 * label] for label in known]
+        )
 
     found = audit(classify, *sides)
     content = checked(found)
-    assert [one["name"] for one in content["stages"]] == ["membership by loss"] and found.status == report.LEAKS
+    assert [one["name"] for one in content["stages"]] == [
+        "membership by loss"
+    ] and found.status == report.LEAKS
     assert "can be rebuilt" not in found.html()  # no picture came back
     first = content["true_positives"][0]
-    assert (first["auc"], first["rate"], first["allowed"], first["of"], first["value"]) == (1.0, 0.01, 0, M, 1.0)
+    assert (first["auc"], first["rate"], first["allowed"], first["of"], first["value"]) == (
+        1.0,
+        0.01,
+        0,
+        M,
+        1.0,
+    )
 
 
 def test_more_pictures_than_neurons_are_refused_at_once(sides):
     found = audit(torch_network(width=M).state_dict(), *sides, steps=1)
     one = next(one for one in checked(found)["stages"] if one["name"] == "unmixing of W₁")
-    assert one["state"] == "refused" and one["expected_seconds"] == 1 and "too few to tell 12" in one["said"]
+    assert (
+        one["state"] == "refused"
+        and one["expected_seconds"] == 1
+        and "too few to tell 12" in one["said"]
+    )
 
 
 def test_a_stage_beyond_the_limit_is_skipped_and_said(sides, mixing):
@@ -531,10 +727,16 @@ def test_a_stage_beyond_the_limit_is_skipped_and_said(sides, mixing):
     found = audit(mixing, *sides, limit=0.0)
     assert found.status == report.NO_ANSWER and "No attack could be run." in found.sentence
     assert "Membership by loss was skipped: It would take about 1 s" in found.sentence
-    slow = stages.Outcome("unmixing of W₁", "skipped", "It would take about 9 s, and the limit is 1 s.")
+    slow = stages.Outcome(
+        "unmixing of W₁", "skipped", "It would take about 9 s, and the limit is 1 s."
+    )
     target = weights.Target("net", weights.read(mixing).layers, abs, [])
-    assert report.not_asked(target, [stages.Outcome("structure", "ran", ""), slow])[0].startswith("Unmixing of W₁ was")
-    refused = [stages.Outcome(name, "refused", "No.") for name in (stages.BY_LOSS, "unmixing of W₁")]
+    assert report.not_asked(target, [stages.Outcome("structure", "ran", ""), slow])[0].startswith(
+        "Unmixing of W₁ was"
+    )
+    refused = [
+        stages.Outcome(name, "refused", "No.") for name in (stages.BY_LOSS, "unmixing of W₁")
+    ]
     assert report.not_asked(target, refused) == ["Membership by loss was refused: No."]
     assert report.not_asked(target, refused[1:]) == ["No attack on the weights could be run."]
     assert {one["state"] for one in checked(found)["stages"]} == {"skipped"}
@@ -547,22 +749,32 @@ def test_the_command_says_by_its_status_what_it_found(sides, mixing, tmp_path, c
     folders = [str(saved(tmp_path / name, part)) for name, part in zip(("in", "out"), more)]
 
     def status(network, out):
-        return main([str(tmp_path / network), *folders, "--steps", "5", "--out", str(tmp_path / out)])
+        return main(
+            [str(tmp_path / network), *folders, "--steps", "5", "--out", str(tmp_path / out)]
+        )
 
     assert status("leaks.pth", "a") == 1 and "Something leaks." in capsys.readouterr().out
     assert status("fair.pth", "b") == 0
     with monkeypatch.context() as patch:
         patch.setattr(judge, "TELLING", 0.5)  # as if there were fewer
-        assert status("fair.pth", "d") == 2 and "give more of both sides." in capsys.readouterr().out
+        assert (
+            status("fair.pth", "d") == 2 and "give more of both sides." in capsys.readouterr().out
+        )
     assert json.loads((tmp_path / "b" / "report.json").read_text())["finding"]["status"] == 0
     assert status("none.pth", "c") == 2 and not (tmp_path / "c").exists()
     assert capsys.readouterr().err.splitlines()[-1].startswith("There is no file")
     for unwritten in ("leaks.pth/d", 300 * "x"):
-        assert status("leaks.pth", unwritten) == 2 and "cannot be written" in capsys.readouterr().err
+        assert (
+            status("leaks.pth", unwritten) == 2 and "cannot be written" in capsys.readouterr().err
+        )
     monkeypatch.setattr("audit.command.audit", lambda **given: 1 / 0)
     (tmp_path / "old").mkdir()
-    assert status("leaks.pth", "e/f") == status("leaks.pth", "old") == FAULT  # never taken for a leak
-    assert not (tmp_path / "e" / "f").exists() and (tmp_path / "old").is_dir()  # what we made is gone, and only that
+    assert (
+        status("leaks.pth", "e/f") == status("leaks.pth", "old") == FAULT
+    )  # never taken for a leak
+    assert (
+        not (tmp_path / "e" / "f").exists() and (tmp_path / "old").is_dir()
+    )  # what we made is gone, and only that
 
 
 ENDS = {  # what a library, or code of a stranger's, may do while an audit runs, and its exit status
@@ -570,7 +782,11 @@ ENDS = {  # what a library, or code of a stranger's, may do while an audit runs,
     "cannot write": ("", "2>/dev/full", FAULT),
     "helps": ("", "--help", 0),
     "ends the process": ("sys.meta_path.insert(0, type('', (), {'find_spec': ends}))", "", FAULT),
-    "is stopped": ("signal.signal(signal.SIGALRM, stop); signal.setitimer(signal.ITIMER_REAL, 0.5)", "", INTERRUPTED),
+    "is stopped": (
+        "signal.signal(signal.SIGALRM, stop); signal.setitimer(signal.ITIMER_REAL, 0.5)",
+        "",
+        INTERRUPTED,
+    ),
 }
 
 
@@ -583,8 +799,11 @@ def ends(name, *_): name == 'audit.judge' and os._exit(1)
 def stop(*_): os.kill(os.getpid(), signal.SIGINT)
 {before}
 runpy.run_module('audit', run_name='__main__', alter_sys=True)"""
-    command, env = f'"$0" -c "$1" none.pth in held {words}', os.environ | {"PYTHONPATH": os.getcwd()}
-    run = subprocess.run(["sh", "-c", command, sys.executable, code], env=env, cwd=tmp_path, capture_output=True)
+    command = f'"$0" -c "$1" none.pth in held {words}'
+    env = os.environ | {"PYTHONPATH": os.getcwd()}
+    run = subprocess.run(
+        ["sh", "-c", command, sys.executable, code], env=env, cwd=tmp_path, capture_output=True
+    )
     assert run.returncode == status
 
 
@@ -593,18 +812,24 @@ def test_the_installed_command_has_its_own_name(tmp_path, monkeypatch, capsys):
     scripts = tomllib.loads(Path("pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"audit": "audit.__main__:command"}
     assert parser().prog == "audit" and "audit tuned.safetensors" in parser().format_help()
-    assert parser().parse_args(["net", "in", "held", "--mean", "0.49", "-0.45", "--centred"]).mean == [0.49, -0.45]
+    assert parser().parse_args(
+        ["net", "in", "held", "--mean", "0.49", "-0.45", "--centred"]
+    ).mean == [0.49, -0.45]
     monkeypatch.setattr("audit.command.DATA", tmp_path / "none")
     assert main() == report.NO_ANSWER and "install it from a clone" in capsys.readouterr().err
 
 
 def test_all_is_said_in_any_encoding(sides, mixing, tmp_path, monkeypatch):
-    streams = {name: io.TextIOWrapper(io.BytesIO(), code) for name, code in (("stdout", "cp1252"), ("stderr", "ascii"))}
+    streams = {
+        name: io.TextIOWrapper(io.BytesIO(), code)
+        for name, code in (("stdout", "cp1252"), ("stderr", "ascii"))
+    }
     for name, stream in streams.items():
         monkeypatch.setattr(sys, name, stream)
     assert main(["нет.pth", "in", "held"]) == report.NO_ANSWER
     found = audit(mixing, *sides, steps=1)
-    found.content["images"][0]["name"] = "caf\udce9.png"  # a name that is no text, as unzip leaves them
+    # a name that is no text, as unzip leaves them
+    found.content["images"][0]["name"] = "caf\udce9.png"
     monkeypatch.setattr("audit.command.audit", lambda **given: found)
     assert main(["net.pth", "in", "held", "--out", str(tmp_path / "отчёт")]) == report.LEAKS
     assert streams["stdout"].buffer.getvalue().startswith(b"Something leaks.")
@@ -622,9 +847,14 @@ def test_pictures_behind_a_known_start_are_sure(sides):
     rows, labels = (torch.from_numpy(part) for part in sides[0])
     part = images.Part(rows.flatten(1).double() / 255, labels.double())
     victim = ordinary.train(part, None, SHAPE, "sgd", (3 * WIDTH,), epochs=40)
-    after, before, mean = victim.released.network, victim.initial, victim.mean.view(SHAPE)[0, 0].tolist()
+    after = victim.released.network
+    before = victim.initial
+    mean = victim.mean.view(SHAPE)[0, 0].tolist()
     content = checked(audit(after, *sides, before, mean=mean, layout="HWC", steps=1))
-    sure = {side: [one["sure"] for one in content["images"] if one["side"] == side] for side in report.SIDES}
+    sure = {
+        side: [one["sure"] for one in content["images"] if one["side"] == side]
+        for side in report.SIDES
+    }
     assert sum(sure["training"]) >= M // 2 and not any(sure["held_out"])
     change = next(one for one in content["stages"] if one["name"] == "unmixing of the change of W₁")
     assert int(re.search("make (\\d+) of", change["said"])[1]) >= sum(sure["training"])
@@ -634,15 +864,30 @@ def test_pictures_behind_a_known_start_are_sure(sides):
 
 
 PICTURES = {
-    "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:60]), "cannot be read as a picture"),
-    "real": (lambda path: Image.fromarray(np.zeros((9, 9), np.float32)).save(path, "TIFF"), "holds real numbers"),
-    "a program": (lambda path: path.write_text("%!PS-Adobe-3.0 EPSF-3.0"), "00.png cannot be read as a picture"),
+    "corrupt": (
+        lambda path: path.write_bytes(path.read_bytes()[:60]),
+        "cannot be read as a picture",
+    ),
+    "real": (
+        lambda path: Image.fromarray(np.zeros((9, 9), np.float32)).save(path, "TIFF"),
+        "holds real numbers",
+    ),
+    "a program": (
+        lambda path: path.write_text("%!PS-Adobe-3.0 EPSF-3.0"),
+        "00.png cannot be read as a picture",
+    ),
     "steering": (
         lambda path: path.rename(path.with_name("\x1b[2J.png")).write_text(""),
         r"/\x1b[2J.png cannot be read",
     ),
-    "few": (lambda path: [one.unlink() for one in sorted(path.parent.iterdir())[2:]], "There are 8 training pictures"),
-    "beside": (lambda path: path.rename(path.parent.parent / "x.png"), "holds pictures beside folders of pictures"),
+    "few": (
+        lambda path: [one.unlink() for one in sorted(path.parent.iterdir())[2:]],
+        "There are 8 training pictures",
+    ),
+    "beside": (
+        lambda path: path.rename(path.parent.parent / "x.png"),
+        "holds pictures beside folders of pictures",
+    ),
 }
 OPTIONS = {
     "--level nan": "The level is nan",
@@ -677,14 +922,19 @@ def one_sentence(arguments, out, capsys):
 @pytest.fixture
 def folders(sides, tmp_path):
     torch.save(torch_network().state_dict(), tmp_path / "net.pth")
-    return [tmp_path / "net.pth", *(saved(tmp_path / name, part) for name, part in zip(("in", "held"), sides))]
+    return [
+        tmp_path / "net.pth",
+        *(saved(tmp_path / name, part) for name, part in zip(("in", "held"), sides)),
+    ]
 
 
 @pytest.mark.parametrize("kind", [*PICTURES, *OPTIONS])
 def test_bad_pictures_and_options_give_one_sentence(kind, folders, tmp_path, capsys):
     spoil, said = PICTURES.get(kind, (str, OPTIONS.get(kind)))
     spoil(sorted(folders[1].rglob("*.png"))[0])
-    bare = {name: part + 1 for name, part in torch_network().state_dict().items() if name != "0.bias"}
+    bare = {
+        name: part + 1 for name, part in torch_network().state_dict().items() if name != "0.bias"
+    }
     torch.save(bare, tmp_path / "bare.pth")
     files = {"SELF": folders[0], "BIASLESS": tmp_path / "bare.pth"}
     words = [files.get(word, word) for word in kind.split() if kind in OPTIONS]
@@ -694,12 +944,19 @@ def test_bad_pictures_and_options_give_one_sentence(kind, folders, tmp_path, cap
 def test_a_grey_network_takes_grey_pictures_alone(sides, folders, tmp_path, capsys):
     """It is not asked about what it cannot have been trained on; grey pictures may have three equal channels."""
     torch.save(torch_network(28**2).state_dict(), tmp_path / "grey.pth")
-    grey = [saved(tmp_path / name, (part[..., :1].repeat(3, -1), labels)) for name, (part, labels) in zip("ab", sides)]
+    grey = [
+        saved(tmp_path / name, (part[..., :1].repeat(3, -1), labels))
+        for name, (part, labels) in zip("ab", sides)
+    ]
     assert (
         "12 were cut to their middle"
         in audit(tmp_path / "grey.pth", *grey, steps=1, shape=(28, 28)).content["warnings"][0]
     )
-    said = one_sentence([tmp_path / "grey.pth", *folders[1:], *["--shape", "28", "28", "1"]], tmp_path / "out", capsys)
+    said = one_sentence(
+        [tmp_path / "grey.pth", *folders[1:], *["--shape", "28", "28", "1"]],
+        tmp_path / "out",
+        capsys,
+    )
     assert "01.png is in colour, and the network takes grey ones of 28×28" in said
 
 

@@ -57,14 +57,21 @@ def counts(score):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_images_themselves_count_and_held_out_ones_do_not(name):
-    right, wrong = (benchmark.evaluate(name, scale * seen(name, side)) for side, scale in ((0, -3), (1, 1)))
+    right, wrong = (
+        benchmark.evaluate(name, scale * seen(name, side)) for side, scale in ((0, -3), (1, 1))
+    )
     (ours, theirs), (none, others) = counts(right), counts(wrong)
     assert ours == others == [20, 20, 20] and theirs[1:] == none[1:] == [0, 0]
     assert right["auc"] > 0.99 and right["p"] < 0.01 and wrong["auc"] < 0.01 and wrong["p"] > 0.9
 
 
 def test_what_cannot_be_counted_is_told(tmp_path):
-    for wrong in (np.zeros((2, 7)), np.zeros((0, 3072)), np.full((2, 3072), np.nan), np.zeros(3072)):
+    for wrong in (
+        np.zeros((2, 7)),
+        np.zeros((0, 3072)),
+        np.full((2, 3072), np.nan),
+        np.zeros(3072),
+    ):
         with pytest.raises(InputError, match="Pictures have the shape"):
             benchmark.evaluate("affine", wrong)
     with pytest.raises(InputError, match="The victim is 'none'"):
@@ -77,14 +84,22 @@ def test_what_cannot_be_counted_is_told(tmp_path):
 
 def test_the_page_says_how_to_enter(tmp_path, monkeypatch, capsys):
     cells = nbformat.read(ROOT / "book" / "try-your-own.ipynb", as_version=4).cells
-    code = re.search(r"```python\n(.*?)```", "\n".join(cell.source for cell in cells), re.S).group(1)
+    code = re.search(r"```python\n(.*?)```", "\n".join(cell.source for cell in cells), re.S).group(
+        1
+    )
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "try-your-own", "exec"), {})
     score, file = capsys.readouterr().out.splitlines()
-    assert score.startswith("{'victim': 'small-start'") and not [*tmp_path.iterdir()]  # it prints, and leaves nothing
+    assert score.startswith("{'victim': 'small-start'") and not [
+        *tmp_path.iterdir()
+    ]  # it prints, and leaves nothing
     assert benchmark.main(["small-start", file]) == 0
     said = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
-    assert said["attack"] == "mine" and int(said["above_0.9"]) >= 15 and said["held_out_above_0.9"] == "0"
+    assert (
+        said["attack"] == "mine"
+        and int(said["above_0.9"]) >= 15
+        and said["held_out_above_0.9"] == "0"
+    )
 
 
 def test_one_entry_replaces_another(tmp_path):
@@ -93,7 +108,10 @@ def test_one_entry_replaces_another(tmp_path):
     path = tmp_path / "entries.csv"
     for attack, pictures in (("mine", 4), ("yours", 4), ("mine", 7)):
         benchmark.enter(score | {"attack": attack, "pictures": pictures}, path)
-    assert [(row["attack"], row["pictures"]) for row in benchmark.entries(path)] == [("mine", "7"), ("yours", "4")]
+    assert [(row["attack"], row["pictures"]) for row in benchmark.entries(path)] == [
+        ("mine", "7"),
+        ("yours", "4"),
+    ]
 
 
 @pytest.mark.parametrize("words, sentence", [
@@ -107,4 +125,9 @@ def test_an_entry_that_cannot_be_made_is_said_in_one_sentence(words, sentence, t
     (tmp_path / "damaged.npz").write_bytes(b"no archive")
     status = benchmark.main(["small-start", str(tmp_path / words[0]), *words[1:]])
     printed = capsys.readouterr()
-    assert status == 2 and not printed.out and re.match(sentence, printed.err) and len(printed.err.splitlines()) == 1
+    assert (
+        status == 2
+        and not printed.out
+        and re.match(sentence, printed.err)
+        and len(printed.err.splitlines()) == 1
+    )

@@ -75,7 +75,9 @@ def test_links_are_followed_and_files_of_other_kinds_are_left_out(sides, tmp_pat
     ]
     np.save(tmp_path / "a.npy", sides[0][0])
     alone = pictures.load(str(tmp_path / "a.npy"), SHAPE, "training pictures")
-    assert alone.labels is None and {*map(tuple, alone.images.tolist())} == {*map(tuple, found.images.tolist())}
+    assert alone.labels is None and {*map(tuple, alone.images.tolist())} == {
+        *map(tuple, found.images.tolist())
+    }
 
 
 def test_pictures_start_no_program_and_what_is_no_file_is_left_out(sides, tmp_path, monkeypatch):
@@ -85,13 +87,17 @@ def test_pictures_start_no_program_and_what_is_no_file_is_left_out(sides, tmp_pa
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for name in ("a.png", "b.jpg", "c.eps", "d.ps", "e.pdf", "f.wmf"):
-        (folder / "class 0" / name).write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n")
+        (folder / "class 0" / name).write_text(
+            "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n"
+        )
     os.mkfifo(folder / "class 0" / "pipe.png")
     (folder / "class 0" / "device.png").symlink_to("/dev/zero")
     pictures.own_shapes([folder])
     found = pictures.load(folder, SHAPE, "training pictures", skip=True)
     assert len(found.images) == M and not (tmp_path / "note").exists()
-    assert "Of the training pictures, 2 could not be read or used, and were left out." in found.notes
+    assert (
+        "Of the training pictures, 2 could not be read or used, and were left out." in found.notes
+    )
     assert "Of the training pictures, 6 files are no pictures and were left out." in found.notes
 
 
@@ -139,7 +145,11 @@ def many():
 def hints(found):
     """The sentences of a report on another way to show the pictures."""
     said = [found.sentence, *found.content["warnings"]]
-    return [one for one in said if "fit the network better" in one or "the loss tells training pictures" in one]
+    return [
+        one
+        for one in said
+        if "fit the network better" in one or "the loss tells training pictures" in one
+    ]
 
 
 @pytest.mark.parametrize("kind", SEEN)
@@ -214,7 +224,11 @@ def test_another_size_is_tried_where_a_network_takes_any(many):
     pixels, labels = many[0]
     larger = [np.asarray(Image.fromarray(one).resize((32, 32), pictures.FILTER)) for one in pixels]
     known = knowing(np.stack(larger), labels, 2)
-    found = audit(lambda batch: known(batch) if batch.shape[-1] == 32 else batch.mean((2, 3))[:, :2], *many, steps=1)
+    found = audit(
+        lambda batch: known(batch) if batch.shape[-1] == 32 else batch.mean((2, 3))[:, :2],
+        *many,
+        steps=1,
+    )
     (said,) = hints(found)
     assert found.status == report.NO_ANSWER and "try --shape 32 32." in said
 
@@ -229,10 +243,15 @@ def test_the_loss_is_asked_in_ways_in_which_as_many_are_classified_correctly(man
         if batch.min() < 0:
             return known(batch)
         rows = (255 * batch.permute(0, 2, 3, 1)).round().byte().numpy()
-        return torch.nn.functional.one_hot(torch.tensor([every.get(one.tobytes(), 0) for one in rows]), 2).double()
+        return torch.nn.functional.one_hot(
+            torch.tensor([every.get(one.tobytes(), 0) for one in rows]), 2
+        ).double()
 
     (said,) = hints(found := audit(network, *many))
-    assert found.status == report.NO_ANSWER and "the loss tells training pictures from held-out ones (p = 0.0" in said
+    assert (
+        found.status == report.NO_ANSWER
+        and "the loss tells training pictures from held-out ones (p = 0.0" in said
+    )
     assert "try --mean 0.5 --deviation 0.5" in said
 
 
@@ -240,8 +259,17 @@ def test_the_loss_is_asked_in_ways_in_which_as_many_are_classified_correctly(man
 def test_networks_that_were_shown_pictures_so_get_no_hint(outputs, kinds, many):
     pixels = many[0][0]
     for seed in range(4):
-        labels = [np.random.default_rng(seed + k).permutation(np.arange(40) % kinds) for k in (0, 99)]
-        state = fitted([(pixels, labels[0])], max(2, outputs), seed, order=range(kinds), layout="HWC", steps=150)
+        labels = [
+            np.random.default_rng(seed + k).permutation(np.arange(40) % kinds) for k in (0, 99)
+        ]
+        state = fitted(
+            [(pixels, labels[0])],
+            max(2, outputs),
+            seed,
+            order=range(kinds),
+            layout="HWC",
+            steps=150,
+        )
         if outputs == 1:  # which says that the first class is 1
             for part in ("2.weight", "2.bias"):
                 state[part] = (state[part][0] - state[part][1])[None]
@@ -255,9 +283,17 @@ def way(right, name=""):
 
 
 def test_an_order_that_chance_found_is_judged_by_other_pictures():
-    labels, guesses = torch.arange(200) % 10, torch.randint(0, 10, (200,), generator=torch.Generator().manual_seed(0))
-    fits = torch.tensor([fit.fitting(guesses, labels, 10)[kind] for kind in labels.tolist()]) == guesses
-    assert fit.reordered(way(0)._replace(labels=(labels,)), guesses, 10).share < 0.15 < fits.double().mean()
+    labels = torch.arange(200) % 10
+    guesses = torch.randint(0, 10, (200,), generator=torch.Generator().manual_seed(0))
+    fits = (
+        torch.tensor([fit.fitting(guesses, labels, 10)[kind] for kind in labels.tolist()])
+        == guesses
+    )
+    assert (
+        fit.reordered(way(0)._replace(labels=(labels,)), guesses, 10).share
+        < 0.15
+        < fits.double().mean()
+    )
 
 
 @pytest.mark.parametrize("right, share, others, found", [
@@ -276,7 +312,9 @@ def test_a_loss_that_may_not_tell_after_correction_is_asked_in_other_ways(p, ask
 
 
 def test_many_ways_must_gain_more():
-    assert fit.more_right(way(30), [way(40)]) and not fit.more_right(way(30), [way(40), *[way(30)] * 39])
+    assert fit.more_right(way(30), [way(40)]) and not fit.more_right(
+        way(30), [way(40), *[way(30)] * 39]
+    )
 
 
 def test_untrained_networks_get_no_hint(sides):
@@ -293,7 +331,9 @@ def test_few_pictures_are_looked_at_and_ways_that_take_too_long_are_left_out_and
 
     sides = [(part, np.arange(len(part)) % 2) for part in np.split(pixels, 2)]
     found = audit(network, *sides, limit=1e-5)
-    left_out = [one for one in found.content["warnings"] if "ways to show pictures were not tried (" in one]
+    left_out = [
+        one for one in found.content["warnings"] if "ways to show pictures were not tried (" in one
+    ]
     assert len(left_out) == 1 and {len(shape) for shape in seen} == {4}
     assert {shape[0] for shape in seen if shape[-1] == 32} == {1, 2, fit.MOST}
 
@@ -311,7 +351,9 @@ def test_what_is_asked_does_not_depend_on_how_busy_the_machine_is(sides, monkeyp
 
 
 @pytest.mark.parametrize("accuracy, doubted", [(None, True), (0.72, False), (1.0, True)])
-def test_too_few_pictures_that_are_known_are_doubted_unless_it_was_so_in_training(accuracy, doubted, many):
+def test_too_few_pictures_that_are_known_are_doubted_unless_it_was_so_in_training(
+    accuracy, doubted, many
+):
     """A function that is right about seven of ten pictures of either side."""
     every = {one.tobytes(): k for part, _ in many for k, one in enumerate(part)}
     kinds = [np.arange(40) % 2] * 2
@@ -321,9 +363,13 @@ def test_too_few_pictures_that_are_known_are_doubted_unless_it_was_so_in_trainin
         places = [every.get(one.tobytes(), 0) for one in rows]
         return torch.tensor([[float((k % 2 == 0) == (k % 10 > 2)), 0.5] for k in places])
 
-    found = audit(network, *((part, kind) for (part, _), kind in zip(many, kinds)), accuracy=accuracy)
+    found = audit(
+        network, *((part, kind) for (part, _), kind in zip(many, kinds)), accuracy=accuracy
+    )
     said = " ".join(found.content["warnings"])
-    assert ("classifies only 69% of the training" in said) == doubted and found.status == report.NO_ANSWER
+    assert (
+        "classifies only 69% of the training" in said
+    ) == doubted and found.status == report.NO_ANSWER
 
 
 def test_sides_that_were_exchanged_are_not_cleared(many):
@@ -341,7 +387,9 @@ def moved(pixels, by, axis=None):
     return noise if axis is None else np.flip(noise, axis)
 
 
-@pytest.mark.parametrize("by, axis", [((0, 0), 2), ((4, 0), None), ((3, 8), 2), ((8, 8), 1), ((0, 0), (1, 2))])
+@pytest.mark.parametrize(
+    "by, axis", [((0, 0), 2), ((4, 0), None), ((3, 8), 2), ((8, 8), 1), ((0, 0), (1, 2))]
+)
 def test_shifted_and_mirrored_copies_are_found_and_no_others(by, axis):
     pixels = images.views()[0][:60]
     both = torch.from_numpy(np.concatenate([pixels, moved(pixels, by, axis)]) / 255.0).flatten(1)
@@ -357,5 +405,9 @@ def test_near_copies_of_a_side_are_left_out_and_the_first_is_kept(sides):
     found = audit(torch_network().state_dict(), members, sides[1], steps=1)
     assert "4 training pictures are copies of others" in found.content["warnings"][0]
     assert found.content["pictures"]["training"] == M
-    with pytest.raises(InputError, match="There are 3 training pictures, without near-copies of others"):
-        audit(torch_network().state_dict(), [part[np.arange(12) % 3] for part in sides[0]], sides[1])
+    with pytest.raises(
+        InputError, match="There are 3 training pictures, without near-copies of others"
+    ):
+        audit(
+            torch_network().state_dict(), [part[np.arange(12) % 3] for part in sides[0]], sides[1]
+        )

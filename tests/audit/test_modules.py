@@ -62,7 +62,8 @@ def files(trained, sides, tmp_path, monkeypatch):
     """A folder, where Python runs, with the code and weights of the network and with both sides' pictures."""
     for name, one in zip(("before", "after"), trained):
         torch.save(
-            {"state_dict": {f"model.{k}": part for k, part in one.state_dict().items()}}, tmp_path / f"{name}.pt"
+            {"state_dict": {f"model.{k}": part for k, part in one.state_dict().items()}},
+            tmp_path / f"{name}.pt",
         )
     for name, (pixels, labels) in zip(("in", "held"), sides):
         np.savez(tmp_path / name, images=pixels, labels=labels)
@@ -81,11 +82,24 @@ def checked(found):
 
 
 def test_a_module_is_built_by_the_users_code_and_said_so(files, capsys):
-    given = ["after.pt", "in.npz", "held.npz", "--before", "before.pt", "--model", "nets:small", "--out", "out"]
+    given = [
+        "after.pt",
+        "in.npz",
+        "held.npz",
+        "--before",
+        "before.pt",
+        "--model",
+        "nets:small",
+        "--out",
+        "out",
+    ]
     assert main(given) == report.LEAKS
     content = json.loads((files / "out" / "report.json").read_text())
     assert "The code of nets:small was run to build the network." in content["warnings"]
-    assert content["settings"]["model"] == "nets:small" and f"4.weight, {M} of 245" in content["stages"][-1]["said"]
+    assert (
+        content["settings"]["model"] == "nets:small"
+        and f"4.weight, {M} of 245" in content["stages"][-1]["said"]
+    )
     page = (files / "out" / "report.html").read_text()
     assert "all weights of the network and its code, and those from before its training." in page
 
@@ -93,7 +107,9 @@ def test_a_module_is_built_by_the_users_code_and_said_so(files, capsys):
 def test_a_function_is_found_by_the_path_of_its_file_which_finds_what_is_beside_it(files):
     (files / "code").mkdir()
     (files / "nets.py").rename(files / "code" / "beside_it.py")
-    (files / "code" / "train-it.py").write_text("import beside_it\ndef small(): return beside_it.small()")
+    (files / "code" / "train-it.py").write_text(
+        "import beside_it\ndef small(): return beside_it.small()"
+    )
     for place in ("code", files / "code"):
         assert len(modules.called(f"{place}/train-it.py:small")) == 7
     assert modules.built("code/train-it.py:small", "after.pt").training is False
@@ -118,7 +134,10 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_code_that_builds_no_such_network_gives_one_sentence(wrong, files, capsys):
-    assert main(["after.pt", "in.npz", "held.npz", "--out", "out", "--model", *wrong.split()]) == report.NO_ANSWER
+    assert (
+        main(["after.pt", "in.npz", "held.npz", "--out", "out", "--model", *wrong.split()])
+        == report.NO_ANSWER
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(WRONG[wrong])
 
@@ -128,7 +147,11 @@ def test_a_strangers_code_has_its_own_packages_and_ours_come_back(spec, tmp_path
     import utils.networks as ours
 
     (tmp_path / "lab").mkdir()
-    for name, code in {"utils": "x = 3", "lab/__init__": "", "lab/images": "from utils import x as y"}.items():
+    for name, code in {
+        "utils": "x = 3",
+        "lab/__init__": "",
+        "lab/images": "from utils import x as y",
+    }.items():
         (tmp_path / f"{name}.py").write_text(code)
     code = "from utils import x\ndef make():\n    from lab.images import y\n    return x + y"
     (tmp_path / "nets.py").write_text(code)
@@ -145,7 +168,9 @@ def test_a_strangers_code_has_its_own_packages_and_ours_come_back(spec, tmp_path
     assert sys.modules["utils.networks"] is ours
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "model.", "module._orig_mod.model."])
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "model.", "module._orig_mod.model."]
+)
 def test_prefixes_of_wrappers_fall_where_names_then_fit(prefix, trained):
     module, state = small(), {prefix + name: part for name, part in trained[1].state_dict().items()}
     assert torch.equal(modules.twin(module, state)[6].weight, trained[1][6].weight)
@@ -155,10 +180,16 @@ def test_prefixes_of_wrappers_fall_where_names_then_fit(prefix, trained):
 
 @pytest.mark.parametrize("kind", ["a module", "a state dict", "a file", "none"])
 def test_the_start_of_a_module_is_of_any_kind(kind, trained, sides, files):
-    before = {"a module": trained[0], "a state dict": trained[0].state_dict(), "a file": "before.pt"}.get(kind)
+    before = {
+        "a module": trained[0],
+        "a state dict": trained[0].state_dict(),
+        "a file": "before.pt",
+    }.get(kind)
     found = audit(trained[1], *sides, before, progress=False)
     there = checked(found)
-    assert (whole.BY_SPAN in there) == (before is not None) and there[whole.BY_GRADIENT]["state"] == "ran"
+    assert (whole.BY_SPAN in there) == (before is not None) and there[whole.BY_GRADIENT][
+        "state"
+    ] == "ran"
     if before is not None:
         counts = {one["name"]: one for one in found.content["comparisons"]}
         inside = counts["pictures in the span of the change of 4.weight"]
@@ -181,7 +212,8 @@ def test_the_gradient_is_that_of_every_picture_in_the_trained_weights(trained, s
     said, lengths = checked(audit(module, *sides, progress=False))[whole.BY_GRADIENT]["said"], []
     for pixels, label in zip(*sides[1]):
         loss = cross_entropy(
-            module(torch.from_numpy(pixels / 255).permute(2, 0, 1).float()[None]), torch.tensor([label])
+            module(torch.from_numpy(pixels / 255).permute(2, 0, 1).float()[None]),
+            torch.tensor([label]),
         )
         parts = torch.autograd.grad(loss, [*module[4:].parameters()])
         lengths.append(torch.cat([part.flatten() for part in parts]).norm().item())
@@ -191,12 +223,21 @@ def test_the_gradient_is_that_of_every_picture_in_the_trained_weights(trained, s
 def test_a_module_that_is_not_asked_all_is_not_cleared(sides, files):
     net = small()
     limited = audit(net, *sides, limit=0.5, progress=False)
-    assert limited.status == report.NO_ANSWER and "Membership by gradient was skipped" in limited.sentence
+    assert (
+        limited.status == report.NO_ANSWER
+        and "Membership by gradient was skipped" in limited.sentence
+    )
     kept = {"state": {0: {"exp_avg": torch.ones(5, 3, 3, 3)}}, "param_groups": [{"params": [0]}]}
     torch.save({"model": net.state_dict(), "optimizer": kept}, "net.pt")
     found = audit("net.pt", *sides, model="nets:small", progress=False)
-    assert found.status == report.NO_ANSWER and "It is a state of other layers, which is not read" in found.sentence
+    assert (
+        found.status == report.NO_ANSWER
+        and "It is a state of other layers, which is not read" in found.sentence
+    )
     silent = audit(lambda x: net(x), *sides, progress=False)
     assert silent.status == report.NO_ANSWER and [*checked(silent)] == [stages.BY_LOSS]
     net.forward = torch.no_grad()(net.forward)
-    assert "The gradient cannot be taken" in checked(audit(net, *sides, progress=False))[whole.BY_GRADIENT]["said"]
+    assert (
+        "The gradient cannot be taken"
+        in checked(audit(net, *sides, progress=False))[whole.BY_GRADIENT]["said"]
+    )

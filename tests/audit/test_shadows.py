@@ -73,13 +73,18 @@ def test_a_function_trains_on_both_sides_alike_and_the_report_says_what_it_told(
     assert stage["expected_seconds"] < 4 * 0.5  # of four networks
     assert stage["state"] == "ran" and "the code of train, which was run" in stage["said"]
     names = {one["score"] for one in found.content["true_positives"]}
-    assert names == {"membership by loss", *(f"{stages.BY_SHADOWS}, {name}" for name in ("LiRA", "RMIA"))}
+    assert names == {
+        "membership by loss",
+        *(f"{stages.BY_SHADOWS}, {name}" for name in ("LiRA", "RMIA")),
+    }
     told = {one["name"]: one for one in found.content["comparisons"]}
     assert all(told[f"likelihood ratio, {name}"]["training"] > 0.8 for name in ("LiRA", "RMIA"))
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_fully_connected_file_needs_no_function_and_a_stranger_to_both_sides_is_not_blamed(known, sides):
+def test_a_fully_connected_file_needs_no_function_and_a_stranger_to_both_sides_is_not_blamed(
+    known, sides
+):
     settings = {"before": mlp(1).state_dict()} if known else {}
     found = audit(mlp().state_dict(), *sides, shadows=4, steps=1, progress=False, **settings)
     (stage,) = (one for one in found.content["stages"] if one["name"] == stages.BY_SHADOWS)
@@ -91,7 +96,9 @@ def test_a_fully_connected_file_needs_no_function_and_a_stranger_to_both_sides_i
 
 
 @pytest.mark.parametrize("words", FAULTS)
-def test_faults_of_options_and_functions_give_one_sentence(words, sides, tmp_path, monkeypatch, capsys):
+def test_faults_of_options_and_functions_give_one_sentence(
+    words, sides, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "nets.py").write_text(CODE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "nets", raising=False)
@@ -99,6 +106,8 @@ def test_faults_of_options_and_functions_give_one_sentence(words, sides, tmp_pat
     torch.save(names["net"]().state_dict(), "net.pth")
     for name, (pixels, labels) in zip(("in.npz", "out.npz"), sides):
         np.savez(name, images=pixels, labels=labels)
-    status = main(["net.pth", "in.npz", "out.npz", "--model", "nets:net", *words.split(), "--out", "report"])
+    status = main(
+        ["net.pth", "in.npz", "out.npz", "--model", "nets:net", *words.split(), "--out", "report"]
+    )
     lines = capsys.readouterr().err.splitlines()
     assert status == report.NO_ANSWER and len(lines) == 1 and FAULTS[words] in lines[0]

@@ -12,7 +12,10 @@ from training import images, stationary
 from utils import networks
 from utils.kernels import naive
 
-STEPS, N, WIDTH, MANY = 4000, 100, 500, 32  # of the published optimiser; candidates; neurons; restarts
+STEPS = 4000  # of the published optimiser
+N = 100  # candidates
+WIDTH = 500  # neurons
+MANY = 32  # restarts
 BUDGETS = 50, 100, 150, 200, 250, 300, 400, 800
 
 
@@ -41,9 +44,17 @@ def test_restarts(n, version, measure):
     victim, start = regression(WIDTH), torch.stack([normal(n, seed) for seed in range(MANY)])
     settings = {"iterations": 50, "range_weight": 0.0, "coefficients": torch.ones(n, device=DEVICE)}
     run = partial(decoreco.attack, victim, basis=networks.span(victim.network), **settings)
-    about = {"size": {"restarts": MANY, "candidates": n}, "dtype": "float32", "note": "50 steps of Adam"}
+    about = {
+        "size": {"restarts": MANY, "candidates": n},
+        "dtype": "float32",
+        "note": "50 steps of Adam",
+    }
     if version == "one by one":
-        start, about["note"], about["scale"] = start[0], f"extrapolated from one of {MANY} calls", MANY
+        start, about["note"], about["scale"] = (
+            start[0],
+            f"extrapolated from one of {MANY} calls",
+            MANY,
+        )
     measure(partial(run, start), "restarts", version, **about)
 
 
@@ -69,7 +80,9 @@ def trained(m, *widths):
 @paper
 def test_paper_victim(measure):
     train, size = partial(trained.__wrapped__, M, HIDDEN, HIDDEN), {"images": M, "width": HIDDEN}
-    assert measure(train, "paper", "victim", size, "float32", once=True).loss < 1.0  # an output of 0 has 1
+    assert (
+        measure(train, "paper", "victim", size, "float32", once=True).loss < 1.0
+    )  # an output of 0 has 1
 
 
 @paper
@@ -79,14 +92,23 @@ def test_paper_attack(seed, measure):
     victim, ours = trained(M, HIDDEN, HIDDEN).released, seed is not None
     settings = {"basis": networks.span(victim.network)} if ours else {"optimiser": "sgd"}
     steps = OURS if ours else PUBLISHED_STEPS
-    attack = partial(decoreco.attack, victim, normal(LARGE, seed or 0), iterations=steps, **settings)
+    attack = partial(
+        decoreco.attack, victim, normal(LARGE, seed or 0), iterations=steps, **settings
+    )
     size = {"images": M, "candidates": LARGE, "steps": steps} | ({"seed": seed} if ours else {})
     found = measure(attack, "paper", "ours" if ours else "published", size, "float32", once=True)
     assert found.loss < found.history[0]
 
 
 @paper
-@pytest.mark.parametrize("m, widths", [(FEW, [NEURONS]), (M, [HIDDEN, HIDDEN])], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "m, widths", [(FEW, [NEURONS]), (M, [HIDDEN, HIDDEN])], ids=["few", "many"]
+)
 def test_paper_unmixing(m, widths, measure):
-    attack = partial(unmixing.attack, trained(m, *widths).released, PHOTOS.images.shape[1:], count=m)
-    assert measure(attack, "paper", "unmixing", {"images": m}, "float32", once=True).images.shape[0] == m
+    attack = partial(
+        unmixing.attack, trained(m, *widths).released, PHOTOS.images.shape[1:], count=m
+    )
+    assert (
+        measure(attack, "paper", "unmixing", {"images": m}, "float32", once=True).images.shape[0]
+        == m
+    )

@@ -16,7 +16,10 @@ SHAPE = 32, 32, 3
 def library_ssim(x, y):
     """SSIM of images with references, planes (p, C, H, W), pair by pair: a list."""
     settings = {"gaussian_kernel": False, "kernel_size": WINDOW, "data_range": 1.0}
-    return [structural_similarity_index_measure(*pair, **settings) for pair in zip(x.split(1), y.split(1))]
+    return [
+        structural_similarity_index_measure(*pair, **settings)
+        for pair in zip(x.split(1), y.split(1))
+    ]
 
 
 @pytest.mark.parametrize("version", ["ours", "torchmetrics"])

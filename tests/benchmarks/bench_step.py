@@ -17,7 +17,11 @@ from utils.kernels.products import LIBRARY, multiply_by
 from utils.kernels.residual import Stationarity
 
 PRODUCTS = "mm", "bmm", "addmm", "baddbmm"
-M, WIDTH, WEIGHT_DECAY, SHARPNESS = 100, 6144, 1e-2, 10.0  # images and neurons of the first paper; its victim's
+# images and neurons of the first paper; its victim's
+M = 100
+WIDTH = 6144
+WEIGHT_DECAY = 1e-2
+SHARPNESS = 10.0
 
 
 class Recorded(TorchDispatchMode):
@@ -25,7 +29,10 @@ class Recorded(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation.overloadpacket.__name__.removesuffix("_") in PRODUCTS:
-            like = [torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).uniform_() for a in args]
+            like = [
+                torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).uniform_()
+                for a in args
+            ]
             self.products.append(partial(operation, *like))
         return operation(*args, **(kwargs or {}))
 
@@ -40,15 +47,20 @@ def products(function):
 
 def evaluation(version, n, width, dtype):
     """A step of n candidates in one version, at a network 3072-width-width-1 behind fifty photographs; and a note."""
-    victim, dtype = regression(width, epochs=500), torch.float64 if dtype == "float64" else torch.float32
+    victim = regression(width, epochs=500)
+    dtype = torch.float64 if dtype == "float64" else torch.float32
     network = networks.change(victim.network, lambda p: p.to(dtype))
     x, coefficients = normal(n).to(dtype), torch.linspace(-1, 1, n, dtype=dtype, device=DEVICE)
     if version == "plain":
-        return partial(naive.residual, naive.module_of(network), x, coefficients, PUBLISHED.sharpness), ""
+        return partial(
+            naive.residual, naive.module_of(network), x, coefficients, PUBLISHED.sharpness
+        ), ""
     note = ""
     if version == "coordinates":
         basis = networks.span(victim.network, 0.0).to(dtype)  # of the row space of W₁
-        network, x, note = networks.in_span(network, basis), x @ basis, f"{basis.shape[1]} coordinates of 3072 pixels"
+        network = networks.in_span(network, basis)
+        x = x @ basis
+        note = f"{basis.shape[1]} coordinates of 3072 pixels"
     return partial(Stationarity(network, Signed(), PUBLISHED.sharpness), x, coefficients), note
 
 
@@ -58,7 +70,9 @@ def replayed(function):
     return lambda: graph().replay()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"] + ["tf32"] * (DEVICE.type == "cuda"))
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "bfloat16"] + ["tf32"] * (DEVICE.type == "cuda")
+)
 @pytest.mark.parametrize("version", ["pixels", "coordinates", "products", "plain"])
 @pytest.mark.parametrize("n", [50, 200, 500, 1000])
 def test_step(n, version, dtype, measure, rounding):
@@ -72,7 +86,9 @@ def test_step(n, version, dtype, measure, rounding):
     measure(function, "step", version, {"candidates": n}, dtype, apart=True, note=note, flops=flops)
 
 
-@pytest.mark.skipif(DEVICE.type == "cuda" or os.cpu_count() < 2, reason="needs a processor of two cores or more")
+@pytest.mark.skipif(
+    DEVICE.type == "cuda" or os.cpu_count() < 2, reason="needs a processor of two cores or more"
+)
 @pytest.mark.parametrize("version", ["1 thread", "2 threads"])
 @pytest.mark.parametrize("width", [200, 1000])
 @pytest.mark.parametrize("n", [20, 50, 100, 200])
@@ -86,7 +102,9 @@ def test_threads(n, width, version, measure, request):
 def plain_product(victim, x):
     """A product with the Hessian of the energy E, as a function of one vector θ, at θ*."""
     theta = networks.flatten(victim.network).requires_grad_()
-    energy = naive.energy(x, victim.labels, layers.unflatten(theta, victim.network), WEIGHT_DECAY, SHARPNESS)
+    energy = naive.energy(
+        x, victim.labels, layers.unflatten(theta, victim.network), WEIGHT_DECAY, SHARPNESS
+    )
     (gradient,) = torch.autograd.grad(energy, theta, create_graph=True)
     return partial(torch.autograd.grad, gradient, theta, gradient.detach(), retain_graph=True)
 
@@ -100,15 +118,20 @@ def test_hypergradient(version, measure):
     basis = networks.span_of(x, small.network[0].weight)
     few = small._replace(network=networks.in_span(small.network, basis))
     ours = partial(bilevel.hypergradient, few, x @ basis, initial=few.network)
-    steps, about = ours().solved.iterations, {"size": {"images": M, "hidden": WIDTH}, "dtype": "float64"}
+    steps = ours().solved.iterations
+    about = {"size": {"images": M, "hidden": WIDTH}, "dtype": "float64"}
     if version == "ours":
-        measure(ours, "hypergradient", version, note=f"with training from θ*, {steps} steps", **about)
+        measure(
+            ours, "hypergradient", version, note=f"with training from θ*, {steps} steps", **about
+        )
     else:
         note = f"extrapolated: {steps} products with the Hessian, as many as ours takes steps"
         measure(plain_product(victim, x), "hypergradient", version, scale=steps, note=note, **about)
 
 
-@pytest.mark.skipif(DEVICE.type == "cuda" or LIBRARY == "mkl", reason="needs a processor for oneDNN")
+@pytest.mark.skipif(
+    DEVICE.type == "cuda" or LIBRARY == "mkl", reason="needs a processor for oneDNN"
+)
 @pytest.mark.parametrize("version", ["mkl", "onednn", "bfloat16"])
 @pytest.mark.parametrize("kernel", ["step in pixels", "step in the span", "search of unmixing"])
 def test_products(kernel, version, measure, rounding, request):
@@ -116,17 +139,21 @@ def test_products(kernel, version, measure, rounding, request):
     request.addfinalizer(partial(multiply_by, multiply_by("mkl" if version == "mkl" else "onednn")))
     rounding(version)
     if kernel == "search of unmixing":
-        rows, features = torch.eye(500, dtype=torch.float64), contrast.features(normal(500).float(), (32, 32, 3))
+        rows = torch.eye(500, dtype=torch.float64)
+        features = contrast.features(normal(500).float(), (32, 32, 3))
         function, size = partial(contrast.minimise, rows, features, 0.1, 3, 3), {"images": 500}
     else:
-        space, size = {"step in pixels": "pixels", "step in the span": "coordinates"}[kernel], {"candidates": 1000}
+        space = {"step in pixels": "pixels", "step in the span": "coordinates"}[kernel]
+        size = {"candidates": 1000}
         function, _ = evaluation(space, 1000, 1000, "float32")
     measure(function, kernel, version, size, "float32")
 
 
 TENSORS = ["float32", "float64", "bfloat16"]
 KINDS = TENSORS if DEVICE.type == "cpu" else [*TENSORS, "tf32"]
-LIMITS = [(kind, "torch") for kind in KINDS] + [(kind, "numpy") for kind in KINDS[:2]] * (DEVICE.type == "cpu")
+LIMITS = [(kind, "torch") for kind in KINDS] + [(kind, "numpy") for kind in KINDS[:2]] * (
+    DEVICE.type == "cpu"
+)
 
 
 @pytest.mark.parametrize("kind, library", LIMITS, ids="-".join)
@@ -136,7 +163,15 @@ def test_limits_product(kind, library, measure, rounding):
     n = 2048 if DEVICE.type == "cpu" else 8192  # a GPU is not busy with less
     factors = torch.rand(2, n, n, device=DEVICE).to(getattr(torch, kind, torch.float32))
     a, b = factors.numpy() if library == "numpy" else factors
-    measure(lambda: a @ b, "limits", f"{kind} by {library}", {"rows": n}, kind, apart=True, flops=2 * n**3)
+    measure(
+        lambda: a @ b,
+        "limits",
+        f"{kind} by {library}",
+        {"rows": n},
+        kind,
+        apart=True,
+        flops=2 * n**3,
+    )
 
 
 def test_limits_copy(measure):

@@ -41,11 +41,17 @@ def measure(benchmark):
     def run(function, kernel, version, size, dtype, apart=False, scale=1, once=False, **work):
         about = {"kernel": kernel, "version": version, "size": size, "dtype": dtype}
         benchmark.extra_info |= about | {"flops": None, "bytes": None, "note": ""} | work
-        benchmark.group = ", ".join([kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart])
+        benchmark.group = ", ".join(
+            [kernel, *(f"{name} {size[name]}" for name in size), *[dtype] * apart]
+        )
         benchmark.name += " ~" * (scale != 1)
-        result = benchmark.pedantic(finished, (function,)) if once else benchmark(finished, function)
+        result = (
+            benchmark.pedantic(finished, (function,)) if once else benchmark(finished, function)
+        )
         if benchmark.enabled:
-            benchmark.stats.stats.data[:] = [scale * seconds for seconds in benchmark.stats.stats.data]
+            benchmark.stats.stats.data[:] = [
+                scale * seconds for seconds in benchmark.stats.stats.data
+            ]
         return result
 
     return run
@@ -63,7 +69,11 @@ def rounding():
 def pytest_benchmark_update_machine_info(config, machine_info):
     """Say what the times depend on, and not whose machine it is."""
     processor = machine_info["cpu"].get("brand_raw") or platform.machine()
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
     processor = torch.cuda.get_device_name() if DEVICE.type == "cuda" else processor
     machine_info.clear()
     machine_info |= {"device": DEVICE.type, "processor": processor, "cores": os.cpu_count()}

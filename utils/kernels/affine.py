@@ -84,15 +84,21 @@ def solve(x, y, weight_decay, initial=None):
     m, d = x.shape[-2:]
     gram = x @ x.mT + 1  # X̄X̄ᵀ: (…, m, d) @ (…, d, m) -> (…, m, m)
     theta0 = (x.new_zeros(d + 1) if initial is None else initial).expand(*x.shape[:-2], d + 1)
-    z0, square0 = logits(x, theta0), square_norm(theta0)
+    z0 = logits(x, theta0)
+    square0 = square_norm(theta0)
 
     def state(alpha, s):
         """Logits and squared gradient norm at θ = X̄ᵀα + sθ⁰."""
         z = times(gram, alpha) + s[..., None] * z0
-        g, t = residuals(z, y) / m + weight_decay * alpha, weight_decay * s  # ∇E = X̄ᵀg + tθ⁰
-        return z, ((g * times(gram, g)).sum(-1) + 2 * t * (g * z0).sum(-1) + t**2 * square0).clamp_min(0)
+        # ∇E = X̄ᵀg + tθ⁰
+        g = residuals(z, y) / m + weight_decay * alpha
+        t = weight_decay * s
+        return z, (
+            (g * times(gram, g)).sum(-1) + 2 * t * (g * z0).sum(-1) + t**2 * square0
+        ).clamp_min(0)
 
-    alpha, s = torch.zeros_like(z0), torch.ones_like(square0)
+    alpha = torch.zeros_like(z0)
+    s = torch.ones_like(square0)
     z, square = state(alpha, s)
     settled = torch.zeros_like(square, dtype=torch.bool)
     for iteration in range(200):  # noqa: B007 (it is used behind the loop)
@@ -102,7 +108,8 @@ def solve(x, y, weight_decay, initial=None):
         h = curvatures(z)
         target = torch.linalg.solve(ridge(gram, h, m * weight_decay), h * z - residuals(z, y))
         step, settled = damped(state, alpha, s, target, square, settled)
-        alpha, s = alpha + step[..., None] * (target - alpha), (1 - step) * s
+        alpha = alpha + step[..., None] * (target - alpha)
+        s = (1 - step) * s
         z, square = state(alpha, s)
     norm = square.sqrt()
     return Solved(combine(x, alpha) + s[..., None] * theta0, z, gram, norm, iteration, norm <= 1e-9)
@@ -117,7 +124,9 @@ def damped(state, alpha, s, target, square, settled):
         if (shrunk | settled).all():
             break
         step = torch.where(shrunk, step, step / 2)
-    return torch.where(shrunk & ~settled, step, 0), settled | ~shrunk  # no step is short enough: rounding
+    return torch.where(
+        shrunk & ~settled, step, 0
+    ), settled | ~shrunk  # no step is short enough: rounding
 
 
 def ridge(gram, h, shift):
@@ -127,9 +136,12 @@ def ridge(gram, h, shift):
 
 def cross_gradient(x, y, solved, p):
     """∇_x⟨∇_θ E(x, y; θ), p⟩ with θ and p held fixed: the matrix (ℓ' pᵀ + (ℓ'' ∘ X̄p) θᵀ)/m, of rank two: (…, m, d)."""
-    r, h = residuals(solved.logits, y), curvatures(solved.logits)
+    r = residuals(solved.logits, y)
+    h = curvatures(solved.logits)
     s = h * logits(x, p)
-    return (r[..., None] * p[..., None, :-1] + s[..., None] * solved.weights[..., None, :-1]) / len(y)
+    return (r[..., None] * p[..., None, :-1] + s[..., None] * solved.weights[..., None, :-1]) / len(
+        y
+    )
 
 
 def inner(x, y, weight_decay, initial):

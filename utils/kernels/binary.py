@@ -22,13 +22,17 @@ class Block(NamedTuple):
     word: int
     row: int  # where their rows begin
     columns: np.ndarray  # (k,) within the word, rising
-    inverse: np.ndarray  # (k,) words: which of the k rows, as they were, each pivot's row is a sum of
+    inverse: (
+        np.ndarray
+    )  # (k,) words: which of the k rows, as they were, each pivot's row is a sum of
 
 
 class Factors(NamedTuple):
     """Equations after elimination."""
 
-    rows: np.ndarray  # (n, w) words: the pivots' rows, and in words before a row's own what was taken from it
+    rows: (
+        np.ndarray
+    )  # (n, w) words: the pivots' rows, and in words before a row's own what was taken from it
     order: np.ndarray  # (n,) which equation stands in which row
     blocks: list  # of Blocks
     rank: int
@@ -42,7 +46,9 @@ def pack(bits: np.ndarray) -> np.ndarray:
 
 def unpack(words: np.ndarray, columns: int) -> np.ndarray:
     """Words (n, w) as bits (n, columns), of type uint8."""
-    return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")[:, :columns]
+    return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")[
+        :, :columns
+    ]
 
 
 def parity(words: np.ndarray) -> np.ndarray:
@@ -73,7 +79,9 @@ def add_sums(rows: np.ndarray, table: np.ndarray, chosen: np.ndarray) -> None:
 
 def find_pivots(words: np.ndarray) -> tuple[list, list]:
     """Rows of words (n,) that are independent, and the columns in which they are pivots."""
-    words, taken, columns = words.copy(), [], []
+    words = words.copy()
+    taken = []
+    columns = []
     for c in range(BITS):
         has = (words >> np.uint64(c) & ONE).astype(bool)
         has[taken] = False
@@ -113,7 +121,9 @@ def take_columns(words: np.ndarray, columns: list) -> np.ndarray:
 
 def factor(rows: np.ndarray) -> Factors:
     """Eliminate rows (n, w) of packed bits, which are overwritten: Factors."""
-    order, blocks, r = np.arange(len(rows)), [], 0
+    order = np.arange(len(rows))
+    blocks = []
+    r = 0
     for w in range(rows.shape[1]):
         taken, columns = find_pivots(rows[r : r + FIRST, w])
         if len(columns) < BITS:
@@ -140,18 +150,23 @@ def factor(rows: np.ndarray) -> Factors:
 
 def solve(factors: Factors, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The solution (w,), packed, whose free columns are zero, and which of the n − rank spare equations it breaks."""
-    rows, y = factors.rows, right[factors.order].astype(np.uint64)
+    rows = factors.rows
+    y = right[factors.order].astype(np.uint64)
     for w, r, columns, inverse in factors.blocks:
         k = len(columns)
         y[r : r + k] = parity(inverse[:, None] & pack(y[None, r : r + k]))
         y[r + k :] ^= parity(rows[r + k :, w, None] & pack(y[None, r : r + k]))
-    return substitute(factors, y, np.zeros(rows.shape[1], np.uint64)), y[factors.rank :].astype(bool)
+    return substitute(factors, y, np.zeros(rows.shape[1], np.uint64)), y[factors.rank :].astype(
+        bool
+    )
 
 
 def substitute(factors: Factors, y: np.ndarray, solution: np.ndarray) -> np.ndarray:
     """A solution (w,) from reduced right-hand sides (n,) and one that holds the values of its free columns."""
     for w, r, columns, _ in reversed(factors.blocks):
-        bits = y[r : r + len(columns)] ^ parity(factors.rows[r : r + len(columns), w:] & solution[w:])
+        bits = y[r : r + len(columns)] ^ parity(
+            factors.rows[r : r + len(columns), w:] & solution[w:]
+        )
         solution[w] |= np.bitwise_or.reduce(bits << columns.astype(np.uint64))
     return solution
 
@@ -175,7 +190,9 @@ def check_sums(factors: Factors, wanted: np.ndarray) -> np.ndarray:
         k = len(columns)
         taken = unpack(factors.rows[r + k :, w, None], k).astype(np.float32)
         sums[r : r + k] += taken.T @ sums[r + k :]
-        sums[r : r + k] = unpack(inverse[:, None], k).T.astype(np.float32) @ (sums[r : r + k] % 2) % 2
+        sums[r : r + k] = (
+            unpack(inverse[:, None], k).T.astype(np.float32) @ (sums[r : r + k] % 2) % 2
+        )
     given = np.empty_like(sums)
     given[factors.order] = sums
     return given.astype(np.uint8)

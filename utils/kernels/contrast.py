@@ -25,7 +25,9 @@ class Relative(NamedTuple):
 
     value: torch.Tensor  # the objective
     slope: torch.Tensor  # (m, u): E has columns for the u free rows
-    curvature: torch.Tensor  # (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm
+    curvature: (
+        torch.Tensor
+    )  # (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm
 
 
 def features(rows, shape, grey=1.0, together=False):
@@ -35,11 +37,15 @@ def features(rows, shape, grey=1.0, together=False):
     """
     places = torch.arange(3, dtype=torch.float64)
     waves = torch.cos(torch.pi / 3 * torch.outer(places + 0.5, places))  # (place, frequency)
-    filters = torch.einsum("au,bv->uvab", waves, waves).flatten(0, 1)[1:, None].to(rows)  # without the flat one
+    filters = (
+        torch.einsum("au,bv->uvab", waves, waves).flatten(0, 1)[1:, None].to(rows)
+    )  # without the flat one
     colours = planes(rows, shape)
     if colours.shape[1] == 3:
         colours = torch.einsum("kc,rchw->rkhw", rows.new_tensor(OPPONENT), colours)
-    filtered = conv2d(colours.flatten(0, 1)[:, None], filters).unflatten(0, colours.shape[:2])  # (r, G, 8, H−2, W−2)
+    filtered = conv2d(colours.flatten(0, 1)[:, None], filters).unflatten(
+        0, colours.shape[:2]
+    )  # (r, G, 8, H−2, W−2)
     filtered = filtered / filtered.square().mean((0, 3, 4), keepdim=True).sqrt().clamp_min(1e-20)
     filtered[:, 0] *= grey if filtered.shape[1] == 3 else 1.0
     return filtered.flatten(1, 2)[:, None] if together else filtered
@@ -99,16 +105,22 @@ def relative_derivatives(matrix, mixed, floor, window, free=slice(None)):
     energy = energies(mixed)
     level = floor + window_mean(energy, window)
     weights = window_mean(1 / level, window)  # 2 ∂J/∂e, but for the number of places
-    places, own = energy[0].numel(), (weights * energy).mean((1, 2, 3), dtype=matrix.dtype)
+    places = energy[0].numel()
+    own = (weights * energy).mean((1, 2, 3), dtype=matrix.dtype)
     pull = sum((weights * part).flatten(1) @ part[free].flatten(1).mT for part in mixed.unbind(2))
     pull = pull / (places * mixed.shape[2])
     gram = matrix.mT @ matrix
     dual = torch.linalg.solve(gram, matrix.mT).mT  # (m, r)
-    own = (matrix * dual).sum(1) - own  # of the slope along a row itself, which lengths of one take away
+    own = (matrix * dual).sum(
+        1
+    ) - own  # of the slope along a row itself, which lengths of one take away
     slope = pull.to(matrix) + own[:, None] * (matrix @ matrix[free].mT) - matrix @ dual[free].mT
     rows = torch.arange(len(matrix), device=matrix.device)[free]
     slope[rows, torch.arange(len(rows), device=matrix.device)] = 0
-    value = level.log().sum(dtype=matrix.dtype) / (2 * places) - torch.linalg.slogdet(gram).logabsdet / 2
+    value = (
+        level.log().sum(dtype=matrix.dtype) / (2 * places)
+        - torch.linalg.slogdet(gram).logabsdet / 2
+    )
     curvature = weights.flatten(1) @ energy[free].flatten(1).mT / places
     return Relative(value, slope, curvature.to(matrix))
 
@@ -119,10 +131,12 @@ def precondition(slope, curvature, free=slice(None)):
     Blocks are lifted to eigenvalues of at least LEAST. Rows that are not `free` have no partner: E_ij = g_ij / h_ij.
     """
     step = slope / curvature.clamp_min(LEAST)
-    ours, theirs = curvature[free], curvature[free].mT
+    ours = curvature[free]
+    theirs = curvature[free].mT
     lowest = (ours + theirs) / 2 - ((ours - theirs).square() / 4 + 1).sqrt()
     lift = (LEAST - lowest).clamp_min(0)
-    ours, theirs = ours + lift, theirs + lift
+    ours = ours + lift
+    theirs = theirs + lift
     step[free] = (theirs * slope[free] - slope[free].mT) / (ours * theirs - 1)
     return step
 
@@ -131,7 +145,8 @@ def minimise(matrix, features, floor, window, steps, free=slice(None), each=lamb
     """Rows M (m, r) of length one that lower the contrast of features (r, G, K, H, W), and the value of every step."""
     matrix = normalize(matrix, dim=1)
     mixed = mix(matrix, features)
-    now, pairs = relative_derivatives(matrix, mixed, floor, window, free), []
+    now = relative_derivatives(matrix, mixed, floor, window, free)
+    pairs = []
     history = [now.value.item()]
     while len(history) <= steps:
 
@@ -147,7 +162,8 @@ def minimise(matrix, features, floor, window, steps, free=slice(None), each=lamb
             continue
         before = now
         matrix, mixed, taken, now = lower
-        s, y = taken.flatten(), (now.slope - before.slope).flatten()
+        s = taken.flatten()
+        y = (now.slope - before.slope).flatten()
         safe = dot(s, y) > 1e-14 * dot(y, y)
         pairs = [*pairs, (s, y, torch.where(safe, 1 / dot(s, y), 0))][-MEMORY:]
         history.append(now.value.item())
@@ -164,7 +180,9 @@ def shorten(matrix, mixed, now, move, where):
         step = move / 3**k
         moved = matrix + step @ matrix[free]
         lengths = moved.norm(dim=1, keepdim=True)
-        flat = torch.addmm(mixed.flatten(1), step.to(mixed), mixed[free].flatten(1)).div_(lengths.to(mixed))
+        flat = torch.addmm(mixed.flatten(1), step.to(mixed), mixed[free].flatten(1)).div_(
+            lengths.to(mixed)
+        )
         trial = relative_derivatives(moved / lengths, flat.view_as(mixed), *where)
         if trial.value <= now.value + 1e-4 * (step * now.slope).sum():
             return moved / lengths, flat.view_as(mixed), step, trial
@@ -176,8 +194,11 @@ def score(pictures, known, shape):
 
     Features are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
     """
-    filtered = features(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)  # (k + n, K, H, W)
-    own, filtered = filtered[: len(known)], filtered[len(known) :]
+    filtered = features(torch.cat([known, pictures.to(known)]), shape).flatten(
+        1, 2
+    )  # (k + n, K, H, W)
+    own = filtered[: len(known)]
+    filtered = filtered[len(known) :]
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
     energy = (filtered / unit).square().mean(1)  # (n, H, W)
     energy = energy / energy.mean((1, 2), keepdim=True).clamp_min(1e-12)

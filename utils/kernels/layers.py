@@ -25,7 +25,9 @@ class Layer(NamedTuple):
 
 def joint(layer):
     """[W b], the bias as a last column, if there is one: (…, n_l, n_{l−1} + 1) or (…, n_l, n_{l−1})."""
-    return layer.weight if layer.bias is None else torch.cat([layer.weight, layer.bias[..., None]], -1)
+    return (
+        layer.weight if layer.bias is None else torch.cat([layer.weight, layer.bias[..., None]], -1)
+    )
 
 
 def parted(rows):
@@ -49,7 +51,10 @@ def unflatten(theta, like):
     outputs = [layer.weight.shape[-2] for layer in like]
     parts = theta.split([r * n for r, n in zip(rows, outputs)], -1)
     joints = [part.unflatten(-1, (n, r)) for part, n, r in zip(parts, outputs, rows)]
-    return tuple(Layer(part, None) if layer.bias is None else parted(part) for part, layer in zip(joints, like))
+    return tuple(
+        Layer(part, None) if layer.bias is None else parted(part)
+        for part, layer in zip(joints, like)
+    )
 
 
 def square_norm(network):
@@ -64,7 +69,8 @@ def relu(z):
 
 def forward(network, x, activation=relu):
     """Run the network: every layer's inputs a_0 = x, …, a_{L−1}, and every layer's outputs z_1, …, z_L."""
-    a, z = [x], []
+    a = [x]
+    z = []
     for layer in network:
         s = a[-1] @ layer.weight.mT  # (…, m, n_{l−1}) @ (n_{l−1}, n_l) -> (…, m, n_l)
         z.append(s if layer.bias is None else s + layer.bias[..., None, :])
@@ -74,7 +80,8 @@ def forward(network, x, activation=relu):
 
 def back(network, top, slopes):
     """Propagate signals D_L = `top` (…, m, K) back: U_l = D_{l+1}W_{l+1} and D_l = U_l ∘ `slopes`_l for every layer."""
-    d, u = [top], []
+    d = [top]
+    u = []
     for layer, slope in zip(network[:0:-1], slopes[::-1]):
         u.append(d[-1] @ layer.weight)  # (…, m, n_{l+1}) @ (n_{l+1}, n_l) -> (…, m, n_l)
         d.append(u[-1] * slope)
@@ -83,7 +90,10 @@ def back(network, top, slopes):
 
 def combined(network, signals, inputs):
     """Σ_i ∇_θ of the outputs as one vector, for signals D_l (m, n_l) and inputs A_{l−1} (m, n_{l−1}) of every layer."""
-    return flatten(Layer(d.mT @ a, None if l.bias is None else d.sum(0)) for l, d, a in zip(network, signals, inputs))
+    return flatten(
+        Layer(d.mT @ a, None if l.bias is None else d.sum(0))
+        for l, d, a in zip(network, signals, inputs)
+    )
 
 
 def pullback(network, x, signals):
@@ -107,7 +117,8 @@ def span_of(*rows):
 
 def in_span(network, basis):
     """The network for images given by their coordinates in a basis (…, d, r): W₁ becomes W₁Q (…, n_1, r)."""
-    weight, bias = network[0].weight @ basis, network[0].bias
+    weight = network[0].weight @ basis
+    bias = network[0].bias
     bias = bias.expand(*weight.shape[:-1]) if bias is not None else None
     return (Layer(weight, bias), *network[1:])
 

@@ -58,8 +58,12 @@ def module_of(network):
     """The module of a network of Layers, with weights of its own."""
     parts: list = []
     for weight, bias in network:
-        linear = torch.nn.Linear(*weight.shape[::-1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
-        linear.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+        linear = torch.nn.Linear(
+            *weight.shape[::-1], bias=bias is not None, device=weight.device, dtype=weight.dtype
+        )
+        linear.load_state_dict(
+            {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+        )
         parts += [torch.nn.ReLU(), linear] if parts else [linear]
     return torch.nn.Sequential(*parts)
 
@@ -82,7 +86,8 @@ def residual(module, x, coefficients, sharpness=math.inf, combined=signed, targe
     gradients = torch.autograd.grad(combined(z, coefficients), theta, create_graph=True)
     wanted = theta if target is None else target.parameters()
     value = sum((p.detach() - g).square().sum() for p, g in zip(wanted, gradients))
-    inputs, unused = (x, coefficients), {"allow_unused": True, "materialize_grads": True}
+    inputs = (x, coefficients)
+    unused = {"allow_unused": True, "materialize_grads": True}
     slopes = torch.autograd.grad(value, inputs, **unused)
     return value.detach(), *slopes
 
@@ -101,7 +106,9 @@ class Stationarity:
         """Return the Residual at x (…, n, d) and λ (…, n)."""
         if x.dim() > 2:
             return Residual(*map(torch.stack, zip(*map(self, x, coefficients))))
-        value, *slopes = residual(self.network, x, coefficients, self.sharpness, self.rule.combined, self.target)
+        value, *slopes = residual(
+            self.network, x, coefficients, self.sharpness, self.rule.combined, self.target
+        )
         return Residual(value, value[None], *slopes)
 
     def quadratic(self, x):
@@ -110,9 +117,12 @@ class Stationarity:
             return tuple(map(torch.stack, zip(*map(self.quadratic, x))))
         with Smoothed(self.sharpness):
             z = self.network(x)
-        signals, theta = self.rule.signal(z, torch.ones_like(x[:, 0])).detach(), tuple(self.network.parameters())
+        signals = self.rule.signal(z, torch.ones_like(x[:, 0])).detach()
+        theta = tuple(self.network.parameters())
         alone = (signals * one[:, None] for one in torch.eye(len(x)).to(x))
-        rows = [vector_of(torch.autograd.grad(z, theta, signal, retain_graph=True)) for signal in alone]
+        rows = [
+            vector_of(torch.autograd.grad(z, theta, signal, retain_graph=True)) for signal in alone
+        ]
         rows = torch.stack(rows)  # ∇_θ⟨D_i, Φ(x_i)⟩ of every candidate (n, p)
         return rows @ rows.mT, rows @ self.theta
 
@@ -143,7 +153,8 @@ def error_probability(x, y, network, sharpness):
 
 def solve_bits(rows, right):
     """Textbook elimination over GF(2) of bits (n, c) and right-hand sides (n,): a solution (c,), and the rank."""
-    table, pivots = np.column_stack([rows, right]) != 0, []
+    table = np.column_stack([rows, right]) != 0
+    pivots = []
     for column in range(rows.shape[1]):
         below = np.flatnonzero(table[len(pivots) :, column]) + len(pivots)
         if len(below):

@@ -22,7 +22,9 @@ class Weights(NamedTuple):
 
     first: torch.Tensor  # W̄₁ = (W₁, b₁) (…, h, d+1)
     second: torch.Tensor  # (w₂, b₂) (…, h+1)
-    sharpness: float | torch.Tensor | None  # β, or one for each neuron (h,); ∞ is ReLU; None where it does not matter
+    sharpness: (
+        float | torch.Tensor | None
+    )  # β, or one for each neuron (h,); ∞ is ReLU; None where it does not matter
 
 
 class Solved(NamedTuple):
@@ -61,7 +63,8 @@ def merge_neurons(theta, tolerance=1e-6):
     square of the new one. Equal means nearer than `tolerance` of the longest, which comes first; their mean stays.
     """
     neurons = torch.cat([theta.first, theta.second[:-1, None]], 1)  # (h, d+2)
-    left, kinds = neurons.norm(dim=1).argsort(descending=True), []
+    left = neurons.norm(dim=1).argsort(descending=True)
+    kinds = []
     nearest = tolerance * neurons[left[0]].norm()
     while len(left):
         same = (neurons[left] - neurons[left[0]]).norm(dim=1) <= nearest
@@ -69,7 +72,11 @@ def merge_neurons(theta, tolerance=1e-6):
         left = left[~same]
     roots = neurons.new_tensor([len(kind) for kind in kinds]).sqrt()
     means = roots[:, None] * torch.stack([neurons[kind].mean(0) for kind in kinds])
-    own = torch.as_tensor(theta.sharpness).to(neurons).expand(len(neurons))[torch.stack([kind[0] for kind in kinds])]
+    own = (
+        torch.as_tensor(theta.sharpness)
+        .to(neurons)
+        .expand(len(neurons))[torch.stack([kind[0] for kind in kinds])]
+    )
     return Weights(means[:, :-1], torch.cat([means[:, -1], theta.second[-1:]]), own / roots)
 
 
@@ -88,7 +95,9 @@ def network(theta, basis=None):
 def pack(theta):
     """Weights as one vector (…, n), in the order of `layers.flatten`."""
     leading = torch.broadcast_shapes(theta.first.shape[:-2], theta.second.shape[:-1])
-    return torch.cat([part.expand(*leading, -1) for part in (theta.first.flatten(-2), theta.second)], -1)
+    return torch.cat(
+        [part.expand(*leading, -1) for part in (theta.first.flatten(-2), theta.second)], -1
+    )
 
 
 def unpack(v, inputs, sharpness=None):
@@ -126,10 +135,14 @@ def apply_transpose(hidden, c, state):
 def energy(v, x, y, weight_decay, sharpness):
     """Return E and ∇_θE as a vector: (…), (…, n)."""
     state = forward(v, x, sharpness)
-    losses = binary_cross_entropy_with_logits(state.logits, y.expand_as(state.logits), reduction="none")
+    losses = binary_cross_entropy_with_logits(
+        state.logits, y.expand_as(state.logits), reduction="none"
+    )
     r = residuals(state.logits, y) / len(y)
     back = state.slope * state.w[..., None, :] * r[..., None]  # (…, m, h)
-    return losses.mean(-1) + weight_decay / 2 * v.square().sum(-1), apply_transpose(back, r, state) + weight_decay * v
+    return losses.mean(-1) + weight_decay / 2 * v.square().sum(-1), apply_transpose(
+        back, r, state
+    ) + weight_decay * v
 
 
 def hessian(v, x, y, weight_decay, sharpness):
@@ -138,8 +151,10 @@ def hessian(v, x, y, weight_decay, sharpness):
     With J the derivative of the logits, ∇²E = JᵀDJ + (1/m) Σ ℓ'_i ∇²z_i + μ·1, D = diag(ℓ'')/m. The approximate inverse
     leaves the middle term out; Woodbury's formula then needs JJᵀ only, the (m, m) neural tangent kernel.
     """
-    state, m = forward(v, x, sharpness), len(y)
-    r, curvature = residuals(state.logits, y) / m, curvatures(state.logits) / m
+    state = forward(v, x, sharpness)
+    m = len(y)
+    r = residuals(state.logits, y) / m
+    curvature = curvatures(state.logits) / m
     slope = state.slope * state.w[..., None, :]  # ∂z/∂s
     curved = state.curvature * state.w[..., None, :] * r[..., None]
     kernel = (slope @ slope.mT) * (state.x @ state.x.mT) + state.active @ state.active.mT + 1  # JJᵀ
@@ -147,15 +162,22 @@ def hessian(v, x, y, weight_decay, sharpness):
 
     def jacobian(u):  # -> the change of s, of w₂, and of z
         rows, second, _ = unpack(u, x.shape[-1])
-        ds, dw = state.x @ rows.mT, second[..., :-1]
+        ds = state.x @ rows.mT
+        dw = second[..., :-1]
         return ds, dw, (slope * ds).sum(-1) + times(state.active, dw) + second[..., -1:]
 
     def product(u):
         ds, dw, dz = jacobian(u)
-        back = slope * (curvature * dz)[..., None] + (state.slope * dw[..., None, :]) * r[..., None] + curved * ds
+        back = (
+            slope * (curvature * dz)[..., None]
+            + (state.slope * dw[..., None, :]) * r[..., None]
+            + curved * ds
+        )
         also = times((state.slope * ds).mT, r)  # on w₂
         before = u.shape[-1] - also.shape[-1] - 1
-        return apply_transpose(back, curvature * dz, state) + weight_decay * u + pad(also, (before, 1))
+        return (
+            apply_transpose(back, curvature * dz, state) + weight_decay * u + pad(also, (before, 1))
+        )
 
     def precondition(u):
         c = torch.linalg.lu_solve(*factors, (curvature * jacobian(u)[2])[..., None])[..., 0]
@@ -174,8 +196,12 @@ def solve(x, y, weight_decay, initial, tolerance=1e-9):
     v = pack(initial._replace(first=initial.first @ rows @ rows.mT))
     terms = (x, y, weight_decay, initial.sharpness)
     near = solvers.lbfgs(lambda v: energy(v, *terms), v, gradient_tolerance=1e-2, iterations=200)
-    goal = {"gradient_tolerance": tolerance if x.dtype == torch.float64 else max(tolerance, 1e-6)}  # single precision's
-    end = solvers.newton_cg(lambda v: energy(v, *terms), lambda v: hessian(v, *terms), near.x, **goal)
+    goal = {
+        "gradient_tolerance": tolerance if x.dtype == torch.float64 else max(tolerance, 1e-6)
+    }  # single precision's
+    end = solvers.newton_cg(
+        lambda v: energy(v, *terms), lambda v: hessian(v, *terms), near.x, **goal
+    )
     theta = unpack(end.x, x.shape[-1], initial.sharpness)
     return Solved(theta, end.gradient_norm, near.iterations + end.iterations, end.converged)
 
@@ -186,7 +212,9 @@ def inner(x, y, weight_decay, initial):
     product, precondition = hessian(pack(solved.weights), x, y, weight_decay, initial.sharpness)
 
     def inverse(u):
-        solution = solvers.cg(product, u, 1e-10 if x.dtype == torch.float64 else 1e-6, precondition=precondition)
+        solution = solvers.cg(
+            product, u, 1e-10 if x.dtype == torch.float64 else 1e-6, precondition=precondition
+        )
         return solution.x, solved.converged & solution.converged
 
     return solved, inverse
@@ -204,7 +232,8 @@ def square_norm(u):
 
 def square_distance(theta, target):
     """‖θ − θ*‖² of Weights: (…)."""
-    first, second = theta.first - target.first, theta.second - target.second
+    first = theta.first - target.first
+    second = theta.second - target.second
     return first.square().sum((-2, -1)) + second.square().sum(-1)
 
 
@@ -214,9 +243,15 @@ def cross_gradient(x, y, solved, p):
     With t = X̄P̄₁ᵀ the change of the pre-activations along p and ż = (σ'∘w₂)·t + σp₂ that of the logits, row i is
     (1/m) Σ_j (ℓ''_i ż_i w_j σ'_ij + ℓ'_i (p_j σ'_ij + w_j t_ij σ''_ij)) W₁_j + ℓ'_i w_j σ'_ij P₁_j.
     """
-    s, (rows, second, _) = forward(pack(solved.weights), x, solved.weights.sharpness), unpack(p, x.shape[-1])
-    r, curvature = residuals(s.logits, y)[..., None] / len(y), curvatures(s.logits) / len(y)
-    t, on_second = s.x @ rows.mT, second[..., :-1]  # (m, d+1) @ (d+1, h) -> (m, h)
+    s, (rows, second, _) = (
+        forward(pack(solved.weights), x, solved.weights.sharpness),
+        unpack(p, x.shape[-1]),
+    )
+    r = residuals(s.logits, y)[..., None] / len(y)
+    curvature = curvatures(s.logits) / len(y)
+    # (m, d+1) @ (d+1, h) -> (m, h)
+    t = s.x @ rows.mT
+    on_second = second[..., :-1]
     slope = s.slope * s.w[..., None, :]
     change = (slope * t).sum(-1) + times(s.active, on_second) + second[..., -1:]
     curved = s.slope * on_second[..., None, :] + s.curvature * s.w[..., None, :] * t

@@ -14,23 +14,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from utils.errors import InputError, choose
 
-torch.set_flush_denormal(True)  # a CPU is up to six times slower with numbers below 1e-38; later threads inherit this
+torch.set_flush_denormal(
+    True
+)  # a CPU is up to six times slower with numbers below 1e-38; later threads inherit this
 
 LIBRARIES = "mkl", "onednn"
-PRECISIONS = "exact", "bfloat16", "TF32"  # of factors, and of results in bfloat16; sums have all digits
+PRECISIONS = (
+    "exact",
+    "bfloat16",
+    "TF32",
+)  # of factors, and of results in bfloat16; sums have all digits
 
 
 def flags(path=Path("/proc/cpuinfo")):
     """The maker and the abilities of this processor, as a set of words; none where the system does not tell."""
     with suppress(OSError):
-        return {*" ".join(re.findall(r"^(?:vendor_id|flags)\s*:(.*)", path.read_text(), re.MULTILINE)).split()}
+        return {
+            *" ".join(
+                re.findall(r"^(?:vendor_id|flags)\s*:(.*)", path.read_text(), re.MULTILINE)
+            ).split()
+        }
     return set()
 
 
 def library_of(abilities, wanted=""):
     """MKL or oneDNN, by the processor's flags or as `wanted`; InputError where oneDNN would round (by AMX)."""
     if wanted and choose("PRODUCTS", wanted, LIBRARIES) == "onednn" and "amx_bf16" in abilities:
-        raise InputError("PRODUCTS is 'onednn', which rounds to bfloat16 on this processor: leave it away.")
+        raise InputError(
+            "PRODUCTS is 'onednn', which rounds to bfloat16 on this processor: leave it away."
+        )
     fits = {"AuthenticAMD", "avx512f"} <= abilities and "amx_bf16" not in abilities
     able = torch.backends.mkldnn.is_available() and setting() is not None
     return (wanted or ("onednn" if fits else "mkl")) if able else "mkl"
@@ -89,7 +101,9 @@ def possible(precision, device):
 
 def use_precision(precision):
     """A context in which factors have as many digits as a precision says."""
-    return Bfloat16() if precision == "bfloat16" else tf32() if precision == "TF32" else nullcontext()
+    return (
+        Bfloat16() if precision == "bfloat16" else tf32() if precision == "TF32" else nullcontext()
+    )
 
 
 @contextmanager

@@ -56,10 +56,12 @@ def gram_share(layer, size, a, d, z):
 def direct_share(layer, size, a, d, z):
     """A layer's share as ‖W̄ − DᵀĀ‖², as it stands: n products for every weight, three times; no term is left out."""
     error = (d.mT @ a).sub_(layer.weight)  # DᵀĀ − W̄: (n_l, n) @ (n, n_{l−1}) -> (n_l, n_{l−1})
-    value, signals = inner(error, error), (a @ error.mT).mul_(2)
+    value = inner(error, error)
+    signals = (a @ error.mT).mul_(2)
     if layer.bias is not None:
         bias = d.sum(-2) - layer.bias
-        value, signals = value + inner(bias[..., None], bias[..., None]), signals.add_(bias[..., None, :], alpha=2)
+        value = value + inner(bias[..., None], bias[..., None])
+        signals = signals.add_(bias[..., None, :], alpha=2)
     return value, signals, (2 * d) @ error, 0.0
 
 
@@ -81,11 +83,14 @@ class Stationarity:
         self.target, self.share = (network, share) if target is None else (target, direct_share)
         device = network[0].weight.device
         self.rows = ROWS if device.type == "cpu" else room(device) // needed(network, 1)
-        self.squares = torch.stack([sum(p.square().sum() for p in layer if p is not None) for layer in self.target])
+        self.squares = torch.stack(
+            [sum(p.square().sum() for p in layer if p is not None) for layer in self.target]
+        )
 
     def __call__(self, x, coefficients):
         """The Residual at x (…, n, d), λ (…, n); of (S, n, d) in slices, halved where they do not fit."""
-        sets, slices = len(x) if x.dim() == 3 else 1, max(1, self.rows // x.shape[-2])
+        sets = len(x) if x.dim() == 3 else 1
+        slices = max(1, self.rows // x.shape[-2])
         if sets > slices:
             parts = map(self, x.split(slices), coefficients.split(slices))
             return Residual(*map(torch.cat, zip(*parts)))
@@ -94,13 +99,16 @@ class Stationarity:
         except torch.OutOfMemoryError:
             if sets == 1:
                 raise
-        warnings.warn(f"The memory is full: {sets // 2} sets of candidates are moved at once.", stacklevel=2)
+        warnings.warn(
+            f"The memory is full: {sets // 2} sets of candidates are moved at once.", stacklevel=2
+        )
         self.rows = x.shape[-2] * (sets // 2)
         return self(x, coefficients)
 
     def evaluate(self, x, coefficients):
         """Return the Residual of all sets at once."""
-        network, hidden = self.network, range(len(self.network) - 1)
+        network = self.network
+        hidden = range(len(self.network) - 1)
         a, z = forward(network, x)
         slope, curvature = map(list, zip(*(slopes(s, self.sharpness) for s in z)))
         d, u = back(network, self.rule.signal(z[-1], coefficients), slope[:-1])
@@ -128,5 +136,8 @@ class Stationarity:
         d, _ = back(self.network, self.rule.signal(z[-1], torch.ones_like(x[..., 0])), slope)
         if self.target is not self.network:
             z = [forward((layer,), ak)[1][0] for layer, ak in zip(self.target, a)]
-        grams = [(ak @ ak.mT + (layer.bias is not None)) * (dk @ dk.mT) for layer, ak, dk in zip(self.network, a, d)]
+        grams = [
+            (ak @ ak.mT + (layer.bias is not None)) * (dk @ dk.mT)
+            for layer, ak, dk in zip(self.network, a, d)
+        ]
         return sum(grams), sum((dk * zk).sum(-1) for dk, zk in zip(d, z))

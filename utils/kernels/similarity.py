@@ -8,9 +8,13 @@ from torch.nn.functional import avg_pool2d, interpolate, normalize
 
 from utils.kernels.step import room
 
-C1, C2 = 0.01**2, 0.03**2  # the constants of SSIM for pixels in [0, 1]
+# the constants of SSIM for pixels in [0, 1]
+C1 = 0.01**2
+C2 = 0.03**2
 POSITIONS = 64  # of the window, whose products are made at once
-SOME, STRONG = 0.7, 0.9  # |NCC| above which an image counts as given back, somewhat or strongly
+# |NCC| above which an image counts as given back, somewhat or strongly
+SOME = 0.7
+STRONG = 0.9
 
 
 def l2(images, references):
@@ -25,7 +29,8 @@ def standardise(rows):
 
 def stretch(images):
     """Map the smallest value of every image to 0 and the largest to 1."""
-    low, high = images.amin(1, keepdim=True), images.amax(1, keepdim=True)
+    low = images.amin(1, keepdim=True)
+    high = images.amax(1, keepdim=True)
     return (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).eps)
 
 
@@ -48,8 +53,13 @@ def closest(images, others):
 
 def half_ncc(images, references, shape):
     """The mean over channels of their ncc at half the resolution (bicubic): (n, d), (k, d) -> (n, k)."""
-    small = (interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic") for rows in (images, references))
-    x, y = (standardise(part.flatten(2)).flatten(1) for part in small)  # (n, C, H/2, W/2) -> (n, d/4)
+    small = (
+        interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic")
+        for rows in (images, references)
+    )
+    x, y = (
+        standardise(part.flatten(2)).flatten(1) for part in small
+    )  # (n, C, H/2, W/2) -> (n, d/4)
     return x @ y.T / shape[-1]
 
 
@@ -59,7 +69,9 @@ def detail_ncc(images, references, shape):
     The mean over a small window takes noise away; minus its mean over a larger one, it loses brightness and shading,
     which unlike photographs share. A flat image has nothing left, and is like no other. Made for pictures of 32×32.
     """
-    small, large = (AvgPool2d(size, stride=1, padding=size // 2, count_include_pad=False) for size in (3, 9))
+    small, large = (
+        AvgPool2d(size, stride=1, padding=size // 2, count_include_pad=False) for size in (3, 9)
+    )
     smoothed = (small(planes(rows, shape)) for rows in (images, references))
     x, y = (normalize((part - large(part)).flatten(1), eps=1e-6) for part in smoothed)
     return x @ y.T
@@ -122,12 +134,23 @@ def ssim(images, references, shape, window=7):
 
 def ssim_slice(images, references, shape, window):
     """SSIM of one slice of the images (n, d) with all references (k, d): (n, k)."""
-    x, y = (rows.T.float().contiguous() for rows in (images, references))  # (d, n), (d, k): one line per pixel
-    pixels = torch.arange(len(x), device=x.device).reshape(shape).unfold(0, window, 1).unfold(1, window, 1)
-    table, pixels = images.new_zeros(x.shape[1], y.shape[1]), pixels.reshape(-1, window**2)  # (P, w²)
+    x, y = (
+        rows.T.float().contiguous() for rows in (images, references)
+    )  # (d, n), (d, k): one line per pixel
+    pixels = (
+        torch.arange(len(x), device=x.device)
+        .reshape(shape)
+        .unfold(0, window, 1)
+        .unfold(1, window, 1)
+    )
+    # (P, w²)
+    table = images.new_zeros(x.shape[1], y.shape[1])
+    pixels = pixels.reshape(-1, window**2)
     for block in pixels.split(POSITIONS):
         part = x.new_zeros(table.shape)  # few terms, whose sum loses little
-        for left, right, low_left, low_right in zip(*factors(x[block], y[block])):  # (64, w², n), (64, w², k)
+        for left, right, low_left, low_right in zip(
+            *factors(x[block], y[block])
+        ):  # (64, w², n), (64, w², k)
             part.addcdiv_(left.mT @ right, low_left.mT @ low_right)  # (n, rank) @ (rank, k)
         table += part
     return table / len(pixels)
@@ -135,21 +158,32 @@ def ssim_slice(images, references, shape, window):
 
 def factors(x, y):
     """Factor the numerators, then the denominators: (P, w², n), (P, w², k) -> twice (P, rank, n), (P, rank, k)."""
-    mean, other, degrees = x.mean(1, keepdim=True), y.mean(1, keepdim=True), x.shape[1] - 1
-    p, q = x - mean, y - other
-    var, spread = (part.square().sum(1, keepdim=True) / degrees for part in (p, q))  # (P, 1, n), (P, 1, k)
-    scaled, light, one = p * (2 / degrees), mean**2 + C1, torch.ones_like(mean)
+    mean = x.mean(1, keepdim=True)
+    other = y.mean(1, keepdim=True)
+    degrees = x.shape[1] - 1
+    p = x - mean
+    q = y - other
+    var, spread = (
+        part.square().sum(1, keepdim=True) / degrees for part in (p, q)
+    )  # (P, 1, n), (P, 1, k)
+    scaled = p * (2 / degrees)
+    light = mean**2 + C1
+    one = torch.ones_like(mean)
     left = torch.cat([2 * mean * scaled, C1 * scaled, 2 * C2 * mean, C1 * C2 * one], 1)
     low_left = torch.cat([light * (var + C2), light, var + C2, one], 1)
-    light, one = other**2, torch.ones_like(other)
+    light = other**2
+    one = torch.ones_like(other)
     right = torch.cat([other * q, q, other, one], 1)
     return left, right, low_left, torch.cat([one, spread, light, light * spread], 1)
 
 
 def pairwise_ssim(images, references, shape, window=3):
     """SSIM of every image with the reference of the same place, in their own precision: (n, d), (n, d) -> (n,)."""
-    x, y = planes(images, shape), planes(references, shape)
-    mx, my, xx, yy, xy = (avg_pool2d(a, window, stride=1) for a in (x, y, x * x, y * y, x * y))  # means
+    x = planes(images, shape)
+    y = planes(references, shape)
+    mx, my, xx, yy, xy = (
+        avg_pool2d(a, window, stride=1) for a in (x, y, x * x, y * y, x * y)
+    )  # means
     unbiased = window**2 / (window**2 - 1)
     var_x, var_y, cov = (part * unbiased for part in (xx - mx * mx, yy - my * my, xy - mx * my))
     numerator = (2 * mx * my + C1) * (2 * cov + C2)

@@ -25,14 +25,18 @@ class Minimum(NamedTuple):
     gradient_norm: torch.Tensor  # (…), at the last iterate
     iterations: int  # of L-BFGS, or the products that `newton_cg` spent
     converged: torch.Tensor  # booleans (…): whether a tolerance was reached
-    stopped: str | list  # in `name_stops`: converged, stalled (no step decreases a value), iterations (used up) or left
+    stopped: (
+        str | list
+    )  # in `name_stops`: converged, stalled (no step decreases a value), iterations (used up) or left
     pairs: list | tuple = ()  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
 
 
 def name_stops(otherwise, **masks):
     """How a problem stopped: the name of the first mask (…) that holds, or `otherwise`; for a batch, a list."""
     columns = zip(*(mask.flatten().tolist() for mask in masks.values()))
-    listed = [next((name for name, holds in zip(masks, column) if holds), otherwise) for column in columns]
+    listed = [
+        next((name for name, holds in zip(masks, column) if holds), otherwise) for column in columns
+    ]
     return listed if next(iter(masks.values())).dim() else listed[0]
 
 
@@ -48,10 +52,15 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
     there is one, where a direction p has ⟨p, Ap⟩ ≤ 0 or ‖x‖ reaches it. `precondition(r)` approximates A⁻¹r.
     """
     tiny = torch.finfo(b.dtype).tiny
-    x, r, z = torch.zeros_like(b), b, precondition(b)
-    p, rz, goal = z, dot(b, z), tolerance**2 * dot(b, b)
+    x = torch.zeros_like(b)
+    r = b
+    z = precondition(b)
+    p = z
+    rz = dot(b, z)
+    goal = tolerance**2 * dot(b, b)
     left = torch.zeros_like(rz, dtype=torch.bool)
-    taken, history = torch.zeros((), dtype=torch.long, device=b.device), []
+    taken = torch.zeros((), dtype=torch.long, device=b.device)
+    history = []
     for k in range(iterations):
         active = (dot(r, r) > goal) & ~left
         if k % LOOK[b.device.type] == 0 and not active.any():  # a further iteration moves nothing
@@ -60,14 +69,19 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
         ap = product(p)
         curvature = dot(p, ap)
         step = torch.where(curvature > 0, rz / curvature.clamp_min(tiny), math.inf)
-        xp, pp = dot(x, p), dot(p, p)
-        border = (-xp + (xp**2 + pp * (radius**2 - dot(x, x))).clamp_min(0).sqrt()) / pp.clamp_min(tiny)
+        xp = dot(x, p)
+        pp = dot(p, p)
+        border = (-xp + (xp**2 + pp * (radius**2 - dot(x, x))).clamp_min(0).sqrt()) / pp.clamp_min(
+            tiny
+        )
         left = left | (active & (step >= border))
         step = torch.where(active, torch.minimum(step, border), 0).nan_to_num(0, 0, 0)
-        x, r = x + step * p, r - step * ap
+        x = x + step * p
+        r = r - step * ap
         z = precondition(r)
         new = dot(r, z)
-        p, rz = z + new / rz.clamp_min(tiny) * p, new
+        p = z + new / rz.clamp_min(tiny) * p
+        rz = new
         history.append((dot(r, r) / dot(b, b).clamp_min(tiny)).sqrt()[..., 0])
     return Solution(x, r, history[: int(taken)], (dot(r, r) <= goal)[..., 0])
 
@@ -85,7 +99,9 @@ def quasi_newton_product(pairs, v, precondition=lambda v: v):
     v = precondition(v)
     if pairs:
         s, y, rho = pairs[-1]
-        v = torch.where(rho > 0, v / (rho * dot(y, precondition(y))).clamp_min(torch.finfo(v.dtype).tiny), v)
+        v = torch.where(
+            rho > 0, v / (rho * dot(y, precondition(y))).clamp_min(torch.finfo(v.dtype).tiny), v
+        )
     for (s, y, rho), a in zip(pairs, reversed(coefficients)):
         v = torch.addcmul(v, a - rho * dot(y, v), s)
     return v
@@ -101,7 +117,8 @@ def lbfgs(
     the tolerance; one whose line search finds no decrease stays where it is. `each(x, value)` is called at the start
     and after every iteration, and returns which problems (…) are to stop. `pairs` goes on from an earlier run's memory.
     """
-    x, pairs = start, list(pairs)
+    x = start
+    pairs = list(pairs)
     value, gradient = objective(x)
     stuck = left = torch.zeros_like(value, dtype=torch.bool)
     for iteration in range(iterations + 1):
@@ -115,9 +132,12 @@ def lbfgs(
             direction = direction / gradient.norm(dim=-1, keepdim=True).clamp_min(1)
         active = ~(converged | stuck | left)
         free, *moved = backtrack(objective, x, value, gradient, direction, active)
-        s, y = moved[0] - x, moved[2] - gradient
+        s = moved[0] - x
+        y = moved[2] - gradient
         safe = dot(s, y) > 1e-14 * dot(y, y)
-        pairs = [*pairs, (s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0))][-memory:]
+        pairs = [*pairs, (s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0))][
+            -memory:
+        ]
         stuck = stuck | ~free
         x, value, gradient = moved
     stopped = name_stops("iterations", left=left, converged=converged, stalled=stuck)
@@ -129,12 +149,14 @@ def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=20
 
     `hessian(x)` returns a product and a preconditioner. Steps are solved to min(1/10, ‖∇f‖): quadratic convergence.
     """
-    x, spent = start, 0
+    x = start
+    spent = 0
     value, gradient = objective(x)
     radius = torch.ones_like(value)[..., None]
     while True:
         norm = gradient.norm(dim=-1)
-        converged, lost = norm <= gradient_tolerance, radius[..., 0] <= 1e-12
+        converged = norm <= gradient_tolerance
+        lost = radius[..., 0] <= 1e-12
         if (converged | lost).all() or spent >= products:
             break
         product, precondition = hessian(x)
@@ -143,14 +165,24 @@ def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=20
         spent += len(solution.residuals) + 1
         step = torch.where(converged[..., None], 0, solution.x)
         new, new_gradient = objective(x + step)
-        promised = dot(step, solution.remainder - gradient)[..., 0] / 2  # the decrease of the quadratic model
+        promised = (
+            dot(step, solution.remainder - gradient)[..., 0] / 2
+        )  # the decrease of the quadratic model
         rounding = value.abs() * (100 * torch.finfo(value.dtype).eps)
-        flatter = (promised <= rounding) & (new <= value + rounding) & (new_gradient.norm(dim=-1) < norm)
-        quality = torch.where(flatter, 1, (value - new) / promised.clamp_min(torch.finfo(value.dtype).tiny))
-        taken, length = (quality > 1e-3)[..., None], step.norm(dim=-1, keepdim=True)
+        flatter = (
+            (promised <= rounding) & (new <= value + rounding) & (new_gradient.norm(dim=-1) < norm)
+        )
+        quality = torch.where(
+            flatter, 1, (value - new) / promised.clamp_min(torch.finfo(value.dtype).tiny)
+        )
+        taken = (quality > 1e-3)[..., None]
+        length = step.norm(dim=-1, keepdim=True)
         radius = torch.where(quality[..., None] < 0.25, length / 4, radius)
-        radius = torch.where((quality[..., None] > 0.75) & (length > 0.9 * radius), 2 * radius, radius)
-        x, value = torch.where(taken, x + step, x), torch.where(taken[..., 0], new, value)
+        radius = torch.where(
+            (quality[..., None] > 0.75) & (length > 0.9 * radius), 2 * radius, radius
+        )
+        x = torch.where(taken, x + step, x)
+        value = torch.where(taken[..., 0], new, value)
         gradient = torch.where(taken, new_gradient, gradient)
     stopped = name_stops("iterations", converged=converged, stalled=lost)
     return Minimum(x, value, gradient.norm(dim=-1), spent, converged, stopped)
@@ -168,16 +200,24 @@ def backtrack(objective, x, value, gradient, direction, active):
     for _ in range(30):
         trial = x + step[..., None] * direction
         new, new_gradient = objective(trial)
-        flatter = (-slope <= rounding) & (new <= value + rounding) & (new_gradient.norm(dim=-1) < gradient.norm(dim=-1))
+        flatter = (
+            (-slope <= rounding)
+            & (new <= value + rounding)
+            & (new_gradient.norm(dim=-1) < gradient.norm(dim=-1))
+        )
         lower = (new < value) & (new <= value + 1e-4 * step * slope)
         enough = lower | flatter | ~active
         if enough.all():
             break
-        parabola = -slope * step**2 / (2 * (new - value - slope * step))  # minimiser of the fitted parabola
+        parabola = (
+            -slope * step**2 / (2 * (new - value - slope * step))
+        )  # minimiser of the fitted parabola
         shorter = torch.where(parabola.isfinite(), parabola, step / 2).clamp(step / 10, step / 2)
         step = torch.where(enough, step, shorter)
     enough = enough & ((step > 0) | ~active)
-    x, gradient = (torch.where(enough[..., None], *pair) for pair in ((trial, x), (new_gradient, gradient)))
+    x, gradient = (
+        torch.where(enough[..., None], *pair) for pair in ((trial, x), (new_gradient, gradient))
+    )
     return enough, x, torch.where(enough, new, value), gradient
 
 
@@ -190,7 +230,8 @@ def adam(x, gradient, memory, rate):
     """A step of Adam (0.9, 0.999) at a rate of `schedule`, which corrects its biases; float32 in one pass."""
     mean, square = memory
     if x.dtype == torch.float32:
-        steps, settings = [x.new_full((), 1e9)], {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        steps = [x.new_full((), 1e9)]
+        settings = {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
         settings |= {"lr": rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-12}
         torch._fused_adam_([x], [gradient], [mean], [square], [], steps, **settings)
         return
@@ -201,8 +242,16 @@ def adam(x, gradient, memory, rate):
 
 def schedule(k, iterations):
     """Half a cosine from one to zero, and the correction of both biases of Adam."""
-    return (1 + math.cos(math.pi * k / iterations)) / 2 * ((1 - 0.999 ** (k + 1)) ** 0.5 / (1 - 0.9 ** (k + 1)))
+    return (
+        (1 + math.cos(math.pi * k / iterations))
+        / 2
+        * ((1 - 0.999 ** (k + 1)) ** 0.5 / (1 - 0.9 ** (k + 1)))
+    )
 
 
 # First-order optimisers: they move x along a gradient, with a memory, at a rate; and the factor of rates, at step k.
-STEPS = {"sgd": (momentum, lambda k, iterations: 1.0), "adam": (adam, schedule), "projection": (adam, schedule)}
+STEPS = {
+    "sgd": (momentum, lambda k, iterations: 1.0),
+    "adam": (adam, schedule),
+    "projection": (adam, schedule),
+}

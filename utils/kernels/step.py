@@ -22,9 +22,14 @@ def run(step, tensors, count, ended=lambda: False, each=lambda n: None, graph=Tr
 
     A GPU repeats the `graph` that it captured of the step, and is asked less often whether to stop.
     """
-    take, most = (lambda n: step()), 1
+
+    def take(n):
+        return step()
+
+    most = 1
     if graph and tensors[0].is_cuda:
-        take, most = replayed(step, tensors), LOOK["cuda"]
+        take = replayed(step, tensors)
+        most = LOOK["cuda"]
     while count > 0 and not ended():
         take(n := min(most, count))
         each(n)
@@ -33,8 +38,12 @@ def run(step, tensors, count, ended=lambda: False, each=lambda n: None, graph=Tr
 
 def replayed(step, tensors):
     """A function that takes n steps as a GPU captured them, in strides, the rest singly; tensors stay as they were."""
-    before, graphs = [part.clone() for part in tensors], {}
-    for size in (STRIDE, 1):  # both graphs share the memory for what is between, since they never run at once
+    before = [part.clone() for part in tensors]
+    graphs = {}
+    for size in (
+        STRIDE,
+        1,
+    ):  # both graphs share the memory for what is between, since they never run at once
         graphs[size] = capture(step, size, next((graph.pool() for graph in graphs.values()), None))
     for part, value in zip(tensors, before):
         part.copy_(value)
@@ -80,7 +89,9 @@ def tuned(x, network):
 def room(device="cpu"):
     """The free memory of a GPU, or the whole memory of this machine, or of what it lends us, in bytes."""
     if torch.device(device).type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # for torch's next tensors
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+            device
+        )  # for torch's next tensors
         return torch.cuda.mem_get_info(device)[0] + kept
     own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):  # no container, or one without a limit
@@ -88,7 +99,9 @@ def room(device="cpu"):
     with suppress(ImportError):  # no ulimit on Windows
         import resource
 
-        limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+        limits = [
+            resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+        ]
         own = min([own, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
     return own
 
@@ -96,7 +109,9 @@ def room(device="cpu"):
 def full(error):
     """Whether an error says that something does not fit into the memory, of a GPU or of this machine."""
     words = "can't allocate memory", "Storage size calculation overflowed"  # of torch, on a CPU
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        word in str(error) for word in words
+    )
 
 
 def needed(network, n):
@@ -107,6 +122,8 @@ def needed(network, n):
 
 def most(network, device):
     """The largest number of candidates for which a step fits into what is free: `needed` is a parabola in n."""
-    a, b = 2, needed(network, 1) / network[0].weight.element_size() - 2  # a·n² + b·n numbers
+    # a·n² + b·n numbers
+    a = 2
+    b = needed(network, 1) / network[0].weight.element_size() - 2
     there = room(device) / network[0].weight.element_size()
     return int(((b**2 + 4 * a * there) ** 0.5 - b) / (2 * a))
