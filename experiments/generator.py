@@ -111,7 +111,8 @@ def train(
         for group in optimiser.param_groups:
             group["weight_decay"] = group["weight_decay"] if decay is None else decay
 
-    loss = ordinary.fit(net, secret, mean, shape, trainer, epochs, seed + 2, prepare=change_decay)
+    part = ordinary.subtract(secret, mean)
+    loss = ordinary.tune(net, part, shape, trainer, epochs, seed + 2, prepare=change_decay)
     networks = ordinary.layers_of(net), initial
     if permuted:
         networks = permute(networks[0], seed), permute(networks[1], seed)

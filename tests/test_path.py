@@ -273,7 +273,7 @@ def stepped(trainer, steps, frozen=False):
     x = drawn(8, 3, 8, 8, seed=0)
     before, after = dilated(), dilated()
     _, optimiser = deep.train(
-        after, x[:5], torch.arange(5) % 2, trainer, 0.1, steps, frozen=after[:1] if frozen else ()
+        after, x[:5], torch.arange(5) % 2, trainer, 0.1, steps, moved=after[frozen:].parameters()
     )
     return x[:5], x[5:], before, after, optimiser
 
