@@ -112,7 +112,7 @@ def train(
             group["weight_decay"] = group["weight_decay"] if decay is None else decay
 
     part = ordinary.subtract(secret, mean)
-    loss = ordinary.tune(net, part, shape, trainer, epochs, seed + 2, prepare=change_decay)
+    loss, _ = ordinary.tune(net, part, shape, trainer, epochs, seed + 2, prepare=change_decay)
     networks = ordinary.layers_of(net), initial
     if permuted:
         networks = permute(networks[0], seed), permute(networks[1], seed)

@@ -32,6 +32,6 @@ def train(
     last = perceptron(places * neurons, (500,), seed + 1)
     net = torch.nn.Sequential(*first, torch.nn.Flatten(), *last).to(secret.images.device)
     initial = layers_of(net)[:1]
-    loss = tune(net, Part(squares, secret.labels), shape, "sgd", epochs, seed + 2)
+    loss, _ = tune(net, Part(squares, secret.labels), shape, "sgd", epochs, seed + 2)
     released = Released(layers_of(net)[:1], secret.labels, recipe(neurons, 500))
     return Victim(released, mean, loss, places * len(secret.labels), initial)

@@ -4,7 +4,7 @@ Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean p
 torch's default or those of a network that was trained on other images, and training ends after a number of epochs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance e
     name: (OPTIMISERS[name.removesuffix("_flips")], name.endswith("_flips"))
     for name in ("sgd", "sgd_decay", "sgd_flips", "adam", "adamw", "adam_flips")
 }
+Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # inputs and labels
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a module's outputs and the labels
 
 
@@ -50,9 +51,7 @@ def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> torch.nn.Sequen
         return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
 
 
-def shuffle(
-    x: torch.Tensor, y: torch.Tensor, size: int, chance: torch.Generator
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def shuffle(x: torch.Tensor, y: torch.Tensor, size: int, chance: torch.Generator) -> Batches:
     """The batches of an epoch: inputs and labels of `size` images each, in an order that is drawn."""
     for rows in torch.randperm(len(x), generator=chance).split(size):
         yield x[rows], y[rows]
@@ -61,7 +60,7 @@ def shuffle(
 def fit(
     net: torch.nn.Module,
     optimiser: torch.optim.Optimizer,
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    batches: Batches,
     loss: Loss = logistic,
     gradients: Callable[..., Iterable[torch.Tensor]] | None = None,
 ) -> None:
@@ -81,11 +80,7 @@ def fit(
 
 
 def measure(
-    net: torch.nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    trainer: str,
-    loss: Loss = logistic,
+    net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, trainer: str, loss: Loss = logistic
 ) -> float:
     """The mean loss of a module that a trainer of this name trained; InputError if it is not finite."""
     with torch.no_grad():
@@ -107,16 +102,15 @@ def tune(
     rate: float = 1.0,
     batches: int = BATCHES,
     prepare: Callable[[torch.nn.Sequential, torch.optim.Optimizer], object] | None = None,
-    each: Callable[[int, torch.optim.Optimizer], object] | None = None,
-) -> float:
-    """Train a module in place on a Part, whose images have lost their mean, by one of TRAINERS: its loss at the end.
+    keep: Sequence[int] = (),
+) -> tuple[float, tuple[Checkpoint, ...]]:
+    """Train a module in place on a Part, whose images have lost their mean, by one of TRAINERS.
 
     The optimiser's rate is taken `rate` times, and an epoch has so many `batches`. `prepare` is called with the module
-    and the optimiser before the first step, to change settings or add hooks, and `each` behind every epoch, with its
-    number and the optimiser.
+    and the optimiser before the first step, to change settings or add hooks. The loss at the end, and the checkpoints
+    of the epochs in `keep`.
     """
-    x = part.images.float()
-    y = part.labels.float()
+    x, y = part.images.float(), part.labels.float()
     make, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
     optimiser = make(net.parameters())
     if prepare:
@@ -124,14 +118,13 @@ def tune(
     for group in optimiser.param_groups:
         group["lr"] *= rate
     chance = torch.Generator().manual_seed(seed)
+    kept = []
     for epoch in range(1, epochs + 1):
         seen = shuffle(x, y, -(-len(x) // batches), chance)
-        if flips:
-            seen = ((mirror_some(inputs, shape, chance), labels) for inputs, labels in seen)
-        fit(net, optimiser, seen)
-        if each:
-            each(epoch, optimiser)
-    return measure(net, x, y, trainer)
+        fit(net, optimiser, mirror_some(seen, shape, chance) if flips else seen)
+        if epoch in keep:
+            kept.append(checkpoint(net, optimiser))
+    return measure(net, x, y, trainer), tuple(kept)
 
 
 def mirror(x: torch.Tensor, shape: Shape) -> torch.Tensor:
@@ -139,10 +132,11 @@ def mirror(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     return x.view(-1, *shape).flip(2).flatten(1)
 
 
-def mirror_some(x: torch.Tensor, shape: Shape, chance: torch.Generator) -> torch.Tensor:
-    """Images (n, d), each of them mirrored with a probability of a half."""
-    heads = torch.rand(len(x), generator=chance).to(x.device) < 0.5
-    return torch.where(heads[:, None], mirror(x, shape), x)
+def mirror_some(batches: Batches, shape: Shape, chance: torch.Generator) -> Batches:
+    """The same batches, each image mirrored with a probability of a half."""
+    for x, y in batches:
+        heads = torch.rand(len(x), generator=chance).to(x.device) < 0.5
+        yield torch.where(heads[:, None], mirror(x, shape), x), y
 
 
 def layers_of(net: torch.nn.Sequential) -> Network:
@@ -181,29 +175,21 @@ def train(
     hidden: Sequence[int] = (500, 500),
     epochs: int = 60,
     seed: int = 0,
-    keep: Sequence[int] = (),
     **settings: Any,
 ) -> Victim:
     """Train on a Part from torch's initial weights, or first on the Part `others` if there is one: Victim.
 
     `others` are public images. SGD trains on them for a third of the epochs, what comes out is fine-tuned on the Part,
-    and it is their mean that all images lose. Checkpoints are released of the epochs in `keep`. `settings` are those of
-    `tune`.
+    and it is their mean that all images lose. `settings` are those of `tune`, whose checkpoints are released.
     """
     mean = colour_mean(secret if others is None else others, shape)
     net = perceptron(secret.images.shape[1], hidden, seed).to(secret.images.device)
     if others is not None:
         tune(net, subtract(others, mean), shape, "sgd", epochs // 3, seed + 1)
     initial = layers_of(net)
-    kept: list = []
-
-    def each(epoch, optimiser):
-        if epoch in keep:
-            kept.append(checkpoint(net, optimiser))
-
     part = subtract(secret, mean)
-    loss = tune(net, part, shape, trainer, epochs, seed + 2, each=each, **settings)
-    released = Released(layers_of(net), secret.labels, recipe(*hidden), checkpoints=tuple(kept))
+    loss, kept = tune(net, part, shape, trainer, epochs, seed + 2, **settings)
+    released = Released(layers_of(net), secret.labels, recipe(*hidden), checkpoints=kept)
     return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), initial)
 
 
