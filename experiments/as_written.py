@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from training import uniform
+from training import Victim, uniform
+from training.images import Part
 from utils import networks
 from utils.kernels import affine, solvers
 from utils.kernels.layers import Network, joint, square_norm
@@ -18,19 +19,18 @@ INNER = 10  # steps of training that eq. (2) goes through
 SIZES = 0.1, 0.03  # of eq. (3): how far the first step moves a pixel
 
 
-def describe(
-    x: torch.Tensor, y: torch.Tensor, initial: Network, released: Released
-) -> dict[str, Any]:
+def describe(secret: Part, victim: Victim) -> dict[str, Any]:
     """{quantity: number} of a victim: how near to an affine model it is, from the start to the end of its training.
 
     A neuron `always` active is so on every image with pixels in [0, 1]; where all are, the network is affine there.
     """
-    written, _, _ = uniform.descend(x, y, initial, uniform.RATE, INNER)
-    ones = append_ones(x)
+    initial, released = victim.initial, victim.released
+    written, _, _ = uniform.descend(*secret, initial, uniform.RATE, INNER)
+    ones = append_ones(secret.images)
     start = joint(initial[0])
     basis = networks.span_of(ones)  # added rows lie in it, but for rounding
     numbers = {
-        "accuracy": networks.accuracy(released.outputs(x), y),
+        "accuracy": networks.accuracy(released.outputs(secret.images), secret.labels),
         "theta0_distance": networks.distance(initial, released.network),
     }
     rows_at = {

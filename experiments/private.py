@@ -27,15 +27,6 @@ def somewhere(seed):
     return drawn.get_state()
 
 
-def stack(inputs, hidden):
-    """A ReLU network with hidden layers of these widths, whose start torch draws now, from wherever it stands."""
-    widths = (inputs, *hidden)
-    layers = []
-    for pair in zip(widths, widths[1:]):
-        layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
-
-
 def plan_of(trainer, epsilon, steps, noise, count):
     """The Plan of a trainer on `count` images whose noise moves every weight by a standard deviation of `noise` in all.
 
@@ -90,7 +81,7 @@ FITS = {"plain": private.fit, "opacus": fit_by_opacus}
 
 def train(
     secret: Part, shape: tuple[int, int, int], hidden: tuple[int, ...], fit: Callable[..., None], plan: Plan,
-    build: Callable[..., torch.nn.Sequential] = stack, **how: object,
+    build: Callable[..., torch.nn.Sequential] = ordinary.stack, **how: object,
 ) -> Victim:  # fmt: skip
     """The script of a victim: build a network, and train it on a Part by one of FITS, which takes `how` as well."""
     mean = ordinary.colour_mean(secret, shape)
@@ -109,7 +100,7 @@ def another_generator(seed):
     lot = np.random.Generator(np.random.PCG64([seed, 82]))
 
     def build(inputs, hidden):
-        net = stack(inputs, hidden)
+        net = ordinary.stack(inputs, hidden)
         for layer in net[::2]:
             bound = layer.in_features**-0.5
             for p in layer.parameters():

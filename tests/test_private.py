@@ -10,7 +10,7 @@ from torch.nn.utils import parameters_to_vector
 from attacks import generator
 from evaluation import measures
 from experiments import private as experiment
-from training import private
+from training import ordinary, private
 
 M, D = 20, 3072  # of the pictures `data` of conftest.py
 
@@ -23,7 +23,7 @@ def script_of(data, trainer):
 
 
 def test_gradients_are_those_of_single_images_each_clipped(data):
-    net, y = experiment.stack(D, (9, 7)), data.secret.labels.float()
+    net, y = ordinary.stack(D, (9, 7)), data.secret.labels.float()
     x = data.secret.images.float() * torch.linspace(0.01, 3, M)[:, None]
     losses = 1.5 * binary_cross_entropy_with_logits(net(x)[:, 0], y, reduction="none")
     ones = [torch.autograd.grad(loss, [*net.parameters()], retain_graph=True) for loss in losses]

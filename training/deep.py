@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 from training import Victim
 from training.images import Part
 from training.ordinary import OPTIMISERS, fit, measure, shuffle
+from training.ordinary import drawn as drawn
 from utils import networks
 from utils.errors import InputError, choose
 from utils.networks import Released
@@ -200,13 +201,6 @@ def adapt(model, rank):
 def adapters(model):
     """The parameters of an adapted model that train: A and B of its adapters."""
     return [p for name, p in model.named_parameters() if name.endswith((".A", ".B"))]
-
-
-def drawn(make, seed):
-    """A module as `make` builds it, from torch's default start; in evaluation mode."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make().eval()
 
 
 def train(

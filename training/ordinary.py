@@ -42,13 +42,23 @@ def logistic(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> torch.nn.Sequential:
     """A ReLU network with hidden layers of these widths, with torch's default initial weights."""
+    return drawn(lambda: stack(inputs, hidden), seed)
+
+
+def stack(inputs: int, hidden: Sequence[int]) -> torch.nn.Sequential:
+    """The same, drawn from torch's generator as it stands."""
+    widths = (inputs, *hidden, 1)
+    layers: list = []
+    for pair in zip(widths, widths[1:]):
+        layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def drawn(make, seed):
+    """A module as `make` builds it, from torch's default start; in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        widths = (inputs, *hidden)
-        layers = []
-        for pair in zip(widths, widths[1:]):
-            layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
-        return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
+        return make().eval()
 
 
 def shuffle(x: torch.Tensor, y: torch.Tensor, size: int, chance: torch.Generator) -> Batches:
