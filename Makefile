@@ -67,7 +67,7 @@ $(EXECUTED)/%.ipynb: book/%.ipynb $(shell find $(PACKAGES) -name '*.py' 2> /dev/
 	@exec $(BIN)/python -m lab.run $< $@ $(GIVEN)
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED). Warnings are errors.
-SHOWN = _config.yml _toc.yml book $(PACKAGES) _vendor requirements.lock data/quantities.yaml data/claims.yaml \
+SHOWN = _config.yml _toc.yml book $(PACKAGES) _vendor requirements.lock data/quantities.yaml data/claims.yaml data/numbers.yaml \
 	data/victims/entries.csv $(wildcard data/results/*.csv)
 LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source && tar -cf - $(SHOWN) | tar -xf - -C $(TO)/_build/source && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
