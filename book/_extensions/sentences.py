@@ -13,6 +13,7 @@ from statistics import mean
 
 import pandas
 import yaml
+from docutils import nodes
 from sphinx.util import logging
 
 from evaluation import notation
@@ -93,7 +94,15 @@ def check(app, env, pages):
             logging.getLogger(__name__).warning(mistake, location=page)
 
 
+def clear(app, document):
+    """Called by Sphinx when a page was read: leave the comments out."""
+    for part in [*document.findall(nodes.raw)]:
+        if part.astext().startswith("<!--"):
+            part.parent.remove(part)
+
+
 def setup(app):
     """Called by Sphinx."""
     app.connect("env-before-read-docs", check)
+    app.connect("doctree-read", clear)
     return {"parallel_read_safe": True}
