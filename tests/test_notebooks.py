@@ -9,6 +9,7 @@ notebook stand in the metadata of its cell of parameters.
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -32,44 +33,32 @@ def alike(a, b, tolerance=1e-5):
 
 # What is true of a number v and its baseline b, by a pattern of names; other(name) is another number of the same run.
 RELATIONS = {
-    r"(bilevel|reading|as_written)/.*/(relative_distance|square_gradient)": (
-        lambda v, b, other: v <= b + 1e-25
-    ),
+    r"(bilevel|reading|as_written)/.*/(relative_distance|square_gradient)": "v <= b + 1e-25",
     r"(.*)/(mean_)?square_distance": (
-        lambda v, b, other: alike(v / b, other(r"\1/relative_distance", over=True), 1e-9)
+        r"alike(v / b, other(r'\1/relative_distance') / base(r'\1/relative_distance'), 1e-9)"
     ),
-    r"bilevel/.*/nearest_start_l2": lambda v, b, other: b == 0,
-    r"bilevel/.*/ground_truth/.*nearest_training_l2": lambda v, b, other: b == 0,
-    r".*/ground_truth/.*leak_auc": lambda v, b, other: b == 1,
-    r"(.*)/outer_converged": lambda v, b, other: v == (other(r"\1/relative_distance") <= 1e-6),
-    r".*/inner_gradient_norm": lambda v, b, other: v <= 1e-8,
-    r"(.*leak_auc)_low": lambda v, b, other: v <= other(r"\1") + 1e-9,
-    r"(.*)/steps/12/leak_auc": lambda v, b, other: v == other(r"\1/leak_auc"),
-    r"(landscape/cost/.*)/0.001/reached": lambda v, b, other: v <= other(r"\1/0.1/reached"),
-    # it stays at a minimum
-    r"landscape/(?!bilevel).*/moved lambda_1=1 lambda_2=1": lambda v, b, other: v <= 1e-3,
-    r"reading/ground_truth/(relative_distance|moved)": lambda v, b, other: v <= 1e-20,
-    # a collapsed set is stationary
-    r"collapse/no_decay/.*": lambda v, b, other: v < b,
-    r"collapse/decay/.*": lambda v, b, other: b <= 1e-7 < 1e-3 < v,
-    r"certificate/(planted|split)/residual": (
-        lambda v, b, other: alike(v, other("certificate/original/residual"))
-    ),
-    r"certificate/original/(margin|agreement|cosine|like_truth)": lambda v, b, other: alike(v, 1),
-    # as good as the truth, and better than strangers
-    r"kkt/.*/stationarity": lambda v, b, other: v < b / 3,
-    r"plant_network/.*/relative_distance": lambda v, b, other: v < b / 100,
-    # no decay: all of the start is left
-    r"known_start/sgd/alpha": lambda v, b, other: abs(v - 1) <= 1e-5,
-    r"speed/agreement/float64": lambda v, b, other: v <= 1e-11,
-    # training images lie in the rows
-    r"rank/.*/outside": lambda v, b, other: v < b,
-    # a twin does not know these pictures
-    r"natural/span/trainer/auc": lambda v, b, other: b < v,
-    # no other rows move
-    r"text/.*/trained/.*/bag_(precision|recall)": lambda v, b, other: v == 1,
-    # free slopes are no worse
-    r"(prior/.*)/kkt_at_kinks": lambda v, b, other: v <= other(r"\1/kkt") + 1e-12,
+    r"bilevel/.*/nearest_start_l2": "b == 0",
+    r"bilevel/.*/ground_truth/.*nearest_training_l2": "b == 0",
+    r".*/ground_truth/.*leak_auc": "b == 1",
+    r"(.*)/outer_converged": r"v == (other(r'\1/relative_distance') <= 1e-6)",
+    r".*/inner_gradient_norm": "v <= 1e-8",
+    r"(.*leak_auc)_low": r"v <= other(r'\1') + 1e-9",
+    r"(.*)/steps/12/leak_auc": r"v == other(r'\1/leak_auc')",
+    r"(landscape/cost/.*)/0.001/reached": r"v <= other(r'\1/0.1/reached')",
+    r"landscape/(?!bilevel).*/moved lambda_1=1 lambda_2=1": "v <= 1e-3",  # it stays at a minimum
+    r"reading/ground_truth/(relative_distance|moved)": "v <= 1e-20",
+    r"collapse/no_decay/.*": "v < b",  # a collapsed set is stationary
+    r"collapse/decay/.*": "b <= 1e-7 < 1e-3 < v",
+    r"certificate/(planted|split)/residual": "alike(v, other('certificate/original/residual'))",
+    r"certificate/original/(margin|agreement|cosine|like_truth)": "alike(v, 1)",
+    r"kkt/.*/stationarity": "v < b / 3",  # as good as the truth, and better than strangers
+    r"plant_network/.*/relative_distance": "v < b / 100",
+    r"known_start/sgd/alpha": "alike(v, 1)",  # no decay: all of the start is left
+    r"speed/agreement/float64": "v <= 1e-11",
+    r"rank/.*/outside": "v < b",  # training images lie in the rows
+    r"natural/span/trainer/auc": "b < v",  # a twin does not know these pictures
+    r"text/.*/trained/.*/bag_(precision|recall)": "v == 1",  # no other rows move
+    r"(prior/.*)/kkt_at_kinks": r"v <= other(r'\1/kkt') + 1e-12",  # free slopes are no worse
 }
 
 
@@ -109,16 +98,20 @@ def test_what_a_toy_run_writes_is_true_on_every_machine(path, toy_npz, tmp_path)
 def broken(rows):
     """The numbers of which a relation does not hold, as sentences."""
     for name, row in rows.items():
-        for pattern, holds in RELATIONS.items():
+        for pattern, relation in RELATIONS.items():
             if found := re.fullmatch(pattern, name):
 
-                def other(template, over=False, found=found):
-                    """The value of the number whose name has the groups of the pattern; `over` its baseline."""
-                    beside = rows[found.expand(template)]
-                    return beside["value"] / beside["baseline"] if over else beside["value"]
+                def named_as(template, column, found=found):
+                    return rows[found.expand(template)][column]
 
-                if not holds(row["value"], row.get("baseline"), other):
-                    yield f"{name} is {row['value']} ({row.get('baseline')}), against {pattern}"
+                known = {
+                    "v": row["value"],
+                    "b": row.get("baseline"),
+                    "other": partial(named_as, column="value"),
+                    "base": partial(named_as, column="baseline"),
+                }
+                if not eval(relation, {"alike": alike}, known):
+                    yield f"{name} is {row['value']} ({row.get('baseline')}), against {relation}"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
