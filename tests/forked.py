@@ -8,10 +8,10 @@ from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
 # utils before torch, for its settings
-FORKS.set_forkserver_preload([
-    "utils", "torch.func", "scipy.stats", "sklearn.linear_model", "pandas", "matplotlib.pyplot",
-    "ipywidgets", "ipykernel.kernelapp",
-])  # fmt: skip
+LIBRARIES = (
+    "torch.func scipy.stats sklearn.linear_model pandas torchvision matplotlib.pyplot ipywidgets"
+)
+FORKS.set_forkserver_preload(["utils", *LIBRARIES.split(), "ipykernel.kernelapp"])
 
 
 def kernel(words, environment, folder):

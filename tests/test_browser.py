@@ -154,8 +154,8 @@ def page(browser):
     page = context.new_page()
     page.asked, page.said = [], []
     page.on("request", lambda request: page.asked.append(request.url))
-    page.on("console", lambda said: page.said.append(said) if said.type != "log" else None)
-    page.on("pageerror", page.said.append)
+    page.on("console", lambda said: page.said.append(f"{said.type}: {said.text}"))
+    page.on("pageerror", lambda error: page.said.append(f"script: {error}"))
     yield page
     context.close()
 
@@ -210,7 +210,8 @@ def problems(page, path):
         "document.querySelectorAll('.toggle-hidden .toggle-button').forEach((button) => button.click())"
     )
     page.wait_for_function("!document.querySelector('.toggle-hidden')")
-    return [*page.said, *found, *page.evaluate(WIDE)]
+    said = [line for line in page.said if not line.startswith(("log:", "info:", "debug:"))]
+    return [*said, *found, *page.evaluate(WIDE)]
 
 
 @rendered
