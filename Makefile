@@ -129,10 +129,10 @@ lab: .venv/ready
 outputs:  # with their times, so that no chapter is older than itself
 	@$(MAKE) --no-print-directory runs DATASET=photos && cp -p $(CHAPTERS:%=_build/runs/photos/%.ipynb) book/
 
-# Set up again only if a file has other contents, or the Python is gone that programs name by the path it had then.
+# Set up again if a file has other contents, and anew if the Python is gone that programs name by the path it had then.
 .venv/ready: requirements.lock pyproject.toml tools/set_up.sh tools/vendor.py tools/widgets.js
-	@key=$$(cat $^ | cksum); [ "$$key" = "$$(cat $@ 2> /dev/null)" ] && test -x "$$(sed -n '1s/^#!//p' $(BIN)/papermill)" || \
-		{ PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh tools/set_up.sh && echo "$$key" > $@; }
+	@test ! -e $(BIN)/papermill || test -x "$$(sed -n '1s/^#!//p' $(BIN)/papermill)" || rm -rf .venv/*; key=$$(cat $^ | cksum); \
+		[ "$$key" = "$$(cat $@ 2> /dev/null)" ] || { PYTHON="$(PYTHON)" TORCH="$(TORCH)" sh tools/set_up.sh && echo "$$key" > $@; }
 _vendor: | .venv/ready; @$(BIN)/python tools/vendor.py $@
 lock:
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group test pyproject.toml -o requirements.lock || $(OFFLINE)

@@ -14,7 +14,7 @@ install() {
 $PYTHON -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' ||
 	end "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 …"
 echo "Setting up .venv with the versions of requirements.lock (PyTorch is large: a few minutes) …"
-$PYTHON -m venv --clear .venv || end "Python's venv module is missing; on Debian: apt install python3-venv"
+$PYTHON -m venv .venv || end "Python's venv module is missing; on Debian: apt install python3-venv"
 $BIN/python -m pip install -qq --disable-pip-version-check uv==0.13.8 || end "$OFFLINE"
 if [ "$TORCH" = cpu ]; then # two packages come from PyTorch's own index
 	awk "/^[a-z]/ {skip = /^($CUDA)/} !skip" requirements.lock > .venv/small.lock
