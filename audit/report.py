@@ -65,7 +65,8 @@ class Report(NamedTuple):
 
 def check_room(folder):
     """InputError unless a report can be written into a folder; one that is not there yet is not made."""
-    there = os.path.exists(folder := Path(folder))
+    folder = Path(folder)
+    there = os.path.exists(folder)
     check_writable("The report", folder / FILES[0])
     if not there:
         os.rmdir(folder)

@@ -1,5 +1,6 @@
 """Which words a fine-tuned language model was shown: the rows of its embedding that moved."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,8 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":  # before a library is loaded that may end this process
     from audit.__main__ import command
 
-    print("This spelling is old: say `audit words NETWORK --before NETWORK`.", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print("This spelling is old: say `audit words NETWORK --before NETWORK`.", file=sys.stderr)
     sys.argv.insert(1, "words")
     sys.exit(command())
 
