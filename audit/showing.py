@@ -33,9 +33,9 @@ def check(given):
         value = getattr(given, one.name)
         if choices := one.metadata.get("choices"):
             choose(f"The {one.name}", value, choices)
-        low, high = one.metadata.get("between", (value, value))
-        if value is not None and not low <= value <= high:
-            raise InputError(f"The {one.name} is {value}: give {low:,} to {high:,}.")
+        ends = one.metadata.get("between")
+        if ends and value is not None and not ends[0] <= value <= ends[1]:
+            raise InputError(f"The {one.name} is {value}: give {ends[0]:,} to {ends[1]:,}.")
 
 
 @dataclass(frozen=True)
