@@ -158,10 +158,8 @@ def test_released_weights_are_what_they_say():
 def test_versions_of_an_image_keep_its_pixels():
     x = starts.random(4, 192, 0)
     for augment, number in (("none", 1), ("flips", 2), ("shifts", 9)):
-        found = variants.versions(x, (8, 8, 3), augment)
-        assert found.shape == (number, *x.shape)
-        for version in found:
-            torch.testing.assert_close(version.sort(1).values, x.sort(1).values)
+        found = variants.versions(x, (8, 8, 3), augment).sort(2).values
+        torch.testing.assert_close(found, x.sort(1).values.expand(number, -1, -1))
     mirrored = variants.versions(x, (8, 8, 3), "flips")[1].view(4, 8, 8, 3)
     torch.testing.assert_close(mirrored, x.view(4, 8, 8, 3).flip(2))
 
