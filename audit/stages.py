@@ -231,18 +231,16 @@ def stationary(case):
     outputs, inputs = len(released.network[-1].weight), released.network[0].weight.shape[1]
     count = max(2 * len(case.sides[0]), outputs)
     seed = case.asking.seed
-    start = starts.normal(count, inputs, decoreco.SETTINGS["adam"].scale, seed)
-    wide = (
-        max(part.abs().max() for part in case.sides) > 1
-    )  # then the published range of pixels is not theirs
-    settings: dict = {
-        "rule": "signed" if outputs == 1 else "multiclass",
-        "range_weight": 0.0 if wide else 1.0,
-        "basis": networks.span(released.network),
-        "seed": seed,
-        "iterations": case.asking.steps,
-    }
-    attack = decoreco.attack(released, start, **settings)
+    start = starts.normal(count, inputs, decoreco.ADAM.scale, seed)
+    # pixels beyond the published range are not theirs
+    wide = max(part.abs().max() for part in case.sides) > 1
+    settings = decoreco.ADAM._replace(
+        rule="signed" if outputs == 1 else "multiclass",
+        range_weight=0.0 if wide else 1.0,
+        iterations=case.asking.steps,
+    )
+    basis = networks.span(released.network)
+    attack = decoreco.attack(released, start, settings, basis=basis, seed=seed)
     sentence = f"{count} candidates moved for {case.asking.steps} steps; the loss fell to {attack.loss:.2g} of ‖θ‖²."
     return returned(case, "stationarity", attack.images, sentence)
 
