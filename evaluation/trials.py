@@ -13,8 +13,7 @@ from training import Victim, stationary
 from training.images import Split
 from utils import networks
 
-# The standard deviation of a pixel of the noise that DecoReco begins at.
-SCALE = decoreco.SETTINGS["sgd"].scale
+SCALE = decoreco.ADAM.scale  # of the noise that DecoReco begins at, standard deviation of a pixel
 DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESULTS
 
 
@@ -94,17 +93,21 @@ def candidates(rule, data):
     return len((data.secret if rule == "tied" else data.known).labels)
 
 
-def decoreco_trial(data, victim, rule, place, seed, space="pixels", restart=None, **settings):
+def decoreco_trial(
+    data, victim, settings, place, seed, space="pixels", restart=None, progress=False, watch=None
+):
     """DecoReco in `pixels`, or in the `span` of the first layer, on a Victim of a Split's secret images: a Trial.
 
-    With `restart`, a seed of coefficients, a second attack begins at other noise, which any adversary can draw.
+    With `restart`, a seed of coefficients, a second attack begins at other noise, which any adversary can draw; the
+    first one is `watch`ed.
     """
     basis = networks.span(victim.released.network) if space == "span" else None
-    settings |= {"rule": rule, "basis": basis}
-    start = begin(place, data, victim, seed, candidates(rule, data))
-    attack = decoreco.attack(victim.released, start, seed=seed, **settings)
+    start = begin(place, data, victim, seed, candidates(settings.rule, data))
+    given = {"settings": settings, "basis": basis, "progress": progress}
+    attack = decoreco.attack(victim.released, start, seed=seed, watch=watch, **given)
     again = None
     if restart is not None:
         noise = begin("random", data, victim, seed + 1000, len(start))
-        again = decoreco.attack(victim.released, noise, seed=restart, **settings)
-    return Trial(Name("decoreco", rule, place), seed, data, victim, start, attack, basis, again)
+        again = decoreco.attack(victim.released, noise, seed=restart, **given)
+    name = Name("decoreco", settings.rule, place)
+    return Trial(name, seed, data, victim, start, attack, basis, again)

@@ -66,22 +66,15 @@ def test_a_kernel_is_that_of_the_processor_in_double_precision(device, precision
 def test_an_attack_is_that_of_the_processor(device, victim, optimiser, space):
     """Two sets of candidates in double precision, by the way of taking steps that the device has."""
     start = torch.stack([starts.normal(20, 3072, 0.0197, seed) for seed in range(2)])
+    settings = decoreco.SETTINGS[optimiser]._replace(
+        iterations=63, dtype=torch.float64, learning_rate=1e-3
+    )
     found = []
     for where in ("cpu", device):
-        released = victim.released._replace(
-            network=moved(victim.released.network, where, torch.float64)
-        )
-        found.append(
-            decoreco.attack(
-                released,
-                start.to(where),
-                optimiser=optimiser,
-                iterations=63,
-                dtype=torch.float64,
-                learning_rate=1e-3,
-                basis=networks.span(released.network) if space == "span" else None,
-            )
-        )
+        network = moved(victim.released.network, where, torch.float64)
+        released = victim.released._replace(network=network)
+        basis = networks.span(network) if space == "span" else None
+        found.append(decoreco.attack(released, start.to(where), settings, basis=basis))
     exact, ours = found
     assert off(ours.images, exact.images) < 1e-6 and off(ours.history, exact.history) < 1e-6
 
@@ -127,6 +120,5 @@ def test_a_hypergradient_is_that_of_the_processor(device, hidden):
 def test_pairs_are_taken_in_slices_that_fit(device, monkeypatch):
     x, y = (starts.random(n, 3072, n).to(device) for n in (9, 7))
     whole = similarity.ssim(x, y, (32, 32, 3))
-    # A quarter of it holds four images.
-    monkeypatch.setattr(similarity, "room", lambda device: 4 * 4 * 2 * 65 * 7 * 4)
+    monkeypatch.setattr(similarity, "AT_ONCE", 4 * 2 * 65 * 7)  # four images
     torch.testing.assert_close(similarity.ssim(x, y, (32, 32, 3)), whole)
