@@ -60,6 +60,7 @@ class At(NamedTuple):
     active: torch.Tensor  # σ (m, K)
     slope: torch.Tensor  # σ' (m, K)
     curvature: torch.Tensor  # σ'' (m, K)
+    rise: torch.Tensor  # σ'w (m, K)
     logits: torch.Tensor  # (m,)
     third: torch.Tensor  # σ''' (m, K)
     s: torch.Tensor  # (m, K), the pre-activations
@@ -141,7 +142,7 @@ def conditions(z, problem, theta, weight, margin):
 def evaluate(z, problem, theta):
     """Evaluate at Z what the conditions are made of: At."""
     state = one_hidden.forward(one_hidden.pack(theta), z, theta.sharpness)
-    rise = (state.slope * state.w) @ state.first[:, :-1]  # of the logits: (m, K) @ (K, r)
+    rise = state.rise @ state.first[:, :-1]  # of the logits with z: (m, K) @ (K, r)
     return At(
         **state._asdict(),
         third=theta.sharpness * state.curvature * (1 - 2 * state.slope),

@@ -11,7 +11,7 @@ from evaluation import measures, null
 from experiments import variants
 from training import images, ordinary
 from utils import networks
-from utils.errors import InputError
+from utils.errors import InputError, choose
 from utils.kernels import naive
 from utils.kernels.layers import square_norm
 from utils.kernels.losses import LOSSES
@@ -84,6 +84,7 @@ def train_victim(part, shape, name, neurons, seed):
     The Victim, and a basis (d, r) of as many directions as what training added to the first layer tells, or all of the
     layer where the start is unknown; or else of as many as pictures.
     """
+    choose("VICTIM", name, [*variants.VICTIMS, *ordinary.TRAINERS])
     if name in ordinary.TRAINERS:
         victim = ordinary.train(part, None, shape, name, (neurons, neurons), seed=seed)
         rows = first_layer.difference(victim.released.network, victim.initial)

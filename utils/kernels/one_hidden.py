@@ -43,6 +43,7 @@ class State(NamedTuple):
     active: torch.Tensor  # σ(s) (…, m, h)
     slope: torch.Tensor  # σ'(s) (…, m, h)
     curvature: torch.Tensor  # σ''(s) (…, m, h)
+    rise: torch.Tensor  # ∂z/∂s = σ'(s)w₂ (…, m, h)
     logits: torch.Tensor  # z (…, m)
 
 
@@ -109,10 +110,19 @@ def append_ones(x):
 def forward(v, x, sharpness):
     """Run the network on all images: pre-activations s = x̄W̄₁ᵀ, logits z = σ(s)w₂ + b₂, eq. (9)."""
     first, second, _ = unpack(v, x.shape[-1])
+    w = second[..., :-1]
     x = append_ones(x)
     active, slope, curvature = activation(x @ first.mT, sharpness)  # (m, d+1) @ (d+1, h) -> (m, h)
-    z = times(active, second[..., :-1]) + second[..., -1:]
-    return State(x, first, second[..., :-1], active, slope, curvature, z)
+    return State(
+        x=x,
+        first=first,
+        w=w,
+        active=active,
+        slope=slope,
+        curvature=curvature,
+        rise=slope * w[..., None, :],
+        logits=times(active, w) + second[..., -1:],
+    )
 
 
 def logits(x, theta):
@@ -132,9 +142,17 @@ def energy(v, x, y, weight_decay, sharpness):
     z = state.logits
     losses = binary_cross_entropy_with_logits(z, y.expand_as(z), reduction="none")
     r = residuals(z, y) / len(y)
-    back = state.slope * state.w[..., None, :] * r[..., None]  # (…, m, h)
+    back = state.rise * r[..., None]  # (…, m, h)
     value = losses.mean(-1) + weight_decay / 2 * v.square().sum(-1)
     return value, apply_transpose(back, r, state) + weight_decay * v
+
+
+def linearise(u, state):
+    """How the pre-activations s (…, m, h), w₂ (…, h) and the logits z (…, m) change with θ, along u (…, n)."""
+    rows, second, _ = unpack(u, state.x.shape[-1] - 1)
+    ds = state.x @ rows.mT
+    dw = second[..., :-1]
+    return ds, dw, (state.rise * ds).sum(-1) + times(state.active, dw) + second[..., -1:]
 
 
 def hessian(v, x, y, weight_decay, sharpness):
@@ -144,31 +162,24 @@ def hessian(v, x, y, weight_decay, sharpness):
     leaves the middle term out; Woodbury's formula then needs JJᵀ only, the (m, m) neural tangent kernel.
     """
     state = forward(v, x, sharpness)
-    m = len(y)
-    r = residuals(state.logits, y) / m
-    curvature = curvatures(state.logits) / m
-    slope = state.slope * state.w[..., None, :]  # ∂z/∂s
+    r = residuals(state.logits, y) / len(y)
+    curvature = curvatures(state.logits) / len(y)
     curved = state.curvature * state.w[..., None, :] * r[..., None]
-    kernel = (slope @ slope.mT) * (state.x @ state.x.mT) + state.active @ state.active.mT + 1  # JJᵀ
-    factors = torch.linalg.lu_factor(ridge(kernel, curvature, weight_decay))
-
-    def jacobian(u):  # -> the change of s, of w₂, and of z
-        rows, second, _ = unpack(u, x.shape[-1])
-        ds = state.x @ rows.mT
-        dw = second[..., :-1]
-        return ds, dw, (slope * ds).sum(-1) + times(state.active, dw) + second[..., -1:]
+    tangent = (state.rise @ state.rise.mT) * (state.x @ state.x.mT) + state.active @ state.active.mT
+    factors = torch.linalg.lu_factor(ridge(tangent + 1, curvature, weight_decay))
 
     def product(u):
-        ds, dw, dz = jacobian(u)
+        ds, dw, dz = linearise(u, state)
         on_logits = curvature * dz
-        back = slope * on_logits[..., None] + (state.slope * dw[..., None, :]) * r[..., None]
+        back = state.rise * on_logits[..., None] + (state.slope * dw[..., None, :]) * r[..., None]
         also = times((state.slope * ds).mT, r)  # on w₂
         also = pad(also, (u.shape[-1] - also.shape[-1] - 1, 1))
         return apply_transpose(back + curved * ds, on_logits, state) + weight_decay * u + also
 
     def precondition(u):
-        c = torch.linalg.lu_solve(*factors, (curvature * jacobian(u)[2])[..., None])[..., 0]
-        return (u - apply_transpose(slope * c[..., None], c, state)) / weight_decay
+        right = (curvature * linearise(u, state)[2])[..., None]
+        c = torch.linalg.lu_solve(*factors, right)[..., 0]
+        return (u - apply_transpose(state.rise * c[..., None], c, state)) / weight_decay
 
     return product, precondition
 
@@ -229,14 +240,11 @@ def cross_gradient(x, y, solved, p):
     With t = X̄P̄₁ᵀ the change of the pre-activations along p and ż = (σ'∘w₂)·t + σp₂ that of the logits, row i is
     (1/m) Σ_j (ℓ''_i ż_i w_j σ'_ij + ℓ'_i (p_j σ'_ij + w_j t_ij σ''_ij)) W₁_j + ℓ'_i w_j σ'_ij P₁_j.
     """
-    s = forward(pack(solved.weights), x, solved.weights.sharpness)
-    rows, second, _ = unpack(p, x.shape[-1])
-    r = residuals(s.logits, y)[..., None] / len(y)
-    curvature = curvatures(s.logits) / len(y)
-    t = s.x @ rows.mT  # (m, d+1) @ (d+1, h) -> (m, h)
-    on_second = second[..., :-1]
-    slope = s.slope * s.w[..., None, :]
-    change = (slope * t).sum(-1) + times(s.active, on_second) + second[..., -1:]
-    curved = s.slope * on_second[..., None, :] + s.curvature * s.w[..., None, :] * t
-    on_weights = slope * (curvature * change)[..., None] + curved * r
-    return (on_weights @ s.first + slope * r @ rows)[..., :-1]  # (m, h) @ (h, d+1)
+    state = forward(pack(solved.weights), x, solved.weights.sharpness)
+    t, on_second, change = linearise(p, state)
+    r = residuals(state.logits, y)[..., None] / len(y)
+    curvature = curvatures(state.logits) / len(y)
+    curved = state.slope * on_second[..., None, :] + state.curvature * state.w[..., None, :] * t
+    on_first = state.rise * (curvature * change)[..., None] + curved * r
+    rows = unpack(p, x.shape[-1]).first
+    return (on_first @ state.first + state.rise * r @ rows)[..., :-1]  # (m, h) @ (h, d+1)
