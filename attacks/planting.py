@@ -124,17 +124,13 @@ def conditions(z, problem, theta, weight, margin):
     θ are the problem's own weights, but perhaps with softer kinks.
     """
     at = evaluate(z, problem, theta)
+    last_bias = at.r.sum()[None] / at.decay + theta.second[-1:], at.turns[None] / at.decay
     values, slopes = zip(
         stationary(at),  # the first part of eq. (eq-asked), for W̄₁
         kink_balance(at),  # its second part, for w₂, in the form of eq. (eq-kinks)
-        (
-            at.r.sum()[None] / at.decay + theta.second[-1:],
-            at.turns[None] / at.decay,
-        ),  # its last part, for b₂
+        last_bias,  # its last part, for b₂
         curving(at, weight),  # E does not curve down at a kink
-        parting(
-            at, problem, margin
-        ),  # the eigenvalue of q_j, eq. (eq-parting): copies stay together
+        parting(at, problem, margin),  # the least eigenvalue of q_j, eq. (eq-parting)
     )
     return torch.cat(values), torch.cat(slopes)
 

@@ -27,9 +27,7 @@ class Leak(NamedTuple):
 
     training: torch.Tensor  # (m,): of every training image, the similarity of its best match
     held_out: torch.Tensor  # (m,): the same for the held-out images
-    auc: (
-        null.Area
-    )  # how often a training image is matched better than a held-out one; 0.5: nothing leaked
+    auc: null.Area  # how often a training image is matched better than a held-out one; chance: 0.5
     p: float  # of an AUC this large if training and held-out images may be exchanged
     above: int  # training images that are matched better than 99 % of the held-out ones
     alike: int  # training images with a match that counts as alike

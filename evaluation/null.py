@@ -34,9 +34,8 @@ def area(above: torch.Tensor, below: torch.Tensor) -> Area:
     below = below.cpu()
     table = ((above > below) + 0.5 * (above == below)).double().numpy()  # (n, k)
     draw = np.random.default_rng(0).multinomial
-    rows, columns = (
-        draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape
-    )  # how often each is drawn
+    # How often each is drawn: (RESAMPLES, n), (RESAMPLES, k).
+    rows, columns = (draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape)
     low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975)).clip(0, 1)
     return Area(table.mean().item(), low.item(), high.item())
 

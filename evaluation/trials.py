@@ -38,9 +38,7 @@ class Trial(NamedTuple):
     seed: int  # of the run, as RESULTS have it
     data: Split  # whose secret Part trained the victim
     victim: Victim
-    start: (
-        torch.Tensor
-    )  # x₀ (n, d) as drawn, for decoreco without a mean, and not yet within any basis
+    start: torch.Tensor  # x₀ (n, d) as drawn, for decoreco without a mean, not yet within any basis
     attack: Attack
     basis: torch.Tensor | None = None  # (d, r), if the attack searched the span of the first layer
     again: Attack | None = None  # an independent one from a random start, if it was made

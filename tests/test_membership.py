@@ -186,9 +186,8 @@ def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
     everywhere, mask = drawn(5, 3072), torch.zeros(SHAPE, dtype=torch.float64)
     mask[:12, :12] = 1
     few, many = (contrast.score(everywhere * of, known, SHAPE) for of in (mask.flatten(), 1))
-    assert (
-        few.min() > many.max() + 0.5 and many.abs().max() < 0.2
-    )  # the energy is near its mean, one
+    # Everywhere, the energy is near its mean, one.
+    assert few.min() > many.max() + 0.5 and many.abs().max() < 0.2
     close(contrast.score(-3 * everywhere[:3], known, SHAPE), many[:3])
 
 

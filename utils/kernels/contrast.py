@@ -35,13 +35,12 @@ def features(rows, shape, grey=1.0, together=False):
     """
     places = torch.arange(3, dtype=torch.float64)
     waves = torch.cos(torch.pi / 3 * torch.outer(places + 0.5, places))  # (place, frequency)
-    filters = torch.einsum("au,bv->uvab", waves, waves).flatten(0, 1)[
-        1:, None
-    ]  # all but the flat one
+    filters = torch.einsum("au,bv->uvab", waves, waves).flatten(0, 1)
+    filters = filters[1:, None].to(rows)  # all but the flat one
     colours = planes(rows, shape)
     if colours.shape[1] == 3:
         colours = torch.einsum("kc,rchw->rkhw", rows.new_tensor(OPPONENT), colours)
-    filtered = conv2d(colours.flatten(0, 1)[:, None], filters.to(rows))
+    filtered = conv2d(colours.flatten(0, 1)[:, None], filters)
     filtered = filtered.unflatten(0, colours.shape[:2])  # (r, G, 8, H−2, W−2)
     filtered = filtered / filtered.square().mean((0, 3, 4), keepdim=True).sqrt().clamp_min(1e-20)
     filtered[:, 0] *= grey if filtered.shape[1] == 3 else 1.0

@@ -154,9 +154,8 @@ def factors(x, y):
     degrees = x.shape[1] - 1
     p = x - mean
     q = y - other
-    var, spread = (
-        part.square().sum(1, keepdim=True) / degrees for part in (p, q)
-    )  # (P, 1, n or k)
+    # (P, 1, n) and (P, 1, k).
+    var, spread = (part.square().sum(1, keepdim=True) / degrees for part in (p, q))
     scaled = p * (2 / degrees)
     light = mean**2 + C1
     one = torch.ones_like(mean)

@@ -26,9 +26,7 @@ class Minimum(NamedTuple):
     gradient_norm: torch.Tensor  # (…), at the last iterate
     iterations: int  # of L-BFGS, or the products that `newton_cg` spent
     converged: torch.Tensor  # booleans (…): whether a tolerance was reached
-    stopped: (
-        str | list
-    )  # converged, stalled (no step decreases a value), iterations (used up) or left
+    stopped: str | list  # converged, stalled (no step lowers a value), iterations (used up) or left
     pairs: list | tuple = ()  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
 
 
