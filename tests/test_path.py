@@ -62,7 +62,7 @@ def knowns(victim):
     ):
         first = one.begin()
         yield one, first
-        yield one, one.again(network(), first, x, LABELS, 0.5)
+        yield one, one.retrace(network(), first, x, LABELS, 0.5)
 
 
 def test_slopes_are_those_of_differences(victim):
@@ -109,14 +109,14 @@ def test_the_metric_is_a_root_of_the_inverse_and_shares_are_not_negative():
     metric = path.whitening(gradients)(torch.eye(9).double())
     assert torch.allclose(metric @ metric @ whole, torch.eye(9).double(), atol=1e-10)
     gradients, change = drawn(3, 7, seed=4), drawn(7, seed=5)
-    found = path.shares(gradients, change)
+    found = path.fit_weights(gradients, change)
     rest = change - found @ gradients
     assert (
         (found >= 0).all()
         and (gradients @ rest < 1e-9).all()
         and (found * (gradients @ rest)).abs().max() < 1e-9
     )
-    assert torch.equal(path.shares(change[None], -change), torch.ones(1).double())  # all alike
+    assert torch.equal(path.fit_weights(change[None], -change), torch.ones(1).double())  # all alike
 
 
 def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(victim):
@@ -124,7 +124,7 @@ def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(vict
     known = path.Ends(initial, end)
     places = path.descend(network(), initial, end, x, LABELS, known.move(0.1))
     assert len(places) == 9 and torch.allclose(places[-1], end)
-    guess = known.again(network(), known.begin()._replace(rate=0.1), x, LABELS, 0.5)
+    guess = known.retrace(network(), known.begin()._replace(rate=0.1), x, LABELS, 0.5)
     assert guess.rate == 0.1 and guess.gap < 1e-6 and len(guess.part) == 8
     g = path.gradients(network(), guess.anchors, x, LABELS)
     assert torch.allclose(0.1 * known.total(guess, g, 0.5), initial - end)
@@ -137,7 +137,7 @@ def test_a_guess_without_a_simulation_stays_where_it_is(victim):
     guess = start.begin()
     assert torch.equal(guess.anchors, initial[None])
     for known, path_ in ((straight, straight.begin()), (start, guess)):
-        assert known.again(network(), path_, x, LABELS, 0.9) is path_
+        assert known.retrace(network(), path_, x, LABELS, 0.9) is path_
     single = path.gradient(network(), initial, x, LABELS)
     total = start.total(guess, path.gradients(network(), guess.anchors, x, LABELS), 0.5)
     assert torch.cosine_similarity(total, single, dim=0) > 1 - 1e-9
@@ -163,11 +163,11 @@ def test_steps_are_counted_until_the_loss_is_low():
 def test_adams_moves_are_torchs_and_add_up_to_the_change():
     x, initial, end, _ = trained("adam", 1e-3, 8)
     known = optimisers.AdamEnds(initial, end, rate=1e-3)
-    guess = known.again(network(), known.begin(), x, LABELS, 0.5)
+    guess = known.retrace(network(), known.begin(), x, LABELS, 0.5)
     assert guess.gap < 1e-4 and len(guess.part) == 8
     g = path.gradients(network(), guess.anchors, x, LABELS)
     assert torch.allclose(1e-3 * known.total(guess, g, 0.5), initial - end, atol=1e-7)
-    last = path.Ends(initial, end, rate=1e-3).again(network(), guess, x, LABELS, 0.5)
+    last = path.Ends(initial, end, rate=1e-3).retrace(network(), guess, x, LABELS, 0.5)
     assert last.gap > known.far / 2  # no gradient descent comes near
 
 
@@ -175,17 +175,17 @@ def test_adams_moves_are_torchs_and_add_up_to_the_change():
 def test_walking_back_finds_the_way_that_training_came(trainer, rate):
     x, initial, end, state = trained(trainer, rate, 8)
     known = optimisers.MomentumState(end, **state)
-    back, counts = known.back(network(), x, LABELS)
+    back, counts = known.walk_back(network(), x, LABELS)
     back, after = back[:8], counts[8:]
     assert (
         len(back) == 8
         and after.sum() < 1e-2 < counts[7]
         and (back[-1] - initial).norm() < 1e-2 * (end - initial).norm()
     )
-    guess = known.again(network(), known.begin(), x, LABELS, 0.5)
+    guess = known.retrace(network(), known.begin(), x, LABELS, 0.5)
     total = known.total(guess, path.gradients(network(), guess.anchors, x, LABELS), 0.5)
     assert torch.cosine_similarity(total, state["first"], dim=0) > 1 - 1e-6
-    strangers, _ = known.back(network(), pictures(2, 8), LABELS)
+    strangers, _ = known.walk_back(network(), pictures(2, 8), LABELS)
     assert (strangers[7] - initial).norm() > 10 * (back[-1] - initial).norm()
 
 
