@@ -318,6 +318,14 @@ def pull(module, anchors, x, y, toward, width):
     return total
 
 
+def loss_and_slope(module, evidence, path, x, y, done):
+    """1 − cos(D total, D change) at images x (n, d), and its slope by the pixels (n, d)."""
+    g = gradients(module, path.anchors, x, y)  # ∇E(a_k; x)
+    loss, toward = misfit(evidence, path, g, done)  # and v_k, its slopes by these
+    with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
+        return loss, pull(module, path.anchors, x, y, toward, NUDGE * evidence.way)
+
+
 def variation_slope(x, shape):
     """The slope of the total variation of images (n, d) by their pixels (n, d)."""
     z = x.clone().requires_grad_()
@@ -365,14 +373,8 @@ def attack(
         done = k / steps
         if k >= FIRST and k % EVERY == 0:
             path = evidence.retrace(module, path, x, labels, done)
-        # 1 − cos(D total, D change), and its slopes v_k by the gradients ∇E(a_k; x)
-        at_anchors = gradients(module, path.anchors, x, labels)
-        loss, toward = misfit(evidence, path, at_anchors, done)
-        # ∂/∂x Σ_k v_k·∇E(a_k; x), and that of the total variation
-        with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
-            x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * evidence.way)
-        x.grad += between(VARIATION, done) * variation_slope(x, shape)
-        x.grad.sign_()
+        loss, slopes = loss_and_slope(module, evidence, path, x, labels, done)
+        x.grad = (slopes + between(VARIATION, done) * variation_slope(x, shape)).sign()
         optimiser.step()
         schedule.step()
         x.clamp_(-BOUND, BOUND)
