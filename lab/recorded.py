@@ -67,9 +67,8 @@ def everything():
     records = [load(path.stem) for path in sorted((DATA / "results").glob("*.json"))]
 
     def place(record):
-        about = record.attrs
-        own = about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos"
-        return not about["full_size"], own
+        parameters = record.attrs["grid"].get("parameters", {})
+        return not record.attrs["full_size"], parameters.get("DATASET", "photos") == "photos"
 
     return {record.attrs["name"]: record for record in sorted(records, key=place)}
 
