@@ -48,21 +48,17 @@ class Rows(NamedTuple):
 
 def check(network: Network, initial: Network) -> None:
     """Raise InputError unless an initial network has the same shape as this one, and other, finite weights."""
-    for ours, theirs in zip(network, initial, strict=False):
-        shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
-        if (ours.bias is None) != (theirs.bias is None):
-            has, lacks = ("network", "start") if theirs.bias is None else ("start", "network")
+    ours, theirs = ([tuple(layer.weight.shape) for layer in one] for one in (network, initial))
+    if ours != theirs:
+        raise InputError(
+            f"The start has layers of {theirs} where the network has {ours}: give its own."
+        )
+    for layer, before in zip(network, initial):
+        if (layer.bias is None) != (before.bias is None):
+            has, lacks = ("network", "start") if before.bias is None else ("start", "network")
             raise InputError(
                 f"A layer of the {has} has a bias that the {lacks} lacks: give the network's own start."
             )
-        if shapes[0] != shapes[1]:
-            raise InputError(
-                f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own."
-            )
-    if len(network) != len(initial):
-        raise InputError(
-            f"The start has {len(initial)} layers and the network {len(network)}: give its own start."
-        )
     first = network[0].weight
     before = initial[0].weight
     if not (first.isfinite().all() and before.isfinite().all()):
@@ -211,14 +207,15 @@ def apply_refinement(rows, unmixed, shape, method):
     none of them sure.
     """
     details = unmixed.details
-    device = unmixed.images.device
     if details.count != details.basis.shape[1]:
-        return unmixed._replace(
-            details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool))
-        )
-    layers = change((rows.first, rows.last), torch.Tensor.cpu)
-    mixing = rows.layer.weight @ details.basis
-    on_cpu = (part.cpu() for part in (unmixed.images, mixing, rows.layer.bias, details.basis))
-    images, sure, columns = (part.to(device) for part in method(*on_cpu, layers, shape))
-    details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
-    return unmixed._replace(images=images, details=details)
+        sure = torch.zeros(len(unmixed.images), dtype=torch.bool)
+        return unmixed._replace(details=details._replace(sure=sure))
+    layer, *layers = change(rows[:3], torch.Tensor.cpu)
+    columns = sparse.read_columns(layer, details.basis.cpu(), shape)
+    matrix, vectors, sure = method(unmixed.images.cpu(), columns, layers)
+    entries = columns.lengths * (
+        columns.rows @ vectors.mT
+    )  # of B (h, m), but for the size of each column
+    matrix, entries, sure = (part.to(unmixed.images.device) for part in (matrix, entries, sure))
+    details = details._replace(matrix=matrix, sure=sure, columns=entries)
+    return unmixed._replace(images=matrix @ details.basis.mT, details=details)
