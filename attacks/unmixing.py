@@ -14,11 +14,11 @@ from attacks.contract import Attack, check_layers
 from utils.errors import InputError
 from utils.kernels import contrast
 from utils.kernels.layers import Shape
+from utils.kernels.products import rough, use_precision
 from utils.networks import Released, change, flatten, gap
 
-FEW = (
-    100  # images, up to which colours are taken together, and most signs come from `solve_factors`
-)
+# images, up to which colours are taken together, and most signs come from `solve_factors`
+FEW = 100
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
 LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for more
 SOON = tuple((floor, window, 60) for floor, window, _ in LATER)  # where other evidence follows
@@ -103,14 +103,17 @@ def unmix(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
-    `each` sees whitened rows; `later` are the stages for many images.
+    `each` sees whitened rows; `later` are the stages for many images. All but the last are of `products.precision`.
     """
     few = count <= FEW
     history = []
     features, white = whiten_features(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
-    for floor, window, steps in STAGES if few else later:
-        rows, values = contrast.minimise(rows, features, floor, window, steps, each=each)
+    stages = STAGES if few else later
+    precision = rough(basis.device, otherwise="exact")
+    for k, (floor, window, steps) in enumerate(stages, 1):
+        with use_precision("exact" if k == len(stages) else precision):
+            rows, values = contrast.minimise(rows, features, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)
 

@@ -233,20 +233,17 @@ def stationary(case):
     released = case.released
     count = max(2 * len(case.sides[0]), outputs)
     inputs = case.layers[0].weight.shape[1]
-    start = starts.normal(count, inputs, decoreco.SETTINGS["adam"].scale, case.seed)
+    start = starts.normal(count, inputs, decoreco.ADAM.scale, case.seed)
     wide = (
         max(part.abs().max() for part in case.sides) > 1
     )  # then the published range of pixels is not theirs
-    settings: dict = {
-        "rule": "signed" if outputs == 1 else "multiclass",
-        "range_weight": 0.0 if wide else 1.0,
-    }
-    settings |= {
-        "basis": networks.span(released.network),
-        "seed": case.seed,
-        "iterations": case.steps,
-    }
-    attack = decoreco.attack(released, start, **settings)
+    settings = decoreco.ADAM._replace(
+        rule="signed" if outputs == 1 else "multiclass",
+        range_weight=0.0 if wide else 1.0,
+        iterations=case.steps,
+    )
+    basis = networks.span(released.network)
+    attack = decoreco.attack(released, start, settings, basis=basis, seed=case.seed)
     sentence = f"{count} candidates moved for {case.steps} steps; the loss fell to {attack.loss:.2g} of ‖θ‖²."
     return returned(case, "stationarity", attack.images, sentence)
 

@@ -3,6 +3,7 @@
 A victim of the bilevel attack sees its images as they are; one of the stationarity attack sees them without their mean.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +15,7 @@ from training.images import Split
 from utils import networks
 from utils.networks import Recipe
 
-SCALE = decoreco.SETTINGS[
-    "sgd"
-].scale  # of the noise that DecoReco begins at, standard deviation of a pixel
+SCALE = decoreco.ADAM.scale  # of the noise that DecoReco begins at, standard deviation of a pixel
 DEPTHS = {2: "two_layers", 3: "three_layers"}  # of a network, in names of RESULTS
 
 
@@ -110,19 +109,28 @@ def candidates(rule: str, data: Split) -> int:
 
 
 def decoreco_trial(
-    data: Split, victim: Victim, rule: str, place: str, seed: int, space: str = "pixels", restart: int | None = None,
-    **settings: Any,
-) -> Trial:  # fmt: skip
+    data: Split,
+    victim: Victim,
+    settings: decoreco.Settings,
+    place: str,
+    seed: int,
+    space: str = "pixels",
+    restart: int | None = None,
+    progress: bool = False,
+    watch: Callable | None = None,
+) -> Trial:
     """DecoReco in `pixels`, or in the `span` of the first layer, on a Victim of a Split's secret images: a Trial.
 
-    With `restart`, a seed of coefficients, a second attack begins at other noise, which any adversary can draw.
+    With `restart`, a seed of coefficients, a second attack begins at other noise, which any adversary can draw; the
+    first one is `watch`ed.
     """
     basis = networks.span(victim.released.network) if space == "span" else None
-    settings |= {"rule": rule, "basis": basis}
-    start = begin(place, data, victim, seed, candidates(rule, data))
-    attack = decoreco.attack(victim.released, start, seed=seed, **settings)
+    start = begin(place, data, victim, seed, candidates(settings.rule, data))
+    given: dict = {"settings": settings, "basis": basis, "progress": progress}
+    attack = decoreco.attack(victim.released, start, seed=seed, watch=watch, **given)
     again = None
     if restart is not None:
         noise = begin("random", data, victim, seed + 1000, len(start))
-        again = decoreco.attack(victim.released, noise, seed=restart, **settings)
-    return Trial(Name("decoreco", rule, place), seed, data, victim, start, attack, basis, again)
+        again = decoreco.attack(victim.released, noise, seed=restart, **given)
+    name = Name("decoreco", settings.rule, place)
+    return Trial(name, seed, data, victim, start, attack, basis, again)

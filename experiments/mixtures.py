@@ -111,15 +111,18 @@ def bilevel_attack(target):
 def adam_attack(target, steps, rate, dtype=torch.float32):
     """DecoReco by Adam, for `explore`; losses are R/‖θ*‖²."""
     released, mean, basis = target
-    settings = {"basis": basis, "optimiser": "projection", "learning_rate": rate, "dtype": dtype}
-    settings |= {"sharpness": 100.0, "range_weight": 0.0}
+    settings = decoreco.SETTINGS["projection"]._replace(
+        learning_rate=rate, sharpness=100.0, softest=100.0, range_weight=0.0, dtype=dtype
+    )
 
     def attack(
         start: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         counts = max(1, steps // 4), steps
         early, end = (
-            decoreco.attack(released, start - mean, iterations=count, **settings)
+            decoreco.attack(
+                released, start - mean, settings._replace(iterations=count), basis=basis
+            )
             for count in counts
         )
         return early.images + mean, end.images + mean, early.history[0], end.loss

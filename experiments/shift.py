@@ -56,10 +56,18 @@ def attack(
     constant = torch.full((1, len(basis)), belief).to(basis)
 
     def scaled(k, steps):
+        settings = decoreco.ADAM._replace(
+            rule="margin",
+            lambda_min=0.0,
+            range_weight=0.0,
+            learning_rate=0.03 * k,
+            coefficient_rate=0.1 / k,
+            softest=100.0,
+            iterations=steps,
+        )
         result = decoreco.attack(
-            released, noise + constant, rule="margin", lambda_min=0.0, range_weight=0.0, learning_rate=0.03 * k,
-            coefficient_rate=0.1 / k, sharpness=100.0, iterations=steps, basis=basis, coefficients=coefficients / k,
-        )  # fmt: skip
+            released, noise + constant, settings, basis=basis, coefficients=coefficients / k
+        )
         return result._replace(images=result.images - within(constant, basis))
 
     tried = {k: scaled(k, max(1, iterations // 2)) for k in (1, 10, 100)}

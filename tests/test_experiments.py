@@ -56,18 +56,15 @@ def test_a_trial_is_the_attack_on_what_was_released(toy, knowledge, draw):
 
 def test_a_restart_has_noise_and_coefficients_of_its_own(toy):
     victim = stationary.train(toy.secret, LAYERS, 3)
-    trial = trials.decoreco_trial(
-        toy, victim, "signed", "random", 3, "span", restart=1003, iterations=5
-    )
+    settings = decoreco.ADAM._replace(iterations=5)
+    trial = trials.decoreco_trial(toy, victim, settings, "random", 3, "span", restart=1003)
     network = victim.released
-    settings = {"basis": networks.span(network.network), "iterations": 5}
+    basis = networks.span(network.network)
     for seed, found in ((3, trial.attack), (1003, trial.again)):
         start = starts.normal(20, toy.secret.images.shape[1], 0.0197, seed)
-        expected = decoreco.attack(network, start, seed=seed, **settings)
+        expected = decoreco.attack(network, start, settings, basis=basis, seed=seed)
         assert torch.equal(found.images, expected.images)
-    assert (
-        trials.decoreco_trial(toy, victim, "signed", "ground_truth", 3, iterations=1).again is None
-    )
+    assert trials.decoreco_trial(toy, victim, settings, "ground_truth", 3).again is None
     assert trials.candidates("tied", toy) == 10 and trials.candidates("signed", toy) == 20
 
 

@@ -151,7 +151,8 @@ HOSTILE = st.builds(
 @FUZZ
 @given(start=HOSTILE, optimiser=st.sampled_from(["sgd", "adam", "projection"]), decay=NUMBERS)
 def test_both_attacks_take_a_start_or_refuse_it(start, optimiser, decay):
-    found = taken(decoreco.attack, released(6), start, optimiser=optimiser, iterations=3)
+    settings = decoreco.SETTINGS[optimiser]._replace(iterations=3)
+    found = taken(decoreco.attack, released(6), start, settings)
     assert found is None or isinstance(found, Attack) and found.images.shape == start.shape
     victim = released()._replace(recipe=networks.affine(0.01)._replace(weight_decay=decay))
     found = taken(bilevel.attack, victim, start, iterations=2)

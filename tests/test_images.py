@@ -230,7 +230,7 @@ def test_more_than_fits_into_memory_is_not_unpacked(monkeypatch, tmp_path):
     path = archive(
         tmp_path / "directory.npz", {"shape": (1000, 100, 100)}, 10**7
     )  # ten megabytes, as the zip says
-    monkeypatch.setattr(images.step, "room", lambda: 9e6)
+    monkeypatch.setattr(images.os, "sysconf", lambda name: 3000)
     tracemalloc.start()
     assert "and there are 0.0 GB. Save fewer images" in refused(images.load, path)
     assert tracemalloc.get_traced_memory()[1] < 2e6

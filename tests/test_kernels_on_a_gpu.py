@@ -73,22 +73,18 @@ def test_a_kernel_is_that_of_the_processor_in_double_precision(device, precision
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
 def test_an_attack_is_that_of_the_processor(device, victim, optimiser, space):
     """Two sets of candidates in double precision, by the way of taking steps that the device has."""
-    settings = {
-        "optimiser": optimiser,
-        "iterations": 63,
-        "dtype": torch.float64,
-        "learning_rate": 1e-3,
-    }
+    settings = decoreco.SETTINGS[optimiser]._replace(
+        iterations=63, dtype=torch.float64, learning_rate=1e-3
+    )
     start = torch.stack([starts.normal(20, 3072, 0.0197, seed) for seed in range(2)])
     basis = networks.span(victim.released.network)
-    exact = decoreco.attack(
-        victim.released, start, basis=basis if space == "span" else None, **settings
-    )
+    basis = basis if space == "span" else None
+    exact = decoreco.attack(victim.released, start, settings, basis=basis)
     released = victim.released._replace(
         network=moved(victim.released.network, device, torch.float64)
     )
-    settings["basis"] = basis.to(device) if space == "span" else None
-    found = decoreco.attack(released, start.to(device), **settings)
+    basis = None if basis is None else basis.to(device)
+    found = decoreco.attack(released, start.to(device), settings, basis=basis)
     assert off(found.images, exact.images) < 1e-6 and off(found.history, exact.history) < 1e-6
 
 

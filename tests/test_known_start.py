@@ -144,8 +144,9 @@ def test_the_stationarity_attack_with_the_start_explains_what_training_added(dat
     """Its loss is far below that of no image, 1, and below that without the start."""
     released, initial = trained["sgd"].released, trained["sgd"].initial
     noise = starts.normal(2 * M, data.secret.images.shape[1], scale=0.02, seed=0)
-    found = known_start.stationarity(released, initial, noise, 1.0, M, iterations=200)
-    without = decoreco.attack(released, noise, rule="margin", iterations=200)
+    settings = decoreco.ADAM._replace(rule="margin", iterations=200)
+    found = known_start.stationarity(released, initial, noise, 1.0, M, settings)
+    without = decoreco.attack(released, noise, settings)
     assert found.loss < 0.6 and found.loss < without.loss
 
 

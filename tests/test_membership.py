@@ -120,7 +120,8 @@ def test_only_the_victim_of_these_images_leaks_them(views, side, leaks):
     recipe = networks.perceptron("signed", 60, 60)._replace(epochs=400, stages=2)
     released = stationary.train(getattr(views, side), recipe).released
     start = starts.normal(80, 3072, 0.02, 0)
-    found = decoreco.attack(released, start, basis=networks.span(released.network), iterations=200)
+    settings, basis = decoreco.ADAM._replace(iterations=200), networks.span(released.network)
+    found = decoreco.attack(released, start, settings, basis=basis)
     found = measures.leak(found.images, views.secret.images, views.held_out.images, SHAPE)
     assert found.p < 0.01 < 0.6 < found.auc.low if leaks else found.p > 0.01 and found.auc.low < 0.5
 

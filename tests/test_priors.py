@@ -155,9 +155,9 @@ def test_growth_tells_a_mean_of_two_from_one_and_points_share_neurons():
 def test_an_attacker_takes_the_learning_rate_with_the_smallest_loss():
     x, labels = spheres.labelled(8, 12, 3)
     released = Released(spheres.first_weights(RECIPE._replace(initial=0.3), 12, 3), labels, RECIPE)
-    settings = {"rule": "margin", "iterations": 5}
-    found = decoreco.by_rate(released, x, (1e-4, 1e-2), **settings)
-    alone = [decoreco.by_rate(released, x, (rate,), **settings) for rate in (1e-4, 1e-2)]
+    settings = decoreco.ADAM._replace(rule="margin", iterations=5)
+    found = decoreco.by_rate(released, x, (1e-4, 1e-2), settings)
+    alone = [decoreco.by_rate(released, x, (rate,), settings) for rate in (1e-4, 1e-2)]
     best = min(alone, key=lambda one: one.attack.loss)
     assert alone[0].attack.loss != alone[1].attack.loss
     assert found.rate == best.rate and torch.equal(found.attack.loss, best.attack.loss)

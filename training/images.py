@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,6 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from utils.errors import InputError
-from utils.kernels import step
 from utils.kernels.layers import Shape
 
 DATA = Path(__file__).parent.parent / "data"
@@ -190,7 +190,7 @@ def unpack(path: str | Path) -> dict[str, np.ndarray]:
         names = [name for name in ARRAYS if name in archive]
         sizes = [promised(archive.zip, f"{name}.npy") for name in names]
         needed = sum(map(max, sizes)) / 1e9
-        there = step.room() / 1e9
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
         if needed > there:
             raise MemoryError(f"it unpacks to {needed:,.1f} GB, and there are {there:,.1f} GB")
         if any(directory != header for directory, header in sizes):

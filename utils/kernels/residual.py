@@ -7,15 +7,15 @@ dimensions are independent sets. Where the initial θ⁰ is known, the target is
 """
 
 import math
+import sys
 import warnings
 from typing import NamedTuple
 
 import torch
 
 from utils.kernels.layers import back, forward
-from utils.kernels.step import needed, room
 
-ROWS = 512  # candidates that are evaluated at once on a CPU, in its cache; on a GPU, as many as its memory holds
+ROWS = 512  # candidates that are evaluated at once on a CPU, in its cache; on a GPU, all that its memory holds
 
 
 class Residual(NamedTuple):
@@ -81,8 +81,7 @@ class Stationarity:
     def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share, target=None):
         self.network, self.rule, self.sharpness = network, rule, sharpness
         self.target, self.share = (network, share) if target is None else (target, direct_share)
-        device = network[0].weight.device
-        self.rows = ROWS if device.type == "cpu" else room(device) // needed(network, 1)
+        self.rows = ROWS if network[0].weight.device.type == "cpu" else sys.maxsize
         self.squares = torch.stack(
             [sum(p.square().sum() for p in layer if p is not None) for layer in self.target]
         )

@@ -6,12 +6,11 @@ import torch
 from torch.nn import AvgPool2d
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
-from utils.kernels.step import room
-
 # the constants of SSIM for pixels in [0, 1]
 C1 = 0.01**2
 C2 = 0.03**2
 POSITIONS = 64  # of the window, whose products are made at once
+AT_ONCE = 2**28  # numbers of four bytes
 # |NCC| above which an image counts as given back, somewhat or strongly
 SOME = 0.7
 STRONG = 0.9
@@ -124,10 +123,10 @@ def ssim(images, references, shape, window=7):
     Equals `skimage.metrics.structural_similarity(…, win_size=window, data_range=1, channel_axis=2)` to 1e-5. At one
     position of the window, the numerators (2μₓμᵧ + C₁)(2cov + C₂) of all pairs are a table of rank 2w² + 2, the
     denominators (μₓ² + μᵧ² + C₁)(varₓ + varᵧ + C₂) one of rank 4: two matrix products and a division. Images are taken
-    in slices, as many at once as fit into a quarter of the memory that is there.
+    in slices, which take up to AT_ONCE numbers.
     """
-    numbers = 2 * (POSITIONS + 1) * len(references)  # for an image, of four bytes each
-    rows = max(1, int(room(images.device) / 4 / (4 * max(1, numbers))))
+    numbers = 2 * (POSITIONS + 1) * len(references)  # for an image
+    rows = max(1, AT_ONCE // max(1, numbers))
     slices = [ssim_slice(part, references, shape, window) for part in images.split(rows)]
     return slices[0] if len(slices) == 1 else torch.cat(slices)
 
