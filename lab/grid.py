@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from lab.parameters import DATASETS, assignments, check
+from lab.parameters import DATASETS, assignments, check, choices
 from lab.run import (
     CODE,
     MINUTES,
@@ -113,19 +113,26 @@ def notebook_of(name):
     return there[choose("experiment", name, there)]
 
 
+def cells_of(notebook):
+    """The source and the tags of each cell of code of the notebook at this Path."""
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            yield "".join(cell["source"]), cell["metadata"].get("tags", [])
+
+
 def declared_by(notebook):
-    """The parameters {name: default} that the notebook at this Path declares."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    sources = [
-        "".join(cell["source"])
-        for cell in cells
-        if "parameters" in cell["metadata"].get("tags", [])
-    ]
-    return assignments("\n".join(sources))
+    """The parameters {name: default} that a notebook declares."""
+    return assignments("\n".join(text for text, tags in cells_of(notebook) if "parameters" in tags))
 
 
-def values_of(grid, given, declared):
-    """The values {name: list} of all parameters that a grid sets; InputError if one is wrong."""
+def choices_by(notebook):
+    """The values {name: several} that a notebook says its parameters may have."""
+    begins = [text for text, _ in cells_of(notebook) if "report.begin(" in text]
+    return choices(begins[0]) if begins else {}
+
+
+def values_of(grid, given, declared, several):
+    """The values {name: list} of all parameters that a grid sets; InputError if one is wrong, or none of `several`."""
     fixed = grid.get("parameters", {}) | given
     cross = grid["cross"]
     if both := fixed.keys() & cross.keys():
@@ -139,7 +146,7 @@ def values_of(grid, given, declared):
         values[name] = [typed(value, declared.get(name)) for value in values[name]]
         refuse_twice(name, values[name])
         for value in values[name]:
-            check(declared, name, value)
+            check(declared, several, name, value)
             if (
                 name == "DATASET"
                 and value not in DATASETS
@@ -166,7 +173,7 @@ def plan_of(grid: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_keys(grid)
     declared = declared_by(notebook := notebook_of(grid.get("experiment")))
-    values = values_of(grid, given, declared)
+    values = values_of(grid, given, declared, choices_by(notebook))
     commit = git("rev-parse", "HEAD") or ""
     commit += "-dirty" * bool(git("status", "--porcelain", "--", *FOR_GIT, str(notebook)))
     shared = {

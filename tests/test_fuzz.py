@@ -122,7 +122,8 @@ def test_any_state_is_a_network_for_these_images_or_refused(state):
 def test_parameters_of_any_kind(given):
     declared = {"SEED": 0, "STEPS": 10, "DEVICE": "auto", "RATE": 0.1}
     try:
-        parameters.check_parameters(declared, given)
+        for name, value in given.items():
+            parameters.check(declared, {}, name, value)
     except InputError as error:
         assert "\n" not in str(error).replace(repr(given), "")
         return

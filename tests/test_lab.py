@@ -42,6 +42,8 @@ RATE = 0.1
 BODY = """import json, os, time
 import numpy as np
 from utils import sums
+if SEED < 0:
+    report.begin(START=("random", "partition"))
 def note(word):
     with open("notes.txt", "a") as file:
         file.write(f"{word} {SEED}\\n")
@@ -218,6 +220,11 @@ WRONG = [
     ),
     ("experiment: tiny\ncross: {SEED: [1, 2, 1]}", [], "SEED has 1 twice: take one out."),
     ("experiment: tiny\ncross: {SEED: [1, -1]}", [], "SEED is -1; it must be 0 or larger."),
+    (
+        "experiment: tiny\ncross: {START: [truth]}",
+        [],
+        "START is 'truth', but it must be one of 'random', 'partition'.",
+    ),
     (
         "experiment: tiny\ncross: {SEEED: [1]}",
         [],

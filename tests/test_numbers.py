@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import mean
 
 import nbformat
+import pandas as pd
 import yaml
 
 from evaluation import notation
@@ -33,12 +34,13 @@ HOW = {
 
 def values(records, names, where, column="value"):
     """All recorded values, or baselines, of quantities whose names match; `where` names parameters."""
-    rows = [row for record in records.split() for row in recorded.load(record).rows]
-    rows = [row for row in rows if all(row[key] == str(x) for key, x in where.items())]
+    rows = pd.concat([recorded.load(record) for record in records.split()])
+    for key, x in where.items():
+        rows = rows[rows[key] == x]
     found = [
-        float(row[column])
-        for row in rows
-        if any(fnmatch(row["name"], name) for name in names.split())
+        number
+        for (quantity, _), number in rows[column].items()
+        if any(fnmatch(quantity, name) for name in names.split())
     ]
     assert len(found) >= 5, (records, names)
     return found
