@@ -85,11 +85,9 @@ def shrinkage(
     alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
         residual = weight - alpha * initial
-        vectors = torch.linalg.eigh(residual @ residual.mT)[1][
-            :, :-rank
-        ]  # trailing left directions (h, h − rank)
-        ours = vectors.mT @ weight
-        theirs = vectors.mT @ initial
+        trailing = torch.linalg.eigh(residual @ residual.mT)[1][:, :-rank].mT  # Vᵀ (h − rank, h)
+        ours = trailing @ weight
+        theirs = trailing @ initial
         before = alpha
         alpha = ((ours * theirs).sum() / theirs.square().sum()).item()
         if abs(alpha - before) <= SETTLED:
@@ -117,34 +115,25 @@ def difference(network: Network, initial: Network, alpha: float | None = None) -
     )
 
 
-def of_moment(checkpoint: Checkpoint, factor: float | None = None) -> Rows:
-    """What the first moment of a Checkpoint holds, less c times the weights; c is estimated unless it is given."""
-    moment, (weights, *_) = change(checkpoint.first[:1], torch.Tensor.double), checkpoint.network
-    size = moment[0].weight.norm() / weights.weight.norm()
+def of_moment(checkpoint: Checkpoint) -> Rows:
+    """What the first moment of a Checkpoint holds, less c times the weights; c is estimated."""
+    moment, weights = change((checkpoint.first[0], checkpoint.network[0]), torch.Tensor.double)
+    size = (moment.weight.norm() / weights.weight.norm()).item()
     if not size:
         raise InputError(NO_STEP)
-    scaled = change(moment, lambda p: p / size)
-    found = difference(
-        scaled, checkpoint.network[:1], None if factor is None else factor / size.item()
-    )
-    (c,), (weights,) = found.removed, change((weights,), torch.Tensor.double)
-    return Rows(layer=found.layer, first=weights, last=weights, removed=(c * size.item(),))
+    found = difference(change((moment,), lambda p: p / size), (weights,))
+    return Rows(found.layer, first=weights, last=weights, removed=(found.removed[0] * size,))
 
 
-def stack(*several: Rows) -> Rows:
+def stack(*entries: Rows) -> Rows:
     """Rows of several entries, one below the other, all of the same size."""
-    sizes = [one.layer.weight.norm() / len(one.layer.weight) ** 0.5 for one in several]
-    scaled = [
-        change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)
-    ]
-    parts = (scaled, [one.first for one in several], [one.last for one in several])
-    layer, first, last = (Layer(*map(concatenate, zip(*part))) for part in parts)
-    return Rows(
-        layer=layer,
-        first=first,
-        last=last,
-        removed=tuple(c for one in several for c in one.removed),
-    )
+    scaled = []
+    for layer, first, last, _ in entries:
+        size = layer.weight.norm() / len(layer.weight) ** 0.5
+        scaled.append((*change((layer,), lambda p, size=size: p / size), first, last))
+    layer, first, last = (Layer(*map(concatenate, zip(*several))) for several in zip(*scaled))
+    removed = tuple(factor for entry in entries for factor in entry.removed)
+    return Rows(layer, first, last, removed)
 
 
 def concatenate(parts):
