@@ -7,6 +7,7 @@ another: torch's SGD adds the decay to a gradient before it sums it up, so that 
 α is. All rows of one training are combinations of the same images, and are attacked together, one below the other.
 """
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -199,6 +200,7 @@ def apply_refinement(rows, unmixed, shape, method):
     if details.count != details.basis.shape[1]:
         sure = torch.zeros(len(unmixed.images), dtype=torch.bool)
         return unmixed._replace(details=details._replace(sure=sure))
+    clock = time.perf_counter()
     layer, *layers = change(rows[:3], torch.Tensor.cpu)
     columns = sparse.read_columns(layer, details.basis.cpu(), shape)
     matrix, vectors, sure = method(unmixed.images.cpu(), columns, layers)
@@ -207,4 +209,5 @@ def apply_refinement(rows, unmixed, shape, method):
     )  # of B (h, m), but for the size of each column
     matrix, entries, sure = (part.to(unmixed.images.device) for part in (matrix, entries, sure))
     details = details._replace(matrix=matrix, sure=sure, columns=entries)
-    return unmixed._replace(images=matrix @ details.basis.mT, details=details)
+    seconds = unmixed.seconds + time.perf_counter() - clock
+    return unmixed._replace(images=matrix @ details.basis.mT, seconds=seconds, details=details)
