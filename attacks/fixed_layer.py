@@ -14,7 +14,8 @@ from scipy.optimize import minimize
 
 from attacks.contract import Attack
 from utils.errors import InputError
-from utils.kernels.layers import Layer, forward
+from utils.kernels import layers
+from utils.kernels.layers import Layer
 
 ROUNDS = 5  # of L-BFGS; before each but the first the idle images are drawn anew
 STEPS = 1500  # of a round, at most
@@ -34,7 +35,7 @@ class Residual(NamedTuple):
 
 def residual(first, change, x):
     """What images x (m, d) leave of Δ (k, h): Residual."""
-    rows = forward((first,), x)[1][0].clamp_min(0)  # φ(x) (m, h)
+    rows = layers.forward((first,), x)[1][0].clamp_min(0)  # φ(x) (m, h)
     gram = rows @ rows.mT
     size = change.square().sum()
     inverse = torch.linalg.inv(gram + RIDGE * gram.diagonal().mean() * torch.eye(len(x)).to(gram))
@@ -75,7 +76,7 @@ def attack(first: Layer, change: torch.Tensor, count: int, *, seed: int = 0) -> 
         raise InputError(
             f"Nothing was added to the last layer, or {shapes}: give its change, one row for an output."
         )
-    first = type(first)(*(p if p is None else p.double() for p in first))
+    (first,) = layers.change((first,), torch.Tensor.double)
     change = change.double()
     idle = torch.ones(count, dtype=torch.bool)
     x = first.weight.new_zeros(count, first.weight.shape[1])

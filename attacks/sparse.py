@@ -203,19 +203,19 @@ def refine(images, columns, layers, centre=CENTRES[0]):
     vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
         near = columns.nearest(matrix)
+        likely = likely_zeros(matrix @ columns.basis.mT, layers, centre)  # select
         initial = torch.where(sure[:, None], vectors, near)
         vectors = initial.clone()
+        vectors[~sure] = search_sparse(columns, near[~sure], likely[~sure], FIRST)  # search
         before = sure
-        likely = likely_zeros(matrix @ columns.basis.mT, layers, centre)
-        vectors[~sure] = search_sparse(columns, near[~sure], likely[~sure], FIRST)
-        sure = classify(columns, vectors, near, before, USUAL)
+        sure = classify(columns, vectors, near, before, USUAL)  # classify
         if (sure & ~before).sum() <= len(sure) // 100:
             vectors = search_again(columns, vectors, near, likely)
             sure = classify(columns, vectors, near, before, LEAST)
         vectors = torch.where(sure[:, None], vectors, near)
         if (vectors - initial).abs().max() < 1e-9:
             break
-        exact = columns.project(matrix, vectors, sure)
+        exact = columns.project(matrix, vectors, sure)  # project
         if cosine_similarity(matrix, exact).abs().median() < LIKE:
             return matrix, near, before  # one wrong column spoils all images
         matrix = exact

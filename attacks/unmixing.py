@@ -5,7 +5,7 @@ At a stationary point W₁ = BX and b₁ = B1, with the training images as rows 
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -92,15 +92,7 @@ def whiten_features(basis, shape, few):
     return features.float(), white
 
 
-def unmix(
-    basis: torch.Tensor,
-    shape: Shape,
-    count: int,
-    seed: int = 0,
-    *,
-    each: Callable[[torch.Tensor], object] = lambda matrix: None,
-    later: Stages = LATER,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def unmix(basis, shape, count, seed=0, *, each=lambda matrix: None, later=LATER):
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
     `each` sees whitened rows; `later` are the stages for many images. All but the last are of `products.precision`.

@@ -107,6 +107,13 @@ def refused(function, *given, **named):
     return str(caught.value)
 
 
+def outside(layer, x):
+    """The shares of a layer's weights, and of its biases, that images x (m, d) do not explain: W = BX, b = B1."""
+    b = layer.weight @ torch.linalg.pinv(x)
+    wrong = layer.weight - b @ x, layer.bias - b.sum(1)
+    return [(part.norm() / whole.norm()).item() for part, whole in zip(wrong, layer)]
+
+
 class Bomb:
     """A pickle that makes a folder if it is loaded."""
 

@@ -9,7 +9,7 @@ from torch.nn.functional import (
 )
 
 from attacks import decoreco, first_layer, fixed_layer, known_start, sparse, starts, unmixing
-from conftest import chapter_functions, drawn, refused
+from conftest import chapter_functions, drawn, outside, refused
 from evaluation import measures
 from experiments import last_layer, patching
 from training import images, ordinary
@@ -30,12 +30,6 @@ def test_the_factor_of_the_start_is_found_exactly(alpha):
     initial = drawn(40, 90)
     weight = drawn(40, 7, seed=1) @ drawn(7, 90, seed=2) / 20 + alpha * initial
     assert first_layer.shrinkage(weight, initial, 20) == pytest.approx(alpha, abs=1e-9)
-
-
-def outside(layer, x):
-    """The shares of a layer's weights, and of its biases, that images x (m, d) do not explain: W₁ = BX, b₁ = B1."""
-    b = layer.weight @ torch.linalg.pinv(x)
-    return [(ours - theirs).norm() / ours.norm() for ours, theirs in zip(layer, (b @ x, b.sum(1)))]
 
 
 def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
@@ -171,20 +165,17 @@ def test_images_whose_columns_have_zeros_become_exact_with_size_and_sign(dense):
     assert cosine_similarity(found, b, dim=0)[dense:].abs().min() > 1 - 1e-9
 
 
-def taken(*vectors):
-    """Which of three vectors are sure, where two columns are zero at thirty of sixty neurons, 25 of them shared."""
+@pytest.mark.parametrize(
+    "second, sure", [([1.0, 0, 0], False), ([0, 1, 0], True), ([-0.5, 1, 0], False)]
+)
+def test_of_equal_columns_one_is_sure_and_no_difference_beside_one_of_its_columns(second, sure):
+    """Two columns are zero at thirty of sixty neurons, 25 of them shared."""
     rows = drawn(60, 3)
     rows[:30, 0] = rows[5:35, 1] = rows[20:50, 2] = 0
-    columns = sparse.Columns(rows, *[None] * 5)
-    found = normalize(torch.tensor(vectors).double(), dim=1)
-    nothing = torch.zeros(3, dtype=torch.bool)
-    return sparse.classify(columns, found, torch.eye(3).double(), nothing, 0.5).tolist()
-
-
-def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_beside_one_of_them():
-    assert taken([1.0, 0, 0], [1.0, 0, 0], [0, 0, 1]) == [True, False, True]
-    assert taken([1.0, 0, 0], [0, 1.0, 0], [0, 0, 1]) == [True, True, True]
-    assert taken([1.0, 0, 0], [-0.5, 1.0, 0], [0, 0, 1]) == [True, False, True]
+    vectors = normalize(torch.tensor([[1.0, 0, 0], second, [0, 0, 1]]).double())
+    columns, near = sparse.Columns(rows, *[None] * 5), torch.eye(3).double()
+    before = torch.zeros(3, dtype=torch.bool)
+    assert sparse.classify(columns, vectors, near, before, 0.5).tolist() == [True, sure, True]
 
 
 def test_images_behind_ordinary_training_are_counted_and_come_back_and_held_out_ones_do_not(data):

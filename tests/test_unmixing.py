@@ -132,18 +132,6 @@ def test_the_preconditioner_solves_its_blocks():
     torch.testing.assert_close((curvature[:, some] * found)[others], slope[:, some][others])
 
 
-def test_rows_that_are_not_free_are_added_to_none(pictures):
-    found = contrast.whiten(contrast.features(pictures, SHAPE))[0]
-    begun, free = normalize(drawn(12, 12)), torch.tensor([2, 5, 6])
-    matrix, history = contrast.minimise(begun, found, 0.1, 3, 10, free)
-    assert history == sorted(history, reverse=True) and history[-1] < history[0] - 0.1
-    added = matrix @ torch.linalg.inv(begun)  # (12, 12), of every row to every row
-    others = (added / added.diagonal()[:, None]).fill_diagonal_(0)
-    assert others[:, free].abs().max() > 1e-9
-    others[:, free] = 0
-    assert others.abs().max() < 1e-9
-
-
 def test_images_are_unmixed_up_to_one_sign_each_and_the_global_sign_is_that_of_most_neurons():
     """Of a layer that is nothing but a mixture, counted by the truth, which no attacker has."""
     x = images.split(images.load("photos"), 30, 30).secret.images
@@ -172,7 +160,5 @@ def test_activity_tells_the_signs(pictures, bias):
         some = torch.where(torch.arange(12) % 5 == 0, -signs, signs)
         assert unmixing.agreement(signals, some)[1] < right - 0.01
         assert torch.equal(unmixing.flip_signs(signals, some, range(12), clear=0.0), signs)
-        few = unmixing.flip_signs(signals, some, range(5), clear=0.0)
-        assert torch.equal(few[5:], some[5:])
         # nothing is clear here
         assert torch.equal(unmixing.flip_signs(signals, some, range(12)), some)
