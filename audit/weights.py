@@ -380,17 +380,7 @@ def matrices(state, source, shape):
         name for name, (_, n) in many.items() if (n == math.prod(shape) if shape else square(n))
     ]
     if not able:
-        what = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
-        had = listed(size.values(), 4) or "none"
-        likely = [of for _, n in many.values() if (of := square(n))]
-        mend = "check the network and the pictures"
-        if likely and shape:
-            mend = (
-                f"give the shape of its pictures (such as --shape {' '.join(map(str, likely[0]))})"
-            )
-        raise InputError(
-            f"{source} has no matrix that takes {what}, but {had}: {mend}, or {BUILD}."
-        )
+        raise InputError(f"{source} has no matrix that takes {no_matrix(many, size, shape)}")
     given = {n for n, _ in many.values()}
     order = in_order(many, able)
     first = order[:1] or [name for name in able if many[name][1] not in given] or able
@@ -406,6 +396,17 @@ def matrices(state, source, shape):
         if name not in used and (part.is_floating_point() or part.dim())
     ]
     return order or first, rest
+
+
+def no_matrix(many, size, shape):
+    """What no matrix of these takes, which there are, and what to do: the end of a sentence."""
+    likely = [of for _, n in many.values() if (of := square(n))]
+    mend = "check the network and the pictures"
+    if shape and likely:
+        such = " ".join(map(str, likely[0]))
+        mend = f"give the shape of its pictures (such as --shape {such})"
+    what = f"pictures of {'×'.join(map(str, shape))}" if shape else "square pictures"
+    return f"{what}, but {listed(size.values(), 4) or 'none'}: {mend}, or {BUILD}."
 
 
 def in_order(sizes, able):
