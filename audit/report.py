@@ -196,9 +196,14 @@ def risks(outcomes, sides):
                 if one.sure
             ]
             image = {
-                "name": name, "side": SIDES[side], "attack": attack and attack.name, "ncc": best, "loss": loss,
-                "returned": best is not None and best > judge.NEAR, "sure": any(sure) if sure else None,
-            }  # fmt: skip
+                "name": name,
+                "side": SIDES[side],
+                "attack": attack and attack.name,
+                "ncc": best,
+                "loss": loss,
+                "returned": best is not None and best > judge.NEAR,
+                "sure": any(sure) if sure else None,
+            }
             listed.append(Risk(side, k, attack, image, -(loss or 0.0) if best is None else best))
     held_out = sorted(one.strength for one in listed if one.side == 1)
     for one in listed:
