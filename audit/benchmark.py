@@ -98,32 +98,24 @@ def evaluate(
     """
     entry = entry_of(name, folder)
     pixels = torch.as_tensor(np.asarray(returned, dtype=float))
-    shape = entry["shape"]
-    if (
-        pixels.dim() < 2
-        or not len(pixels)
-        or pixels[0].numel() != np.prod(shape)
-        or not pixels.isfinite().all()
-    ):
+    shape = tuple(entry["shape"])
+    fits = pixels.dim() > 1 and len(pixels) and pixels[0].numel() == np.prod(shape)
+    if not (fits and pixels.isfinite().all()):
         raise InputError(
-            f"Pictures have the shape {(*pixels.shape,)}: give finite ones of {tuple(shape)}."
+            f"Pictures have the shape {(*pixels.shape,)}: give finite ones of {shape}."
         )
     returned = pixels.flatten(1)
-    parts = [
-        part - torch.tensor(entry["mean"], dtype=torch.float64).expand(*shape).flatten()
-        for part in sides(entry)
-    ]
+    mean = torch.tensor(entry["mean"], dtype=torch.float64).expand(*shape).flatten()
+    parts = [part - mean for part in sides(entry)]
     own, both = (part.mean(0) * entry["recipe"]["centred"] for part in (parts[0], torch.cat(parts)))
     found = {"victim": name, "attack": attack, "pictures": len(returned)}
     ours, theirs = (match(part - own, returned) for part in parts)
     for bar in BARS:
         found |= {f"above_{bar}": ours.above(bar), f"held_out_above_{bar}": theirs.above(bar)}
-    like = [
-        match(part - both, returned, shape).either for part in parts
-    ]  # the area favours no side's mean
-    score = judge.scored(
-        like, tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels"))
-    )
+    # the area favours no side's mean
+    like = [match(part - both, returned, shape).either for part in parts]
+    labels = tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels"))
+    score = judge.scored(like, labels)
     return found | {"auc": round(score.area.value, 3), "p": float(f"{score.p:.2g}")}
 
 

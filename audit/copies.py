@@ -37,9 +37,8 @@ def likely(grey):
     small = avg_pool2d(interpolate(grey, size=(SMALL, SMALL), mode="area"), 2, stride=1)
     quarter = SMALL // 4
     middle = small[..., quarter : 3 * quarter : 2, quarter : 3 * quarter : 2]
-    flipped = torch.stack(
-        [normalised(middle.flip(axes).flatten(1)) for axes in FLIPS]
-    )  # (flips, n, p)
+    # (flips, n, p)
+    flipped = torch.stack([normalised(middle.flip(axes).flatten(1)) for axes in FLIPS])
     columns = []
     for some in small.split(BLOCK):
         windows = normalised(unfold(some, quarter, dilation=2).mT)  # (block, places, p)

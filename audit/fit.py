@@ -9,7 +9,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import binomtest
 
 from audit import judge, pictures, report, stages, weights
-from audit.showing import ACTIVATIONS, Showing
+from audit.showing import RESIZES, Showing
 from utils.errors import InputError
 
 NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
@@ -36,16 +36,6 @@ NORMALISATIONS = {  # means and deviations of pixels in [0, 1]
 # sides that networks are trained on
 SIZES = 28, 32, 48, 64, 96, 112, 128, 160, 192, 224, 256, 299, 320, 384
 CENTRES = 0.95, 0.9, 0.875, 0.8, 0.75  # shares of a resized picture that are cut out of its middle
-CHOICES = {  # fields of a Showing, and names of their values, which are those of options
-    "activation": {name: f"the activation {name}" for name in ACTIVATIONS},
-    "layout": {name: f"the layout {name}" for name in ("CHW", "HWC")},
-    "resize": {"squash": "pictures squashed", "crop": "pictures cut to squares"},
-    "alpha": {
-        "white": "transparent pictures laid on white",
-        "black": "transparent pictures laid on black",
-        "drop": "transparent pictures taken without their transparency",
-    },
-}
 FILES = "shape", "resize", "turn", "alpha"  # fields that say how files are read
 READING = "shape", "layout", "activation"  # fields that say how the network is read
 TRAINED = 0.9  # share of the training pictures that a network classifies correctly if it was trained to the end
@@ -113,10 +103,11 @@ def others(given: Showing) -> dict:
     """Showings that differ from the given one in one thing: {(name, option): Showing}."""
     channels = given.shape[2]
     found = {}
-    for field, names in CHOICES.items():
-        for value, name in names.items():
+    choices = {one.name: one.metadata.get("choices", ()) for one in fields(given)}
+    for field, values in (choices | {"resize": RESIZES}).items():
+        for value in values:
             change: dict = {field: value}
-            found[name, f"--{field} {value}"] = replace(given, **change)
+            found[f"the {field} {value}", f"--{field} {value}"] = replace(given, **change)
     for name, parts in NORMALISATIONS.items():
         mean, deviation = (tuple(map(float, part.split())) for part in parts)
         if len(mean) in (1, channels):
@@ -158,7 +149,8 @@ def way_of(case, sources, samples, given, showing):
         way = given._replace(logits=logits, rows=cache(rows)).judged()
     except Exception:  # of a stranger's code that takes no such pictures, or of unreadable files
         return None
-    return None if torch.equal(way.outputs, given.outputs) else way
+    pairs = (way.rows(0), given.rows(0)), (way.outputs, given.outputs)
+    return None if all(torch.equal(*pair) for pair in pairs) else way
 
 
 def read_again(source, side, rows, given, showing):

@@ -56,10 +56,12 @@ def scored(sides, labels=(None, None)):
 
 def p_value(training, held_out, labels=(None, None), seed=0):
     """The p-value of an area at least as large under exchange within classes, or of any values if none are known."""
-    classes = (
-        np.concatenate(labels) if labels[0] is not None else np.zeros(len(training) + len(held_out))
-    )
-    return null.p_value(training, held_out, seed, classes)
+    return null.p_value(training, held_out, seed, classes_of(labels, len(training) + len(held_out)))
+
+
+def classes_of(labels, count):
+    """The classes (m + n,) of both sides' labels; all are of one where these are not known."""
+    return np.zeros(count) if labels[0] is None else np.concatenate(labels)
 
 
 def of_area(name, score):
@@ -75,7 +77,7 @@ def of_count(name, sides, labels=(None, None)):
     (ours, theirs), m = (int(side.sum()) for side in sides), len(sides[0])
     passes = torch.cat([*sides]).numpy()
     chances = np.ones(1)
-    classes = np.concatenate(labels) if labels[0] is not None else np.zeros(len(passes))
+    classes = classes_of(labels, len(passes))
     for own in (classes == kind for kind in np.unique(classes)):
         n = own[:m].sum()
         chances = np.convolve(

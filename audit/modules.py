@@ -99,10 +99,8 @@ def twin(module, network, key=None):
 
     Prefixes of wrappers fall where that makes the names fit.
     """
-    module, (name, network) = (
-        copy.deepcopy(module).cpu().eval(),
-        weights.opened(network, "The start"),
-    )
+    module = copy.deepcopy(module).cpu().eval()
+    name, network = weights.opened(network, "The start")
     is_module = isinstance(network, torch.nn.Module)
     state = network.state_dict() if is_module else weights.chosen(network, name, key)[1]
     wanted = module.state_dict()

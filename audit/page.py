@@ -17,8 +17,11 @@ def page(content, pictures, thumbnails):
     """The page of an audit's content, as data/audit.schema.json says; pictures and thumbnails as a Report has them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     environment.filters |= {
         "as": format,
         "number": short,

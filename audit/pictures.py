@@ -101,9 +101,8 @@ def load(source: Source, what: str, showing: Showing) -> Pictures:
 def arrays(source):
     """Pixels and labels, or None, of a file .npz or .npy, of an array or tensor, or of a pair of them."""
     if not isinstance(source, str | Path):
-        pixels, labels = (
-            source if isinstance(source, tuple | list) and len(source) == 2 else (source, None)
-        )
+        is_pair = isinstance(source, tuple | list) and len(source) == 2
+        pixels, labels = source if is_pair else (source, None)
         return np.asarray(pixels), labels
     if not Path(source).is_file():
         raise InputError(f"There is no file {source}: check its path.")

@@ -196,9 +196,14 @@ def risks(outcomes, sides):
                 if one.sure
             ]
             image = {
-                "name": name, "side": SIDES[side], "attack": attack and attack.name, "ncc": best, "loss": loss,
-                "returned": best is not None and best > judge.NEAR, "sure": any(sure) if sure else None,
-            }  # fmt: skip
+                "name": name,
+                "side": SIDES[side],
+                "attack": attack and attack.name,
+                "ncc": best,
+                "loss": loss,
+                "returned": best is not None and best > judge.NEAR,
+                "sure": any(sure) if sure else None,
+            }
             listed.append(Risk(side, k, attack, image, -(loss or 0.0) if best is None else best))
     held_out = sorted(one.strength for one in listed if one.side == 1)
     for one in listed:
@@ -217,26 +222,14 @@ def reported(case: Case, outcomes: list, doubts: tuple, stated: dict, seconds: f
     ranked = risks(outcomes, case.pictures)
     level = case.asking.level
     better, poor = doubts
-    status, sentence = finding(
-        near, comparisons, control, level, missed, better, poor, blindness(scores)
-    )
-    notes = [*(note for note in case.network.notes if note not in missed), *case.notes]
-    if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
-        many = f"{len(unfinished)} of {len(outcomes)} stages"
-        notes.append(f"{many} gave no answer: {', '.join(unfinished)}.")
-    notes += [doubt for doubt in doubts if doubt and doubt not in sentence]
-    layers = case.network.layers
-    sizes = zip(SIDES, map(len, case.sides))
+    blind = blindness(scores)
+    status, sentence = finding(near, comparisons, control, level, missed, better, poor, blind)
+    doubted = [doubt for doubt in doubts if doubt and doubt not in sentence]
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
-        "warnings": notes,
-        "network": {
-            "name": case.network.name,
-            "widths": [layer.weight.shape[1] for layer in layers[:1]]
-            + [len(one.weight) for one in layers],
-            "code": case.network.is_more,
-        },
-        "pictures": {"shape": list(case.shape), **dict(sizes)},
+        "warnings": warnings(case, outcomes, missed) + doubted,
+        "network": described(case.network),
+        "pictures": {"shape": list(case.shape)} | dict(zip(SIDES, map(len, case.sides))),
         "stages": [staged(one) for one in outcomes],
         "comparisons": [one._asdict() for one in comparisons],
         "control": [one._asdict() for one in control],
@@ -248,12 +241,26 @@ def reported(case: Case, outcomes: list, doubts: tuple, stated: dict, seconds: f
         "seconds": round(seconds, 2),
     }
     told = any(one.name.startswith("alike ") and one.adjusted < level for one in comparisons)
-    alike = told or (near and near[0].any())
+    shown = galleries(case, ranked if told or (near and near[0].any()) else [])
     small = ranked if len(ranked) <= SMALL else []
-    thumbnails = [
-        bytes_of(case.pictures[one.side].images[one.index], case.shape)[0] for one in small
-    ]
-    return Report(status, sentence, content, galleries(case, ranked if alike else []), thumbnails)
+    images = (case.pictures[one.side].images[one.index] for one in small)
+    return Report(status, sentence, content, shown, [bytes_of(x, case.shape)[0] for x in images])
+
+
+def warnings(case, outcomes, missed):
+    """The notes on a Case that are not said to be `missed`, and how many stages gave no answer."""
+    notes = [*(note for note in case.network.notes if note not in missed), *case.notes]
+    if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
+        many = f"{len(unfinished)} of {len(outcomes)} stages"
+        notes.append(f"{many} gave no answer: {', '.join(unfinished)}.")
+    return notes
+
+
+def described(network):
+    """What the content says of a weights.Network: its widths are its inputs, then the outputs of every layer."""
+    layers = network.layers
+    widths = [layer.weight.shape[1] for layer in layers[:1]] + [len(one.weight) for one in layers]
+    return {"name": network.name, "widths": widths, "code": network.is_more}
 
 
 def settings_of(case, stated):

@@ -31,10 +31,9 @@ def audit(
 ) -> report.Report:
     """Ask what a network gives away of its training pictures `members`: a Report, or InputError.
 
-    `network`, and the network `before` training, are what `weights.read` takes, `members` and `held_out` what
-    `pictures.load` takes. `key` names one of several networks in a file, and `model`, "MODULE:FUNCTION", builds its
-    module. `optimizer` is an optimiser's state beside a network's file without one. `options` are the fields of
-    `Showing`, how its trainer showed pictures to the network, and of `Asking`, what is asked of it.
+    `network` and `before` are what `weights.read` takes, `members` and `held_out` what `pictures.load` takes. `key`
+    names one of several networks in a file, and `model`, "MODULE:FUNCTION", builds its module. `optimizer` is an
+    optimiser's state in a file of its own. `options` are the fields of `Showing` and of `Asking`.
     """
     started = time.monotonic()
     showing, asking = options_of(options)
@@ -43,8 +42,8 @@ def audit(
     showing, notes = with_normalisation(showing, net)
     sides, done = pictures.both(sources, showing)
     state = state_of(network, optimizer, net.layers, showing)
-    case = case_of(net, sides, showing, asking)
-    case = case._replace(state=state, notes=(*notes, *done, *state.notes))
+    notes += [*done, *state.notes]
+    case = case_of(net, sides, showing, asking)._replace(state=state, notes=tuple(notes))
     run = Run(asking.limit, progress)
     if before is None:
         for stage in known_start.reading(case, network, model):
@@ -53,9 +52,9 @@ def audit(
         case = known_start.with_before(case, before, key)
     for stage in shadows.planned(case) + stages.planned(case) + whole.planned(case):
         run(stage)
-    better, missed = fit.better(case, sources, run.is_over)
+    better, left_out = fit.better(case, sources, run.is_over)
     doubts = better, fit.poor(run.outcomes, asking.accuracy)
-    case = case._replace(notes=(*case.notes, *missed))
+    case = case._replace(notes=(*case.notes, *left_out))
     stated = {"key": key, "model": model, "before": before is not None}
     return report.reported(case, run.outcomes, doubts, stated, time.monotonic() - started)
 

@@ -42,12 +42,10 @@ class Case(NamedTuple):
     notes: tuple = ()  # sentences for the report
     state: State = State()  # of the optimiser
     initial: tuple = ()  # Layers of the network before training; empty if they are not known
-    before: torch.nn.Module | None = (
-        None  # the module from then, where the network is more than layers
-    )
-    since: str = (
-        ""  # in the names of attacks on what training added: from when, if nobody gave that start
-    )
+    # the module from then, where the network is more than layers
+    before: torch.nn.Module | None = None
+    # in the names of attacks on what training added: from when, if nobody gave that start
+    since: str = ""
 
     @property
     def shape(self):
@@ -209,11 +207,9 @@ def unmixed(case, name, of):
     if mixed.images is None:
         raise InputError(mixed.refusals[-1])
     count = mixed.details.count
-    sentence = (
-        f"The layer shows {count} pictures."
-        if count
-        else f"The attack was given their number, {m}."
-    )
+    sentence = f"The attack was given their number, {m}."
+    if count:
+        sentence = f"The layer shows {count} pictures."
     if refine and released.network[0].bias is not None:
         mixed = refine(mixed)
         sure = mixed.details.sure

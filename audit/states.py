@@ -16,17 +16,16 @@ from utils.errors import InputError
 from utils.networks import Checkpoint, Layer
 
 MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients
-SQUARES = (
-    "exp_avg_sq",
-    "max_exp_avg_sq",
-    "exp_inf",
-)  # beside which these are; beside others they may be something else
+# beside which these are; beside others they may be something else
+SQUARES = "exp_avg_sq", "max_exp_avg_sq", "exp_inf"
 LIKELY = (
     "which is not read here, and in all likelihood tells of the pictures, too: do not publish it"
 )
 SPLIT = "The state is in shards, or not that of its parameter groups: gather it in one file, by optimizer.state_dict()."
-ADVICE = ("Publish the weights without the optimiser's state (Lightning: save_weights_only=True; Hugging Face: "
-          "save_only_model=True, or delete optimizer.pt).")  # fmt: skip
+ADVICE = (
+    "Publish the weights without the optimiser's state (Lightning: save_weights_only=True; Hugging Face:"
+    " save_only_model=True, or delete optimizer.pt)."
+)
 
 
 class State(NamedTuple):

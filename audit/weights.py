@@ -21,8 +21,8 @@ from utils.errors import InputError, choose
 from utils.networks import Layer
 
 scalar = np.float64(0).__reduce__()[0]  # by which numpy's numbers are pickled
-NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"),
-           *(type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?"))]  # fmt: skip
+KINDS = [type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")]
+NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"), *KINDS]
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
 PART = re.compile(
     rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])"
@@ -42,13 +42,11 @@ class Network(NamedTuple):
     source: Any = None  # what `read` takes to read it in another way
     layers: tuple = ()  # in double precision: all, if ReLUs alone are between, or the first alone, or none
     stack: tuple = ()  # all layers, whatever stands between them; empty if there is more
-    logits: Callable | None = (
-        None  # rows (n, d) -> outputs (n, K); None if only a part could be read
-    )
+    # rows (n, d) -> outputs (n, K); None if only a part could be read
+    logits: Callable | None = None
     notes: tuple = ()  # sentences on what could not be read
-    normalisation: tuple | None = (
-        None  # mean and deviation, (1,) or (C,), where its file holds them
-    )
+    # mean and deviation, (1,) or (C,), where its file holds them
+    normalisation: tuple | None = None
     module: torch.nn.Module | None = None  # as it computes, in eval mode, if it was given or built
     takes: Callable | None = None  # rows (n, d) -> what the module takes
 
@@ -60,10 +58,11 @@ class Network(NamedTuple):
 
 def square(inputs):
     """The shape (H, W, C) of a square picture of so many values, grey or in colour; None if there is none."""
-    sides = {channels: math.isqrt(inputs // channels) for channels in (1, 3)}
-    return next(
-        ((n, n, k) for k, n in sides.items() if n >= SMALLEST and n * n * k == inputs), None
-    )
+    for channels in (1, 3):
+        side = math.isqrt(inputs // channels)
+        if side >= SMALLEST and side * side * channels == inputs:
+            return side, side, channels
+    return None
 
 
 def outputs(layers, activation="relu"):
@@ -186,12 +185,9 @@ def agree(one, other, shape):
 
 def batched(rows, shape, layout):
     """Rows (n, d) in a layout as a batch (n, C, H, W), for pictures of the shape (H, W, C)."""
-    height, width, channels = shape
-    return (
-        rows.view(-1, channels, height, width)
-        if layout == "CHW"
-        else rows.view(-1, *shape).permute(0, 3, 1, 2)
-    )
+    if layout == "HWC":
+        return rows.view(-1, *shape).permute(0, 3, 1, 2)
+    return rows.view(-1, shape[2], *shape[:2])
 
 
 def flattened(batch, layout):
@@ -206,9 +202,9 @@ def reordered(rows, shape, layout, other):
 
 def opened(source, name):
     """What to call a source, a file or what a file holds, and what it holds; a `name` is for the latter."""
-    return (
-        (Path(source).name, tensors(source)) if isinstance(source, str | Path) else (name, source)
-    )
+    if isinstance(source, str | Path):
+        return Path(source).name, tensors(source)
+    return name, source
 
 
 def tensors(path):
@@ -315,18 +311,13 @@ def listed(names, most=6):
 
 def normalised(state):
     """Take the mean and deviation of pixels, such as normalize.mean, from a state dict: both (1,) or (C,), or None."""
-    for name, other in [
-        (name, re.sub("mean$", word, name)) for name in state for word in ("std", "deviation")
-    ]:
-        mean = state[name]
-        deviation = state.get(other)
-        if (
-            name != other
-            and deviation is not None
-            and mean.numel() in (1, 3)
-            and deviation.shape == mean.shape
-        ):
-            return tuple(state.pop(one).double().flatten() for one in (name, other))
+    for name in state:
+        for word in ("std", "deviation"):
+            pair = name, re.sub("mean$", word, name)
+            shapes = {state[one].shape for one in pair if one in state}
+            told = name != pair[1] and pair[1] in state and len(shapes) == 1
+            if told and state[name].numel() in (1, 3):
+                return tuple(state.pop(one).double().flatten() for one in pair)
     return None
 
 
@@ -380,17 +371,7 @@ def matrices(state, source, shape):
         name for name, (_, n) in many.items() if (n == math.prod(shape) if shape else square(n))
     ]
     if not able:
-        what = "square pictures" if shape is None else f"pictures of {'×'.join(map(str, shape))}"
-        had = listed(size.values(), 4) or "none"
-        likely = [of for _, n in many.values() if (of := square(n))]
-        mend = "check the network and the pictures"
-        if likely and shape:
-            mend = (
-                f"give the shape of its pictures (such as --shape {' '.join(map(str, likely[0]))})"
-            )
-        raise InputError(
-            f"{source} has no matrix that takes {what}, but {had}: {mend}, or {BUILD}."
-        )
+        raise InputError(f"{source} has no matrix that takes {no_matrix(many, size, shape)}")
     given = {n for n, _ in many.values()}
     order = in_order(many, able)
     first = order[:1] or [name for name in able if many[name][1] not in given] or able
@@ -406,6 +387,17 @@ def matrices(state, source, shape):
         if name not in used and (part.is_floating_point() or part.dim())
     ]
     return order or first, rest
+
+
+def no_matrix(many, size, shape):
+    """What no matrix of these takes, which there are, and what to do: the end of a sentence."""
+    likely = [of for _, n in many.values() if (of := square(n))]
+    mend = "check the network and the pictures"
+    if shape and likely:
+        such = " ".join(map(str, likely[0]))
+        mend = f"give the shape of its pictures (such as --shape {such})"
+    what = f"pictures of {'×'.join(map(str, shape))}" if shape else "square pictures"
+    return f"{what}, but {listed(size.values(), 4) or 'none'}: {mend}, or {BUILD}."
 
 
 def in_order(sizes, able):

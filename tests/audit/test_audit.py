@@ -233,7 +233,7 @@ ENDS = {  # what a library, or code of a stranger's, may do while an audit runs,
     "helps": ("", "--help", 0),
     "ends the process": ("sys.meta_path.insert(0, type('', (), {'find_spec': ends}))", "", FAULT),
     "is stopped": (
-        "signal.signal(signal.SIGALRM, stop); signal.setitimer(signal.ITIMER_REAL, 0.5)",
+        "signal.signal(signal.SIGALRM, stop); os.register_at_fork(after_in_parent=soon)",
         "",
         INTERRUPTED,
     ),
@@ -248,6 +248,7 @@ def test_no_fault_is_taken_for_an_answer(kind, module, tmp_path):
 import os, runpy, signal, sys
 def ends(name, *_): name == 'audit.judge' and os._exit(1)
 def stop(*_): os.kill(os.getpid(), signal.SIGINT)
+def soon(): signal.setitimer(signal.ITIMER_REAL, 0.5)
 {before}
 runpy.run_module('{module}', run_name='__main__', alter_sys=True)"""
     given = "none.pth in held" if module == "audit" else "none.pth --before none.pth"

@@ -1,7 +1,6 @@
 """Whether the audit finds how the trainer saw the pictures, and says nothing where they were given as in training."""
 
 import time
-from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -217,10 +216,3 @@ def test_a_loss_that_may_not_tell_after_correction_is_asked_in_other_ways(p, ask
         way(40), [way(40, "a"), way(40, "b")], 0.05, lambda one: 1e-4 if one.name else p
     )
     assert bool(found) == asked
-
-
-def test_the_ways_are_the_options_that_name_them():
-    given = Showing(shape=SHAPE, mean=(0.0,), deviation=(1.0,))
-    ways = fit.others(given)
-    assert given not in ways.values() and len({*ways.values()}) == len(ways) > 30
-    assert ways["the layout HWC", "--layout HWC"] == replace(given, layout="HWC")

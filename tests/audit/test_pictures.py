@@ -175,6 +175,7 @@ def test_pictures_that_are_on_both_sides_are_left_out_and_few_are_refused(sides)
     )
     shared = theirs._replace(images=torch.cat([theirs.images[1:], 0.99 * ours.images[3:4]]))
     found, notes = pictures.distinct([ours, shared], SHAPE)
+    assert [one.count for one in found] == [M, M]  # as is stated to an attacker
     assert [one.names for one in found] == [[*ours.names[:3], *ours.names[4:]], theirs.names[:-1]]
     for note, what, name in zip(notes, ("training", "held-out"), ("training 3", "held-out 11")):
         assert note.startswith(f"1 {what} pictures are copies") and note.endswith(f" {name}.")
