@@ -39,11 +39,12 @@ def named(row):
 
 def numbers_of(rows):
     """{(quantity, seed): number} of some rows; a baseline is a quantity, too. Durations are the machine's: left out."""
-    return {
-        (named(row) + words, str(row["seed"])): float(row[column])
-        for row in rows if not row["name"].endswith("seconds")
-        for column, words in (("value", ""), ("baseline", BASELINE)) if row.get(column) not in (None, "")
-    }  # fmt: skip
+    found = {}
+    for row in rows:
+        for column, words in {"value": "", "baseline": BASELINE}.items():
+            if not row["name"].endswith("seconds") and row.get(column) not in (None, ""):
+                found[named(row) + words, int(row["seed"])] = float(row[column])
+    return found
 
 
 def compared(name, value, now, seeds):
@@ -62,32 +63,30 @@ def compared(name, value, now, seeds):
 
 def compare(rows, crossed, again):
     """How many numbers of a run are equal, in the spread, outside and new; a sentence for each that is outside."""
-    alike = [
-        row
-        for row in rows
-        if all(row[name] == str(value) for name, value in crossed.items() if name != "SEED")
-    ]
-    old = numbers_of(row for row in alike if row["seed"] == str(crossed.get("SEED", row["seed"])))
+    fixed = {name: str(value) for name, value in crossed.items() if name != "SEED"}
+    alike = numbers_of(row for row in rows if fixed.items() <= row.items())
     now = numbers_of(again)
     of_seeds = {}
-    for (name, _), value in numbers_of(alike).items():
-        of_seeds.setdefault(name, []).append(value)
-    words = [compared(key[0], value, now.get(key), of_seeds[key[0]]) for key, value in old.items()]
+    for (name, seed), value in alike.items():
+        of_seeds.setdefault(name, {})[seed] = value
+    old = {key: alike[key] for key in alike if key[1] == crossed.get("SEED", key[1])}
+    words = [
+        compared(name, value, now.get((name, seed)), of_seeds[name].values())
+        for (name, seed), value in old.items()
+    ]
     counts = Counter(word for word, _ in words) + Counter(new=len(now.keys() - old.keys()))
     return counts, [why for _, why in words if why]
 
 
 def code_of(commit, notebook):
     """How today's code stands to that of a commit, in words."""
+    if not commit:
+        return "no commit was recorded"
     changed = grid.git(
         "diff", "--shortstat", commit.removesuffix("-dirty"), "--", *grid.FOR_GIT, notebook
     )
-    if not commit or changed is None:
-        return (
-            f"its commit {commit[:8]} is not in this repository"
-            if commit
-            else "no commit was recorded"
-        )
+    if changed is None:
+        return f"its commit {commit[:8]} is not in this repository"
     return f"{changed or 'no file changed'} since {commit[:8]}"
 
 
