@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.special import ndtr
+from torch.nn.functional import cosine_similarity
 from torch.overrides import TorchFunctionMode
 
 from attacks import mersenne
@@ -304,16 +305,11 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
             "No layer of some size is drawn by torch's generator: another one drew the start, or none."
         )
     sizes = {one.name: parameters[one.name].numel() for one in drawn}
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:ALONE]
-    alone = [
-        [one for one in drawn if one.name == name]
-        for name in largest
-        if sizes[name] > 2 * EQUATIONS
-    ]
+    large = [name for name in sizes if sizes[name] > 2 * EQUATIONS]
+    alone = sorted(large, key=sizes.__getitem__, reverse=True)[:ALONE]
+    tried = [([one for one in drawn if one.name == name], ATTEMPTS[0]) for name in alone]
     refusal = InputError(NONE)
-    for some, least in [(some, ATTEMPTS[0]) for some in alone] + [
-        (drawn, least) for least in ATTEMPTS
-    ]:
+    for some, least in tried + [(drawn, least) for least in ATTEMPTS]:
         try:
             masks, outputs, right = choose_signs(parameters, some, least)
         except InputError as error:
@@ -338,9 +334,8 @@ def draw_start(solutions, parameters, build):
 
 def alike(parameters, module):
     """The sum of correlations of parameters with those of a module."""
-    pairs = [
-        (p.double().flatten(), parameters[name].double().flatten())
+    return sum(
+        cosine_similarity(p.double().flatten(), parameters[name].double().flatten(), dim=0).item()
         for name, p in module.named_parameters()
         if name in parameters
-    ]
-    return sum(torch.nn.functional.cosine_similarity(*pair, dim=0).item() for pair in pairs)
+    )
