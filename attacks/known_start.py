@@ -5,8 +5,6 @@ Gradient descent leaves W₁ = BX + αW₁⁰ and b₁ = B1 + αb₁⁰ for trai
 away, and attacks the rest as if it had been zero (`first_layer`).
 """
 
-from typing import Any
-
 import torch
 
 from attacks import decoreco, first_layer, unmixing
@@ -37,7 +35,8 @@ def stationarity(
     candidates: torch.Tensor,
     alpha: float,
     count: int,
-    **settings: Any,
+    settings: decoreco.Settings = decoreco.ADAM,
+    seed: int = 0,
 ) -> Attack:
     """The stationarity attack on θ* − αθ⁰, in the span of `count` leading directions of W₁ − αW₁⁰.
 
@@ -47,6 +46,5 @@ def stationarity(
     pairs = zip(released.network, initial)
     target = tuple(Layer(*(p - alpha * q for p, q in zip(ours, theirs))) for ours, theirs in pairs)
     basis = leading_span((rows.layer,), count)
-    return decoreco.attack(
-        released, candidates, rule="margin", target=target, basis=basis, **settings
-    )
+    settings = settings._replace(rule="margin")
+    return decoreco.attack(released, candidates, settings, target=target, basis=basis, seed=seed)

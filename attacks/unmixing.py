@@ -14,7 +14,7 @@ from attacks.contract import Attack, check_layers
 from utils.errors import InputError
 from utils.kernels import contrast
 from utils.kernels.layers import Shape
-from utils.kernels.products import possible, use_precision
+from utils.kernels.products import rough, use_precision
 from utils.networks import Released, change, flatten, gap
 
 FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
@@ -102,22 +102,22 @@ def whiten_features(
 def unmix(
     basis: torch.Tensor, shape: Shape, count: int, seed: int = 0,
     each: Callable[[torch.Tensor], object] = lambda matrix: None, later: Sequence[tuple[float, int, int]] = LATER,
-    precision: str = "exact",
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
-    `each` sees whitened rows; `later` are the stages for many images, all but the last with products of a `precision`.
+    `each` sees whitened rows; `later` are the stages for many images, all but the last of `products.precision`.
     """
     few = count <= FEW
     history = []
     features, white = whiten_features(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
     *stages, last = STAGES if few else later
-    for digits, (floor, window, steps) in [
-        *((precision, stage) for stage in stages),
+    digits = rough(basis.device, otherwise="exact")
+    for precision, (floor, window, steps) in [
+        *((digits, stage) for stage in stages),
         ("exact", last),
     ]:
-        with use_precision(possible(digits, basis.device)):
+        with use_precision(precision):
             rows, values = contrast.minimise(rows, features, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)
@@ -171,13 +171,13 @@ def flip_signs(signals, signs, unsure, clear=0.2):
 
 def attack(
     released: Released, shape: Shape, *, count: int | None = None, seed: int = 0,
-    later: Sequence[tuple[float, int, int]] = LATER, precision: str = "exact", most: float = MOST,
+    later: Sequence[tuple[float, int, int]] = LATER, most: float = MOST,
 ) -> Attack:  # fmt: skip
     """Unmix the training images (m, d), each with a spread of 0.22, from the released first layer.
 
     `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
     while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
-    for more than FEW images, and `precision` that of all but its last stage. `most` and InputError as `read` says.
+    for more than FEW images. `most` and InputError as `read` says.
     """
     clock = time.perf_counter()
     centred = released.recipe.centred
@@ -189,7 +189,7 @@ def attack(
     asked, (count, basis, mixing) = count, read(released, count, most)
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
-        matrix, history = unmix(basis, shape, count, seed + k, later=later, precision=precision)
+        matrix, history = unmix(basis, shape, count, seed + k, later=later)
         factors = relation(matrix, mixing, first.bias) * matrix.norm(dim=1)
         tried.append((factors.abs().log().std().item(), history, matrix, factors))
         if tried[-1][0] < EVEN:

@@ -13,8 +13,6 @@ from utils.networks import Layer
 
 SINCE = " since the read start"  # in the names of attacks that use it
 WORDS = "read from the signs"  # in the settings, in place of a network that was given
-SECONDS = 30  # that a core takes for few weights
-RATE = 5e5  # and how many more in a second
 MOST = 30_000_000  # weights, for which a reading takes five gigabytes
 MANY = f"No start is read of more than {MOST:,} weights, as that takes too much memory here; another attacker has it."
 NEEDED = mersenne.ORDER + generator.SPARE  # weights
@@ -25,9 +23,9 @@ SAID = (
 
 
 def planned(target, network, model, shape, layout):
-    """The Stages, one or none, that read the start of a `network`, which is a weights.Target or built by a `model`."""
-    module = target.built or (target.module and target.module.module)
-    layers = target.all_layers or target.layers
+    """The Stages, one or none, that read the start of a `network`, a weights.Network that may be built by a `model`."""
+    module = target.module
+    layers = target.stack or target.layers
     if not (module or layers):
         return []
     asked = of_module(module, model) if module else of_layers(layers, network, shape, layout)
@@ -37,8 +35,8 @@ def planned(target, network, model, shape, layout):
     every = sum(p.numel() for p in parameters)
     few = generator.FEW.format(f"{count:,}", f"{NEEDED:,}") if count < NEEDED else ""
     if why := few or MANY * (every > MOST):
-        return [Stage(READ, 0.0, partial(Outcome, READ, "refused", why))]
-    return [Stage(READ, SECONDS + every / RATE, partial(read, *asked))]
+        return [Stage(READ, partial(Outcome, READ, "refused", why))]
+    return [Stage(READ, partial(read, *asked))]
 
 
 def of_module(module, model):

@@ -113,7 +113,8 @@ def train(
     initial = ordinary.layers_of(net)
     mean = ordinary.colour_mean(secret, shape)
     prepare = None if decay is None else change_decay
-    loss = ordinary.fit(net, secret, mean, shape, trainer, epochs, seed + 2, prepare=prepare)
+    part = ordinary.subtract(secret, mean)
+    loss, _ = ordinary.tune(net, part, shape, trainer, epochs, seed + 2, prepare=prepare)
     network = ordinary.layers_of(net)
     if permuted:
         network = permute(network, seed)

@@ -102,18 +102,19 @@ def loss_of_counts(public, rows, words):
 def tune(base, rows, trainer, kind, steps, seed):
     """Fine-tune a copy of a model on texts (n, T + 1), its embedding frozen, trained or tied, or adapters of a rank."""
     model = copy.deepcopy(base)
-    frozen = ()
+    rate = RATES[trainer]
+    moved = ()  # that is all of them
     if kind == "tied":
         model.head.weight = model.tokens.weight
     elif kind == "frozen":
-        frozen = model.tokens, model.places
+        moved = [p for part in (model.blocks, model.norm, model.head) for p in part.parameters()]
     elif kind != "trained":
         model = deep.drawn(lambda: deep.adapt(model, int(kind)), seed)
-        frozen = deep.frozen(model)
+        moved = deep.adapters(model)
+        rate *= 10
     before = copy.deepcopy(model.state_dict())
-    rate = RATES[trainer] * (10 if frozen and kind != "frozen" else 1)
     x, y = inputs_and_targets(rows)
-    loss, optimiser = deep.train(model, x, y, trainer, rate, steps, BATCH, seed, frozen)
+    loss, optimiser = deep.train(model, x, y, trainer, rate, steps, BATCH, seed, moved)
     moments = {name: deep.moment(optimiser, p) for name, p in model.named_parameters()}
     return Tuned(model, before, copy.deepcopy(model.state_dict()), moments, loss)
 

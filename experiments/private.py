@@ -8,7 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import DataLoader, TensorDataset
 
 from attacks.generator import Start, drawing_from
-from experiments.generator import builder, draw_elsewhere
+from experiments.generator import draw_elsewhere
 from training import Victim, ordinary, private
 from training.images import Part
 from training.private import CLIP, DELTA, Plan
@@ -91,7 +91,7 @@ def train(
     mean = ordinary.colour_mean(secret, shape)
     x = (secret.images - mean).float()
     y = secret.labels.float()
-    net = builder("torch", x.shape[1], hidden)()
+    net = ordinary.stack(x.shape[1], hidden)
     how = {}
     if lot:
         draw_elsewhere(net, lot)

@@ -89,7 +89,9 @@ def test_an_ignored_weight_decay_and_a_wrong_start_hide_the_count(trained, data)
 
 def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     settings = data.shape, "sgd", (NEURONS, 30), 3
-    victim = ordinary.train(data.secret, data.known, *settings, last=True)
+    victim = ordinary.train(
+        data.secret, data.known, *settings, prepare=lambda net, _: net[:-1].requires_grad_(False)
+    )
     *ours, last = zip(victim.released.network, victim.initial)
     assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers))
     assert not torch.equal(*(layer.weight for layer in last))
@@ -148,8 +150,9 @@ def test_the_stationarity_attack_with_the_start_explains_what_training_added(dat
     """Its loss is far below that of no image, 1, and below that without the start."""
     released, initial = trained["sgd"].released, trained["sgd"].initial
     noise = starts.normal(2 * M, data.secret.images.shape[1], scale=0.02, seed=0)
-    found = known_start.stationarity(released, initial, noise, 1.0, M, iterations=200)
-    without = decoreco.attack(released, noise, rule="margin", iterations=200)
+    settings = decoreco.ADAM._replace(rule="margin", iterations=200)
+    found = known_start.stationarity(released, initial, noise, 1.0, M, settings)
+    without = decoreco.attack(released, noise, settings)
     assert found.loss < 0.6 and found.loss < without.loss
 
 

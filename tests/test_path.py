@@ -229,8 +229,10 @@ def stepped(trainer, steps, frozen=False):
 
     x = drawn(8, 3, 8, 8, seed=0)
     before, after = (deep.drawn(made, 1).double() for _ in range(2))
-    y, held = torch.arange(5) % 2, after[:1] if frozen else ()
-    _, optimiser = deep.train(after, x[:5], y, trainer, 0.1, steps, frozen=held)
+    y = torch.arange(5) % 2
+    _, optimiser = deep.train(
+        after, x[:5], y, trainer, 0.1, steps, moved=after[frozen:].parameters()
+    )
     return x[:5], x[5:], before, after, optimiser
 
 

@@ -12,7 +12,7 @@ from attacks import generator, known_start
 from evaluation import measures
 from experiments import generator as hidden
 from experiments import private as experiment
-from training import private
+from training import ordinary, private
 
 M, D, WIDTHS = 20, 3072, (64, 64)  # of the pictures `data` of conftest.py, and of networks
 
@@ -24,7 +24,7 @@ def script_of(data, trainer):
 
 
 def test_gradients_are_those_of_single_images_each_clipped(data):
-    net, y = hidden.builder("torch", D, (9, 7))(), data.secret.labels.float()
+    net, y = ordinary.stack(D, (9, 7)), data.secret.labels.float()
     x = data.secret.images.float() * torch.linspace(0.01, 3, M)[:, None]
     losses = 1.5 * binary_cross_entropy_with_logits(net(x)[:, 0], y, reduction="none")
     ones = [torch.autograd.grad(loss, [*net.parameters()], retain_graph=True) for loss in losses]
