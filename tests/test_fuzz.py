@@ -117,7 +117,8 @@ VALUES = st.none() | st.booleans() | st.integers() | NUMBERS | st.text(max_size=
 def test_parameters_of_any_kind(given):
     declared = {"SEED": 0, "STEPS": 10, "DEVICE": "auto", "RATE": 0.1}
     try:
-        parameters.check_parameters(declared, given)
+        for name, value in given.items():
+            parameters.check(declared, {}, name, value)
     except InputError as error:
         assert "\n" not in str(error).replace(repr(given), "")
         return
