@@ -41,9 +41,9 @@ def score(seed, draw, values):
     return float(np.corrcoef(drawn, values)[0, 1] * len(values) ** 0.5)
 
 
-def told(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
+def choose(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
     """The (z, seed) of those scored that cannot be chance, e⁻⁵⁰ for a wrong seed; InputError if none is, or two are."""
-    (z, seed), (second, _) = [*nlargest(2, scored), *[(-np.inf, -1)] * 2][:2]
+    (z, seed), (second, _) = nlargest(2, [*scored, (-np.inf, -1), (-np.inf, -1)])
     if z > SURE and second < APART * z:
         return z, seed
     raise InputError(
@@ -89,7 +89,7 @@ def scan(draws, values, first, count, least):
 def search(
     draws: np.ndarray, values: np.ndarray, seeds: int = 2**32, jobs: int = 1
 ) -> tuple[float, int]:
-    """(z, seed) of all below `seeds`, by values (n,) of draws (n,) of torch.rand; InputError as `told`.
+    """(z, seed) of all below `seeds`, by values (n,) of draws (n,) of torch.rand; InputError as `choose`.
 
     The FEW largest values of draws t < 227 choose by `scan` whom all score: that takes a core 0.4 hours for 2³². Of a
     normal fill give the second eight of each sixteen, sin(2πu), signs turned.
@@ -110,4 +110,4 @@ def search(
             for _, seed in hits
         ]
         best = nlargest(2, [*best, *scored])
-    return told(best)
+    return choose(best)
