@@ -12,6 +12,7 @@ import numpy as np
 
 BITS = 64  # in a word
 ONE = np.uint64(1)
+FIRST = 160  # rows among which the pivots of a word are sought before all others are
 CHUNK = 128  # rows that are changed at once: they stay in the cache
 
 
@@ -105,7 +106,9 @@ def factor(rows):
     blocks = []
     r = 0
     for w in range(rows.shape[1]):
-        taken, columns, inverse = find_pivots(rows[r:, w])
+        taken, columns, inverse = find_pivots(rows[r : r + FIRST, w])
+        if len(columns) < BITS:
+            taken, columns, inverse = find_pivots(rows[r:, w])
         if not columns:
             continue
         k = len(columns)
@@ -119,7 +122,9 @@ def factor(rows):
         add_sums(rows[r : r + k, w:], tabulate(block), inverse)
         # and all rows below lose what they have there
         block[:k] = rows[r : r + k, w:]
-        chosen = pack(unpack(rows[r + k :, w, None], BITS).take(columns, axis=1))[:, 0]
+        chosen = rows[r + k :, w].copy()
+        if k < BITS:
+            chosen = pack(unpack(chosen[:, None], BITS).take(columns, axis=1))[:, 0]
         add_sums(rows[r + k :, w:], tabulate(block), chosen)
         rows[r + k :, w] = chosen
         blocks.append(Block(word=w, row=r, columns=np.array(columns), inverse=inverse))
