@@ -35,7 +35,8 @@ MANY = 1000  # words of a bag
 BEAM = 4  # prefixes that a search keeps of each first token
 
 
-Weights: TypeAlias = torch.Tensor | Mapping[str, torch.Tensor]  # an embedding (V, d), or a state dict
+# an embedding (V, d), or a state dict
+Weights: TypeAlias = torch.Tensor | Mapping[str, torch.Tensor]
 
 
 class Bag(NamedTuple):
