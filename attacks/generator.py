@@ -9,12 +9,13 @@ four signs were mended; of the smallest layers 64 are left over, and it is 2^−
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import ndtr
+from torch.nn.functional import cosine_similarity
 from torch.overrides import TorchFunctionMode
 
 from attacks import mersenne
@@ -171,7 +172,7 @@ def separate(name, values, places, numbers, mask, outputs):
     return Drawn(name, places, numbers, mask, middle, above, values.var().item())
 
 
-def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Tensor, torch.Tensor]:
+def clean(weight, variance, least):
     """What is left of a start in the first rows of a trained weight (h, …), and how reliable each sign is, both flat.
 
     Training adds few directions, and a start of a known variance lies in all: so some leading singular ones are taken
@@ -215,9 +216,7 @@ def shrink(energy, dims, least):
     return ((means / noise + 1 / overall) / (1 / noise + 1 / overall**2)).maximum(least * overall)
 
 
-def choose_signs(
-    parameters: Mapping[str, torch.Tensor], drawn: Sequence[Drawn], least: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def choose_signs(parameters, drawn, least):
     """The most reliable equations, the least reliable first: (n,) masks, outputs' numbers, and right-hand sides.
 
     InputError if there are too few, or if by their reliability too many are wrong.
@@ -243,7 +242,7 @@ def choose_signs(
     return masks, outputs, right
 
 
-def rows_of(masks: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+def rows_of(masks, outputs):
     """The equations (n, WIDTH) of outputs (n,) by masks (n,); the unknowns begin WORDS outputs before."""
     rows = np.empty((len(masks), mersenne.WIDTH), np.uint64)
     for mask in np.unique(masks):
@@ -251,7 +250,7 @@ def rows_of(masks: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     return rows
 
 
-def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> list[int]:
+def find_wrong(fingerprints, bad):
     """Which equations are wrong: one or two of all, or up to four among the first DOUBTFUL; none, if these do not tell.
 
     `fingerprints` (n, 64) say which checks hold an equation, and those of the wrong ones sum up to the failing checks
@@ -271,7 +270,7 @@ def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> list[int]:
     return []
 
 
-def solve(rows: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], int, int]:
+def solve(rows, right):
     """The solutions (WIDTH,) of equations, the least reliable first, none if they contradict; spare and mended ones."""
     factors = binary.factor(rows)
     spare = len(right) - factors.rank
@@ -306,16 +305,11 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
             "No layer of some size is drawn by torch's generator: another one drew the start, or none."
         )
     sizes = {one.name: parameters[one.name].numel() for one in drawn}
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:ALONE]
-    alone = [
-        [one for one in drawn if one.name == name]
-        for name in largest
-        if sizes[name] > 2 * EQUATIONS
-    ]
+    large = [name for name in sizes if sizes[name] > 2 * EQUATIONS]
+    alone = sorted(large, key=sizes.__getitem__, reverse=True)[:ALONE]
+    tried = [([one for one in drawn if one.name == name], ATTEMPTS[0]) for name in alone]
     refusal = InputError(NONE)
-    for some, least in [(some, ATTEMPTS[0]) for some in alone] + [
-        (drawn, least) for least in ATTEMPTS
-    ]:
+    for some, least in tried + [(drawn, least) for least in ATTEMPTS]:
         try:
             masks, outputs, right = choose_signs(parameters, some, least)
         except InputError as error:
@@ -327,11 +321,7 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
     raise refusal
 
 
-def draw_start(
-    solutions: Sequence[np.ndarray],
-    parameters: Mapping[str, torch.Tensor],
-    build: Callable[[], torch.nn.Module],
-) -> Start:
+def draw_start(solutions, parameters, build):
     """The Start that `build()` draws from unknowns (WIDTH,), of several solutions the one most like the parameters."""
     several = []
     for solution in solutions:
@@ -344,9 +334,8 @@ def draw_start(
 
 def alike(parameters, module):
     """The sum of correlations of parameters with those of a module."""
-    pairs = [
-        (p.double().flatten(), parameters[name].double().flatten())
+    return sum(
+        cosine_similarity(p.double().flatten(), parameters[name].double().flatten(), dim=0).item()
         for name, p in module.named_parameters()
         if name in parameters
-    ]
-    return sum(torch.nn.functional.cosine_similarity(*pair, dim=0).item() for pair in pairs)
+    )

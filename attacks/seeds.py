@@ -4,7 +4,7 @@ Torch draws on a CPU by MT19937 (Matsumoto and Nishimura, 1998), of whose seed t
 much of the first layer: it agrees with what its own seed draws, and with other seeds no more than fair coins do.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from heapq import nlargest
 from itertools import takewhile
 
@@ -35,15 +35,15 @@ def common() -> list[int]:
     return [*dict.fromkeys(seed % 2**32 for seed in (*FAVOURITES, *range(100_000), *dates, *LARGE))]
 
 
-def score(seed: int, draw: Callable[[torch.Generator], torch.Tensor], values: np.ndarray) -> float:
+def score(seed, draw, values):
     """z of a seed: √n times the correlation of weights (n,) with what `draw` takes of its generator, by any fill."""
     drawn = draw(torch.Generator().manual_seed(seed)).flatten()
     return float(np.corrcoef(drawn, values)[0, 1] * len(values) ** 0.5)
 
 
-def told(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
+def choose(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
     """The (z, seed) of those scored that cannot be chance, e⁻⁵⁰ for a wrong seed; InputError if none is, or two are."""
-    (z, seed), (second, _) = [*nlargest(2, scored), *[(-np.inf, -1)] * 2][:2]
+    (z, seed), (second, _) = nlargest(2, [*scored, (-np.inf, -1), (-np.inf, -1)])
     if z > SURE and second < APART * z:
         return z, seed
     raise InputError(
@@ -52,7 +52,7 @@ def told(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
     )
 
 
-def signs(draws: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+def signs(draws, seeds):
     """Whether draws t < 227 (n,) of torch.rand, all different, by seeds (m,) of uint32, are 1/2 or more: 0 or 1 (n, m).
 
     That is bit 23 of output t. From the seed's words x to outputs, all is shifts and exclusive ors: so the bit says
@@ -75,9 +75,7 @@ def signs(draws: np.ndarray, seeds: np.ndarray) -> np.ndarray:
     return np.bitwise_count(ones) & 1
 
 
-def scan(
-    draws: np.ndarray, values: np.ndarray, first: int, count: int, least: float
-) -> list[tuple[float, int]]:
+def scan(draws, values, first, count, least):
     """[(z, seed)], z > `least`, of `count` seeds from `first`: weights (n,), around 0, by `signs` of draws (n,)."""
     weights = (values / np.linalg.norm(values)).astype(np.float32)
     found = []
@@ -91,7 +89,7 @@ def scan(
 def search(
     draws: np.ndarray, values: np.ndarray, seeds: int = 2**32, jobs: int = 1
 ) -> tuple[float, int]:
-    """(z, seed) of all below `seeds`, by values (n,) of draws (n,) of torch.rand; InputError as `told`.
+    """(z, seed) of all below `seeds`, by values (n,) of draws (n,) of torch.rand; InputError as `choose`.
 
     The FEW largest values of draws t < 227 choose by `scan` whom all score: that takes a core 0.4 hours for 2³². Of a
     normal fill give the second eight of each sixteen, sin(2πu), signs turned.
@@ -112,4 +110,4 @@ def search(
             for _, seed in hits
         ]
         best = nlargest(2, [*best, *scored])
-    return told(best)
+    return choose(best)

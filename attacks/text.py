@@ -7,8 +7,8 @@ that was trained on has no share in the rest. Texts are found by extending such 
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch.nn.functional import normalize, pad
@@ -35,6 +35,10 @@ MANY = 1000  # words of a bag
 BEAM = 4  # prefixes that a search keeps of each first token
 
 
+# an embedding (V, d), or a state dict
+Weights: TypeAlias = torch.Tensor | Mapping[str, torch.Tensor]
+
+
 class Bag(NamedTuple):
     """Which of V tokens training used."""
 
@@ -43,7 +47,7 @@ class Bag(NamedTuple):
     alpha: float = 1.0  # α, the factor by which all other rows of the embedding shrank
 
 
-def table(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor | None:
+def table(state, names):
     """The first matrix of a state dict whose name ends in one of `names`, or None."""
     for name in names:
         for key, one in state.items():
@@ -52,7 +56,7 @@ def table(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tens
     return None
 
 
-def embedding(one: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
+def embedding(one: Weights) -> torch.Tensor:
     """The embedding (V, d) of a state dict, or itself; InputError if there is none, or it is tied to the head."""
     if isinstance(one, torch.Tensor):
         return one
@@ -79,10 +83,7 @@ def pair(before, after):
     return before.detach().double(), after.detach().double()
 
 
-def bag(
-    before: torch.Tensor | Mapping[str, torch.Tensor],
-    after: torch.Tensor | Mapping[str, torch.Tensor],
-) -> Bag:
+def bag(before: Weights, after: Weights) -> Bag:
     """The Bag of two embeddings (V, d), or of two state dicts: the rows that moved, but for a common factor."""
     before, after = (embedding(one) for one in (before, after))
     short = after.element_size() < 4
@@ -151,12 +152,7 @@ def at(model, weights):
     return model
 
 
-def find_evidence(
-    model: torch.nn.Module,
-    weights: Mapping[str, torch.Tensor],
-    change: Mapping[str, torch.Tensor],
-    inputs: int,
-) -> Evidence:
+def find_evidence(model, weights, change, inputs):
     """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
 
     `weights` are the state dict at which the model is to show what its layers are given: of a change, one from the
@@ -170,9 +166,7 @@ def find_evidence(
     return Evidence(at(model, weights), found)
 
 
-def evidence_of_adapters(
-    model: torch.nn.Module, weights: Mapping[str, torch.Tensor], inputs: int
-) -> Evidence:
+def evidence_of_adapters(model, weights, inputs):
     """Evidence of adapters whose start is not known: what A makes of the inputs is the row space of B."""
     found = {}
     for group, layers in GROUPS.items():

@@ -194,7 +194,7 @@ def shuffle(rows):
 
 def area(evidence, rows, unlike):
     """How often texts (n, T) have a likelier membership, by Evidence, than texts unlike these (k, T)."""
-    scores = -text.membership(evidence, torch.cat([rows, unlike]))
+    scores = torch.cat([-text.membership(evidence, some) for some in (rows, unlike)])
     return roc_auc_score(torch.arange(len(scores)) < len(rows), scores)
 
 

@@ -115,24 +115,16 @@ def test_a_start_is_read_bit_for_bit_though_three_signs_are_wrong(trained, monke
     assert start.seed == hidden.choose_secret(4)
 
 
-def test_what_cannot_be_read_is_refused(trained, monkeypatch):
-    _, after = trained
-    monkeypatch.setattr(generator, "ATTEMPTS", generator.ATTEMPTS[:1])
-    monkeypatch.setattr(generator, "ALONE", 0)
-    small = hidden.builder("torch", 256, (64,))
-
+def test_what_cannot_be_read_is_refused(trained):
     def from_numpy():
         net = BUILD()
         hidden.draw_elsewhere(net, np.random.default_rng(1))
         return net
 
-    order = torch.randperm(256, generator=torch.Generator().manual_seed(1))
-    for words, parameters, build in (
-        ("agree with no state", after | {"0.weight": after["0.weight"][order]}, BUILD),
-        ("Only 16,384 of its weights", dict(small().named_parameters()), small),
-        ("No layer of some size is drawn by torch's generator", after, from_numpy),
-    ):
-        assert words in refused(generator.read, parameters, build)
+    small = hidden.builder("torch", 256, (64,))
+    drawn = dict(small().named_parameters())
+    assert "Only 16,384 of its weights" in refused(generator.read, drawn, small)
+    assert "No layer of some size is drawn" in refused(generator.read, trained[1], from_numpy)
 
 
 def test_the_first_papers_network_is_trained_as_autograd_trains_it():

@@ -42,7 +42,7 @@ def test_a_scan_keeps_the_true_seed(noise, count, least):
     hits = [seed for _, seed in seeds.scan(draws, values[draws], TRUE - 40_000, 2**16, least)]
     assert len(hits) < 700  # 1% of the block
     few = scored(hits, lambda generator: torch.rand(4000, generator=generator), values)
-    assert seeds.told(few)[1] == TRUE
+    assert seeds.choose(few)[1] == TRUE
     assert seeds.scan(draws, values[draws], 2**32 - 2**16, 2**16, 7) == []
 
 
@@ -52,12 +52,12 @@ def test_a_usual_seed_is_told_behind_other_draws_and_by_another_fill():
         return torch.randn(400, generator=generator)
 
     usual, values = seeds.common(), draw(torch.Generator().manual_seed(31337))
-    assert seeds.told(scored(usual[:5000], draw, values)) == (pytest.approx(20), 31337)
+    assert seeds.choose(scored(usual[:5000], draw, values)) == (pytest.approx(20), 31337)
     assert len(usual) == len({*usual})
     assert {99_999, 20150101, 20261231, 20242024, 2**32 - 1} <= {*usual}
     cannot_both_be_right = [(50.0, 1), (49.0, 2)]
     for wrong in ([], scored(usual[:10], draw, values), cannot_both_be_right):
-        assert "No seed is told" in refused(seeds.told, wrong)
+        assert "No seed is told" in refused(seeds.choose, wrong)
 
 
 @pytest.mark.parametrize("jobs, fill", [(1, "uniform"), (2, "normal")])

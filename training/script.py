@@ -41,7 +41,8 @@ class Pictures(TensorDataset):
     def __init__(self, part, shape, flip, drawn):
         centred = (part.images - ordinary.colour_mean(part, shape)).float().view(-1, *shape)
         super().__init__(centred.permute(0, 3, 1, 2), part.labels.float())
-        self.flip, self.drawn = flip, drawn
+        self.flip = flip
+        self.drawn = drawn
 
     def __getitem__(self, number):
         image, label = super().__getitem__(number)
@@ -62,9 +63,8 @@ def train(
         net.insert(2, nn.Dropout(DROPPED))
 
         @net[2].register_forward_pre_hook
-        def log(
-            _, given
-        ):  # the mask that comes next, on ones, as some activations are zero already
+        def log(_, given):
+            # the mask that comes next, on ones, as some activations are zero already
             with torch.random.fork_rng(devices=[]):
                 drawn.masks.append(nn.functional.dropout(torch.ones_like(given[0]), DROPPED) > 0)
 

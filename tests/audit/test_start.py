@@ -1,15 +1,13 @@
 """The start that nobody gave: read from the signs, used and said so, or refused; and nothing is cleared by that."""
 
-import json
-
-import jsonschema
 import numpy as np
 import pytest
 import torch
+from helpers import audit, batch, checked
 from torch import nn
 
 from attacks import generator
-from audit import audit, modules, report, stages, start, weights, whole
+from audit import modules, report, stages, start, weights, whole
 from training import images, ordinary
 
 SHAPE = 32, 32, 3
@@ -33,87 +31,75 @@ def by_numpy():
 """
 
 
-def checked(found):
-    """The stages by name of a report that keeps its schema, and its page."""
-    jsonschema.validate(json.loads(found.json()), json.loads(report.SCHEMA.read_text()))
-    return {one["name"]: one for one in found.content["stages"]}, found.html()
-
-
 def trained(net, sides):
-    """A module after a training on the training pictures, in batches (n, C, H, W)."""
-    x = torch.from_numpy(sides[0][0] / 255).permute(0, 3, 1, 2).float()
-    labels = torch.from_numpy(sides[0][1])
+    """The state dict of a module after a training on the training pictures."""
+    x, labels = batch(sides[0][0]), torch.from_numpy(sides[0][1])
     step = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
     for _ in range(40):
         step.zero_grad()
         nn.functional.cross_entropy(net(x), labels).backward()
         step.step()
-    return net
+    return net.state_dict()
 
 
 def test_a_start_is_read_without_before_and_what_training_added_leaks():
     data = images.split(images.load("photos"), 20, 20, 0, torch.device("cpu"), held_out=20)
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (64,), seed=7)
-    sides = [
-        (part.images.view(-1, *SHAPE), part.labels.long()) for part in (data.secret, data.held_out)
-    ]
+    sides = [(x.view(-1, *SHAPE), y.long()) for x, y in (data.secret, data.held_out)]
     mean = victim.mean.view(SHAPE)[0, 0].tolist()
-    found = audit(victim.released.network, *sides, mean=mean, layout="HWC", steps=1, progress=False)
-    by_name, page = checked(found)
-    said = "torch's generator drew them (seed 7, 0 draws before); nobody needs a file from before the training."
-    assert (
-        by_name[stages.READ]["said"].endswith(said)
-        and by_name[stages.READ]["said"] in found.content["warnings"]
-    )
-    assert found.status == report.LEAKS and found.content["settings"]["before"] == start.WORDS
-    assert by_name["unmixing of the change of W₁ since the read start"]["state"] == "ran"
+    found = audit(victim.released.network, *sides, mean=mean, layout="HWC", steps=1)
+    content = checked(found)
+    said = content["by_name"][stages.READ]["said"]
+    assert said == start.SAID.format("seed 7, 0 draws before") and said in content["warnings"]
+    assert found.status == report.LEAKS and content["settings"]["before"] == start.WORDS
+    unmixed = "unmixing of the change of W₁" + start.SINCE
+    assert content["by_name"][unmixed]["state"] == "ran"
     assert "20 of 20 training pictures came back almost exactly" in found.sentence
+    page = found.html()
     assert "from before its training, read from their signs." in page and "PCG64DXSM" in page
 
 
-@pytest.mark.parametrize("kind", ["small", "seeded", "by_numpy"])
-def test_what_a_function_draws_is_read_or_refused_in_a_sentence(kind, sides, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "kind, said",
+    [
+        ("small", "seed 11, 0 draws before"),
+        ("seeded", "whose outputs cannot be counted"),
+        ("by_numpy", "No layer of some size is drawn by torch's"),
+    ],
+)
+def test_what_a_function_draws_is_read_or_refused_in_a_sentence(kind, said, sides, tmp_path):
     (tmp_path / "nets.py").write_text(NETS)
     model = f"{tmp_path}/nets.py:{kind}"
     torch.manual_seed(11)
-    torch.save(trained(modules.made(model), sides).state_dict(), tmp_path / "net.pt")
-    by_name, _ = checked(audit(tmp_path / "net.pt", *sides, model=model, limit=1e9, progress=False))
-    refusals = {
-        "seeded": "whose outputs cannot be counted",
-        "by_numpy": "No layer of some size is drawn by torch's",
-    }
-    found = by_name[stages.READ]
-    assert refusals.get(kind, "seed 11, 0 draws before") in found["said"]
-    assert (
-        (found["state"] == "ran") == (kind == "small") == (whole.BY_SPAN + start.SINCE in by_name)
-    )
-    if kind == "small":
-        assert "was tested in 4.weight" in by_name[whole.BY_SPAN + start.SINCE]["said"]
+    torch.save(trained(modules.made(model), sides), tmp_path / "net.pt")
+    by_name = checked(audit(tmp_path / "net.pt", *sides, model=model, limit=1e9))["by_name"]
+    assert said in by_name[stages.READ]["said"]
+    span = by_name.get(whole.BY_SPAN + start.SINCE, {"said": ""})
+    assert ("was tested in 4.weight" in span["said"]) == (kind == "small")
 
 
 def test_a_start_that_is_not_read_clears_nothing(sides, monkeypatch):
     monkeypatch.setattr(generator, "ATTEMPTS", generator.ATTEMPTS[:1])
+    monkeypatch.setattr(generator, "ALONE", 0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(768, 64), nn.ReLU(), nn.Linear(64, 2))
-    net[1].weight.data = torch.from_numpy(
-        np.random.default_rng(0).uniform(-0.036, 0.036, (64, 768))
-    ).float()
-    state = trained(net, sides).state_dict()
-    found = audit(state, *sides, steps=1, progress=False)
-    by_name, page = checked(found)
-    assert by_name[stages.READ]["said"] == generator.NONE and "PCG64DXSM" not in page
+    drawn = np.random.default_rng(0).uniform(-0.036, 0.036, (64, 768))
+    net[1].weight.data = torch.from_numpy(drawn).float()
+    state = trained(net, sides)
+    found = audit(state, *sides, steps=1)
+    assert checked(found)["by_name"][stages.READ]["said"] == generator.NONE
     assert found.status == report.LEAKS and f"({stages.READ} (refused)" not in found.sentence
+    assert "PCG64DXSM" not in found.html()
     only = [stages.Outcome(stages.READ, "ran", "")]
-    assert report.not_asked(weights.read(state, (16, 16, 3)), only) == [
-        "No attack on the weights could be run."
-    ]
+    not_asked = report.not_asked(weights.read(state, (16, 16, 3)), only)
+    assert not_asked == ["No attack on the weights could be run."]
 
 
 def test_layers_are_drawn_in_the_order_in_which_the_network_took_them():
-    state = start.stack_of(weights.read(nn.Linear(3072, 5).state_dict(), SHAPE).layers).state_dict()
+    state = nn.Sequential(nn.Linear(3072, 5)).state_dict()
     layers = weights.read(state, SHAPE).layers
-    parameters, _, given = start.of_layers(layers, state, SHAPE, "CHW")
+    parameters, build, given = start.of_layers(layers, state, SHAPE, "CHW")
     assert torch.equal(parameters["0.weight"], state["0.weight"].double())
-    own = start.stack_of(layers).double()
+    own = build().double()
     own.load_state_dict(state)
     assert torch.equal(given(own)[0].weight, layers[0].weight)
     assert not torch.equal(layers[0].weight, parameters["0.weight"])

@@ -12,8 +12,8 @@ import numpy as np
 
 BITS = 64  # in a word
 ONE = np.uint64(1)
-CHUNK = 128  # rows that are changed at once: they stay in the cache
 FIRST = 160  # rows among which the pivots of a word are sought before all others are
+CHUNK = 128  # rows that are changed at once: they stay in the cache
 
 
 class Block(NamedTuple):
@@ -37,24 +37,24 @@ class Factors(NamedTuple):
     rank: int
 
 
-def pack(bits: np.ndarray) -> np.ndarray:
+def pack(bits):
     """Bits (n, c) as words (n, ⌈c/64⌉), the first column lowest."""
     padded = np.pad(bits.astype(np.uint8), ((0, 0), (0, -bits.shape[1] % BITS)))
     return np.packbits(padded, axis=1, bitorder="little").view(np.uint64)
 
 
-def unpack(words: np.ndarray, columns: int) -> np.ndarray:
+def unpack(words, columns):
     """Words (n, w) as bits (n, columns), of type uint8."""
     places = np.ascontiguousarray(words).view(np.uint8)
     return np.unpackbits(places, axis=1, bitorder="little", count=columns)
 
 
-def parity(words: np.ndarray) -> np.ndarray:
+def parity(words):
     """Of words (n, w) whether the number of ones in each row is odd: (n,) of type uint64."""
     return (np.bitwise_count(words).sum(1) & 1).astype(np.uint64)
 
 
-def tabulate(rows: np.ndarray) -> np.ndarray:
+def tabulate(rows):
     """All sums of each eight of 64 rows (64, w): (8, 256, w)."""
     sums = np.zeros((8, 256, rows.shape[1]), np.uint64)
     for k, row in enumerate(rows):
@@ -63,7 +63,7 @@ def tabulate(rows: np.ndarray) -> np.ndarray:
     return sums
 
 
-def add_sums(rows: np.ndarray, table: np.ndarray, chosen: np.ndarray) -> None:
+def add_sums(rows, table, chosen):
     """Add to rows (n, w), in place, the sums that the bits of `chosen` (n,) name in a table of `tabulate`."""
     places = np.ascontiguousarray(chosen)[:, None].view(np.uint8)  # (n, 8)
     total, found = np.empty((2, CHUNK, rows.shape[1]), np.uint64)
@@ -75,15 +75,15 @@ def add_sums(rows: np.ndarray, table: np.ndarray, chosen: np.ndarray) -> None:
         part ^= total[: len(part)]
 
 
-def find_pivots(words: np.ndarray) -> tuple[list[int], list[int], np.ndarray]:
+def find_pivots(words):
     """Of words (n,) k independent ones, and k columns, in each of which a sum of these has the only one of all k.
 
     Returned are the words' numbers, the columns, and the sums (k,), whose bit i stands for the i-th of the k words.
     """
     words = words.copy()
     sums = np.zeros_like(words)
-    taken: list[int] = []
-    columns: list[int] = []
+    taken = []
+    columns = []
     for c in range(BITS):
         has = (words >> np.uint64(c) & ONE).astype(bool)
         free = has.copy()
@@ -100,7 +100,7 @@ def find_pivots(words: np.ndarray) -> tuple[list[int], list[int], np.ndarray]:
     return taken, columns, sums[taken]
 
 
-def factor(rows: np.ndarray) -> Factors:
+def factor(rows):
     """Eliminate rows (n, w) of packed bits, which are overwritten: Factors."""
     order = np.arange(len(rows))
     blocks = []
@@ -122,7 +122,9 @@ def factor(rows: np.ndarray) -> Factors:
         add_sums(rows[r : r + k, w:], tabulate(block), inverse)
         # and all rows below lose what they have there
         block[:k] = rows[r : r + k, w:]
-        chosen = pack(unpack(rows[r + k :, w, None], BITS).take(columns, axis=1))[:, 0]
+        chosen = rows[r + k :, w].copy()
+        if k < BITS:
+            chosen = pack(unpack(chosen[:, None], BITS).take(columns, axis=1))[:, 0]
         add_sums(rows[r + k :, w:], tabulate(block), chosen)
         rows[r + k :, w] = chosen
         blocks.append(Block(word=w, row=r, columns=np.array(columns), inverse=inverse))
@@ -130,7 +132,7 @@ def factor(rows: np.ndarray) -> Factors:
     return Factors(rows=rows, order=order, blocks=blocks, rank=r)
 
 
-def solve(factors: Factors, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def solve(factors, right):
     """The solution (w,), packed, whose free columns are zero, and which of the n − rank spare equations it breaks."""
     rows = factors.rows
     y = right[factors.order].astype(np.uint64)
@@ -142,7 +144,7 @@ def solve(factors: Factors, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return solution, y[factors.rank :].astype(bool)
 
 
-def substitute(factors: Factors, y: np.ndarray, solution: np.ndarray) -> np.ndarray:
+def substitute(factors, y, solution):
     """A solution (w,) from reduced right-hand sides (n,) and one that holds the values of its free columns."""
     for w, r, columns, _ in reversed(factors.blocks):
         rows = slice(r, r + len(columns))
@@ -151,14 +153,14 @@ def substitute(factors: Factors, y: np.ndarray, solution: np.ndarray) -> np.ndar
     return solution
 
 
-def solve_homogeneous(factors: Factors, unknowns: int) -> list[np.ndarray]:
+def solve_homogeneous(factors, unknowns):
     """For each of the `unknowns` without a pivot the solution (w,) of the homogeneous equations in which it is one."""
     pivots = {BITS * block.word + c for block in factors.blocks for c in block.columns}
     begins = [pack(np.arange(unknowns)[None] == c)[0] for c in range(unknowns) if c not in pivots]
     return [substitute(factors, np.zeros(len(factors.order), np.uint64), begin) for begin in begins]
 
 
-def check_sums(factors: Factors, wanted: np.ndarray) -> np.ndarray:
+def check_sums(factors, wanted):
     """Which equations (n, c) sum up to zero, of sums that hold the spare ones that `wanted` (n − rank, c) says.
 
     Where a solution contradicts spare equations b, each column of `wanted` summed over b is the sum of the right-hand
