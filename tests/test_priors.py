@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from attacks import decoreco, starts
 from conftest import chapter_functions, refused
-from evaluation import measures
 from experiments import margin, shift, spheres
 from training import images, stationary
 from utils import networks
@@ -133,8 +132,8 @@ def test_the_subtracted_layer_is_that_of_centred_images(s, seed):
 
 def test_growth_tells_a_mean_of_two_from_one_and_points_share_neurons():
     points = starts.normal(5, 9, 1.0, 0)
-    assert measures.mean_pair_gain(3 * points, points) < 0
-    assert measures.mean_pair_gain(points[:1] + points[3:4], points) > 0
+    assert shift.mean_pair_gain(3 * points, points) < 0
+    assert shift.mean_pair_gain(points[:1] + points[3:4], points) > 0
     eye = torch.eye(2).double()
     network = (Layer(eye, None), Layer(eye[:1], None))
     x = torch.tensor([[1.0, 1], [1, -1], [1, -2]]).double()
