@@ -84,9 +84,7 @@ SETTINGS = {
 class State(NamedTuple):
     """All that an attack needs to go on. Steps change it in place."""
 
-    step: (
-        torch.Tensor
-    )  # (1,), how many were taken; behind the last the candidates are looked at once more
+    step: torch.Tensor  # (1,), how many were taken; one more looks at the last candidates
     x: torch.Tensor  # pixels (…, n, d), or coordinates (…, n, r)
     coefficients: torch.Tensor  # λ (…, n)
     best_x: torch.Tensor  # x and λ with the smallest loss so far, among those that count

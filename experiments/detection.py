@@ -11,9 +11,15 @@ from training import stationary
 from training.images import Part
 
 SCORES = (
-    "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
-    "drift from the start", "kinks",
-)  # fmt: skip
+    "combination",
+    "agreement",
+    "recurrence",
+    "contrast",
+    "coefficient",
+    "share of the residual",
+    "drift from the start",
+    "kinks",
+)
 
 
 class Reconstructions(NamedTuple):

@@ -88,15 +88,27 @@ READINGS: dict[str, dict[str, Any]] = {  # {name: what differs from the base it 
 }
 TRAINED = {"stationary": "until stationary", "quasi-Newton": "L-BFGS"}
 LABELS = {  # of settings, for a table
-    "images": "images m", "width": "width h", "sharpness": "sharpness β", "decay": "weight decay μ",
-    "victim": "victim trained by", "trained": "the victim's steps", "inner": "attacker trains by",
-    "inner_steps": "the attacker's steps K", "rate": "rate of descent", "outer": "images moved by",
-    "steps": "outer steps", "prepared": "start prepared",
-}  # fmt: skip
+    "images": "images m",
+    "width": "width h",
+    "sharpness": "sharpness β",
+    "decay": "weight decay μ",
+    "victim": "victim trained by",
+    "trained": "the victim's steps",
+    "inner": "attacker trains by",
+    "inner_steps": "the attacker's steps K",
+    "rate": "rate of descent",
+    "outer": "images moved by",
+    "steps": "outer steps",
+    "prepared": "start prepared",
+}
 WORDS: dict[str, dict] = {  # for values
-    "sharpness": {math.inf: "∞, the ReLU"}, "decay": {0.0: "none"}, "victim": TRAINED, "inner": TRAINED,
-    "outer": {"quasi-Newton": "L-BFGS", "fixed": "fixed steps"}, "prepared": {False: "no", True: "yes"},
-}  # fmt: skip
+    "sharpness": {math.inf: "∞, the ReLU"},
+    "decay": {0.0: "none"},
+    "victim": TRAINED,
+    "inner": TRAINED,
+    "outer": {"quasi-Newton": "L-BFGS", "fixed": "fixed steps"},
+    "prepared": {False: "no", True: "yes"},
+}
 
 
 def in_words(name, value):
