@@ -208,7 +208,7 @@ class Problem:
         self.start = start
         self.x = x
         self.plan = settings.plan(x)
-        self.projects = settings.optimiser == "projection"  # on the processor
+        self.projects = settings.optimiser == "projection"
         self.precision = products.rough(x.device, otherwise="TF32")
         exact = self.precision == "exact"
         self.rough = 0 if exact else round((1 - EXACT) * settings.iterations)
@@ -242,9 +242,10 @@ class Problem:
         alpha, rate, coefficient_rate = self.plan.index_select(0, state.step.clamp_max(last))[0]
         self.objective.stationarity.sharpness.copy_(alpha)
         with products.use_precision(precision):
-            if self.projects:  # on the processor; candidates may have diverged
+            if self.projects:  # the best λ, found on the processor; candidates may have diverged
                 tame = x.nan_to_num().clamp(-1e3, 1e3)
                 coefficients.copy_(self.objective.best_coefficients(tame))
+            # R of (eq-kkt-residual) and its penalties, with their gradients
             parts, x_gradient, coefficient_gradient = self.objective(x, coefficients)
         counts = (alpha == self.plan[-1, 0]) & (state.step[0] >= self.rough)
         going = state.least > self.settings.tolerance  # what has converged stays
