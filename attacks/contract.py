@@ -54,10 +54,8 @@ def check_layers(network: Network) -> None:
 def check_start(released: Released, start: torch.Tensor, labels: torch.Tensor) -> None:
     """Raise InputError unless a start x (…, n, d) is finite and fits to labels (n,) and to the released network."""
     n, d = start.shape[-2:]
-    inputs = d  # of a module it is not known
-    if not isinstance(released.network, torch.nn.Module):
-        check_layers(released.network)
-        inputs = released.network[0].weight.shape[-1]
+    check_layers(released.network)
+    inputs = released.network[0].weight.shape[-1]
     if d != inputs or labels.shape != (n,):
         there = f"there are {tuple(labels.shape)} labels and {inputs} inputs"
         raise InputError(
@@ -72,9 +70,8 @@ def check_start(released: Released, start: torch.Tensor, labels: torch.Tensor) -
 @contextmanager
 def tuned(x, network):
     """Where an attack on images x (…, n, d) runs: `step.tuned`; InputError if the memory is full, whoever fills it."""
-    layers = () if isinstance(network, torch.nn.Module) else network
     try:
-        with step.tuned(x, layers):
+        with step.tuned(x, network):
             yield
     except (RuntimeError, MemoryError) as error:
         if not step.full(error):

@@ -5,7 +5,6 @@ penalties for pixels out of range and coefficients below their bound. Images are
 released. Leading dimensions are independent attacks.
 """
 
-import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ import torch
 from attacks import starts
 from attacks.contract import Attack, bar, check_start, tuned
 from utils.errors import InputError, choose
-from utils.kernels import naive, products, solvers
+from utils.kernels import products, solvers
 from utils.kernels.coefficients import RULES, Tied, best
 from utils.kernels.layers import Network
 from utils.kernels.residual import Stationarity
@@ -85,9 +84,7 @@ SETTINGS = {
 class State(NamedTuple):
     """All that an attack needs to go on. Steps change it in place."""
 
-    step: (
-        torch.Tensor
-    )  # (1,), how many were taken; behind the last the candidates are looked at once more
+    step: torch.Tensor  # (1,), how many were taken; one more looks at the last candidates
     x: torch.Tensor  # pixels (…, n, d), or coordinates (…, n, r)
     coefficients: torch.Tensor  # λ (…, n)
     best_x: torch.Tensor  # x and λ with the smallest loss so far, among those that count
@@ -135,15 +132,10 @@ class Objective:
     """The attacker's loss and its gradients, at pixels x or at coordinates in a basis (d, r), and at λ."""
 
     def __init__(self, network, rule, sharpness, lambda_min, range_weight, basis=None, target=None):
-        self.slow = isinstance(network, torch.nn.Module)  # then autograd differentiates it
-        if self.slow:
-            self.stationarity = naive.Stationarity(network, rule, target=target)
-            self.scale = self.stationarity.squares.sum()
-        else:
-            self.scale = flatten(network if target is None else target).square().sum()  # ‖θ*‖²
-            if basis is not None:
-                network, target = (net and in_span(net, basis) for net in (network, target))
-            self.stationarity = Stationarity(network, rule, target=target)
+        self.scale = flatten(target or network).square().sum()  # ‖θ*‖²
+        if basis is not None:
+            network, target = (net and in_span(net, basis) for net in (network, target))
+        self.stationarity = Stationarity(network, rule, target=target)
         self.stationarity.sharpness = self.scale.new_tensor(sharpness)
         self.bound = lambda_min if rule.bounded else -math.inf
         self.range_weight, self.basis = range_weight, basis
@@ -195,15 +187,18 @@ class Problem:
 
     def __init__(self, released, start, settings, labels=None, basis=None, target=None):
         if labels is None:
-            kinds = max(outputs_of(released.network), 2)
+            kinds = max(len(released.network[-1].weight), 2)
             labels = balanced_labels(start.shape[-2], kinds, start.device)
-        check(released, start, labels, basis, settings)
-        dtype = settings.dtype
-        network, target = (net and of_type(net, dtype) for net in (released.network, target))
-        rule = make_rule(settings.rule, labels.to(dtype), network, released.recipe)
-        x = start.to(dtype)
+        check(released, start, labels, settings)
+
+        def cast(part):
+            return part.to(settings.dtype)
+
+        network, target = (net and change(net, cast) for net in (released.network, target))
+        rule = make_rule(settings.rule, cast(labels), network, released.recipe)
+        x = cast(start)
         if basis is not None:
-            basis = basis.to(dtype)
+            basis = cast(basis)
             x = x @ basis  # (…, n, d) @ (d, r) -> (…, n, r)
             longer = (basis.shape[0] / basis.shape[1]) ** 0.5
             settings = settings._replace(learning_rate=settings.learning_rate * longer)
@@ -214,7 +209,6 @@ class Problem:
         self.x = x
         self.plan = settings.plan(x)
         self.projects = settings.optimiser == "projection"
-        self.graph = not (self.projects or self.objective.slow)
         self.precision = products.rough(x.device, otherwise="TF32")
         exact = self.precision == "exact"
         self.rough = 0 if exact else round((1 - EXACT) * settings.iterations)
@@ -248,9 +242,10 @@ class Problem:
         alpha, rate, coefficient_rate = self.plan.index_select(0, state.step.clamp_max(last))[0]
         self.objective.stationarity.sharpness.copy_(alpha)
         with products.use_precision(precision):
-            if self.projects:  # on the processor; candidates may have diverged
+            if self.projects:  # the best λ, found on the processor; candidates may have diverged
                 tame = x.nan_to_num().clamp(-1e3, 1e3)
                 coefficients.copy_(self.objective.best_coefficients(tame))
+            # R of (eq-kkt-residual) and its penalties, with their gradients
             parts, x_gradient, coefficient_gradient = self.objective(x, coefficients)
         counts = (alpha == self.plan[-1, 0]) & (state.step[0] >= self.rough)
         going = state.least > self.settings.tolerance  # what has converged stays
@@ -307,7 +302,6 @@ def attack(
 ) -> Attack:
     """Move the candidates `start` (…, n, d) until the released weights are stationary for them: Attack.
 
-    The network is a stack of layers or any torch.nn.Module of rows (n, d), which autograd differentiates, slowly.
     `labels` (n,) of the candidates are balanced unless given. In an orthonormal `basis` (d, r), r coordinates move at
     √(d/r) times a pixel's rate, which keeps the length of steps. A `target` takes the place of θ*, such as θ* − θ⁰. λ
     starts at `coefficients` (…, n), or is drawn from `seed`. Products are rounded as `products.precision` around this
@@ -330,7 +324,8 @@ def attack(
     with shown, tuned(state.x, problem.objective.stationarity.network):
         for precision, count in problem.phases():
             step = partial(problem.step, state, precision)
-            run(step, state, count, partial(problem.ended, state), look, problem.graph, at_once)
+            ended = partial(problem.ended, state)
+            run(step, state, count, ended, look, not problem.projects, at_once)
     return problem.result(state, clock)
 
 
@@ -347,20 +342,6 @@ def by_rate(
         for rate in rates
     ]
     return min(tried, key=lambda one: one.attack.loss)
-
-
-def of_type(network, dtype):
-    """The network with weights of another type; a module's copy does not train."""
-    if isinstance(network, torch.nn.Module):
-        return copy.deepcopy(network).to(dtype).requires_grad_().eval()
-    return change(network, lambda p: p.to(dtype))
-
-
-def outputs_of(network):
-    """How many outputs a network has: the rows of its last weights."""
-    return len(
-        [*network.parameters()][-1] if isinstance(network, torch.nn.Module) else network[-1].weight
-    )
 
 
 def draw(rule, x, seed):
@@ -382,7 +363,8 @@ def balanced_labels(n, kinds, device="cpu"):
 
 def make_rule(name, labels, network, recipe):
     """The rule for candidates with labels (n,) and a network trained by a recipe; InputError unless they fit."""
-    classes = max(outputs := outputs_of(network), 2)
+    outputs = len(network[-1].weight)
+    classes = max(outputs, 2)
     several = choose("RULE", name, RULES) == "multiclass" or (
         name == "tied" and recipe.loss == "cross_entropy"
     )
@@ -404,17 +386,12 @@ def make_rule(name, labels, network, recipe):
     return RULES[name](labels, outputs, recipe.loss, recipe.weight_decay)
 
 
-def check(released, start, labels, basis, settings):
+def check(released, start, labels, settings):
     """Raise InputError unless the kernel covers this network, and x (…, n, d) and labels (n,) fit to it."""
     optimisers = ["sgd", "adam"] if settings.rule == "tied" else SETTINGS
     choose("OPTIMISER", settings.optimiser, optimisers)  # without λ there is nothing to project
     check_start(released, start, labels)
-    if isinstance(released.network, torch.nn.Module):
-        if basis is not None:
-            raise InputError(
-                "A module is attacked in pixels: give no basis, or the layers of a fully connected stack."
-            )
-    elif len(released.network) > 1 and math.isfinite(released.recipe.sharpness):
+    if len(released.network) > 1 and math.isfinite(released.recipe.sharpness):
         raise InputError(
             "The stationarity attack needs a ReLU network, and this one has a softplus: use sharpness=∞."
         )

@@ -55,16 +55,14 @@ def fitted(network, points, signs):
     smallest = kkt_sets.margins(kkt_sets.KKTSet(network, points, signs, None)).min().item()
     if smallest <= 0:
         raise InputError("A training image is misjudged: raise EPOCHS or NEURONS.")
-    return explained(
-        change(network, lambda p: p / smallest**0.5), images.Part(points, (signs + 1) / 2)
-    )
+    scaled = change(network, lambda p: p / smallest**0.5)
+    return explained(scaled, images.Part(points, (signs + 1) / 2))
 
 
 def explained(network, part):
     """The set of any Part's images, with the λ ≥ 0 that explain a network best."""
-    return kkt_sets.KKTSet(
-        network, part.images, losses.signs(part.labels), smallest_residual(network, *part)[1]
-    )
+    multipliers = smallest_residual(network, *part)[1]
+    return kkt_sets.KKTSet(network, part.images, losses.signs(part.labels), multipliers)
 
 
 def at_kinks(kkt, near=NEAR):
@@ -111,14 +109,8 @@ def moved(network, photographs, labels, steps):
     settings = decoreco.ADAM._replace(
         rule="margin", iterations=steps, lambda_min=0.0, range_weight=0.0, dtype=torch.float64
     )
-    basis = networks.span(network, 1e-9)
-    attack = decoreco.attack(
-        networks.Released(network, labels, recipe),
-        photographs,
-        settings,
-        labels=labels,
-        basis=basis,
-    )
+    released, basis = networks.Released(network, labels, recipe), networks.span(network, 1e-9)
+    attack = decoreco.attack(released, photographs, settings, labels=labels, basis=basis)
     return explained(network, images.Part(attack.images, labels))
 
 
@@ -139,12 +131,9 @@ def alternatives(truth, chosen, u, steps):
         "moved": kkt_sets.paired(inside, free),
         "photographs": explained(network, chosen),
     }
-    numbers = {
-        "original": at_kinks(truth),
-        "moved": at_kinks(inside),
-        "photographs": at_kinks(sets["photographs"]),
-    }
-    return sets, numbers | {name: numbers["original"] for name in ("planted", "split")}
+    numbers = dict.fromkeys(("original", "planted", "split"), at_kinks(truth))
+    numbers |= {"moved": at_kinks(inside), "photographs": at_kinks(sets["photographs"])}
+    return sets, numbers
 
 
 def as_part(kkt):
@@ -156,13 +145,13 @@ def as_part(kkt):
 def compare(one, other, fresh):
     """Compare two networks on fresh photographs (k, d): Compared."""
     named = [forward(net, fresh)[1][-1] > 0 for net in (one, other)]
-    # s₊ and s₋ of both networks: (h,) @ (h, d + 1) -> (d + 1,)
+    # s₊ and s₋ of both networks: (2, h) @ (h, d + 1) -> (2, d + 1)
     sums = [
-        [(s * net[1].weight[0]).clamp_min(0) @ joint(net[0]) for s in (1, -1)]
+        torch.stack([s * net[1].weight[0] for s in (1, -1)]).clamp_min(0) @ joint(net[0])
         for net in (one, other)
     ]
-    cosines = [torch.cosine_similarity(a, b, dim=0).item() for a, b in zip(*sums)]
-    return Compared((named[0] == named[1]).double().mean().item(), min(cosines))
+    cosines = torch.cosine_similarity(*sums, dim=1)
+    return Compared((named[0] == named[1]).double().mean().item(), cosines.min().item())
 
 
 def lookalikes(sets, truth, photographs, centre, shape):
@@ -178,9 +167,7 @@ def lookalikes(sets, truth, photographs, centre, shape):
     shown["split/second"] = sets["split"].points[n:], photographs
     shown["split/merged"] = centre[needed], photographs[needed]
     for name, (points, own) in shown.items():
-        best = (
-            measures.match(points, truth.points, shape).signed,
-            detail_ncc(points, own, shape).diagonal(),
-        )
+        alike = measures.match(points, truth.points, shape).signed
+        best = alike, detail_ncc(points, own, shape).diagonal()
         shares[name] = [(part > measures.ALIKE).double().mean().item() for part in best]
     return shares

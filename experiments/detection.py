@@ -11,9 +11,15 @@ from training import stationary
 from training.images import Part
 
 SCORES = (
-    "combination", "agreement", "recurrence", "contrast", "coefficient", "share of the residual",
-    "drift from the start", "kinks",
-)  # fmt: skip
+    "combination",
+    "agreement",
+    "recurrence",
+    "contrast",
+    "coefficient",
+    "share of the residual",
+    "drift from the start",
+    "kinks",
+)
 
 
 class Reconstructions(NamedTuple):
@@ -25,12 +31,8 @@ class Reconstructions(NamedTuple):
 
 
 ATTACKS = {
-    "stationarity": Reconstructions(
-        lambda adversary: adversary.attack.images, detectors.candidate_scores, True
-    ),
-    "unmixing": Reconstructions(
-        lambda adversary: adversary.surplus, detectors.surplus_scores, False
-    ),
+    "stationarity": Reconstructions(lambda by: by.attack.images, detectors.candidate_scores, True),
+    "unmixing": Reconstructions(lambda by: by.surplus, detectors.surplus_scores, False),
 }
 
 
@@ -39,21 +41,17 @@ class Judged(NamedTuple):
 
     truth: torch.Tensor  # a mask (n,): it shows a training image, by `similarity.detail_ncc`
     pixels: torch.Tensor  # a mask (n,): it shows one by a second likeness, NCC > 0.7 of all pixels
-    null: (
-        torch.Tensor
-    )  # a mask (n,): it shows a held-out image, by the first likeness, and is true by chance
+    null: torch.Tensor  # a mask (n,): it shows a held-out image, by the first likeness, by chance
 
 
 def shows(adversary, images, in_pixels=False):
     """{attack: (n,)}, whether a reconstruction shows one of the images (m, d) without a mean."""
     shape, bar = (None, measures.SOME) if in_pixels else (adversary.shape, measures.ALIKE)
-    best = {
-        name: measures.match(one.images(adversary), images, shape) for name, one in ATTACKS.items()
-    }
-    return {
-        name: (one.signed if ATTACKS[name].signed else one.either) > bar
-        for name, one in best.items()
-    }
+    masks = {}
+    for name, one in ATTACKS.items():
+        best = measures.match(one.images(adversary), images, shape)
+        masks[name] = (best.signed if one.signed else best.either) > bar
+    return masks
 
 
 def judge(adversary, training, held_out):
@@ -147,27 +145,22 @@ def rows(named, judged, place, seed):
     detections = detect(named, {attack: one.truth for attack, one in judged.items()})
     for attack, one in judged.items():
         start = place if attack == "stationarity" else "none"
-        numbers = of_scores(detections[attack]) | {
+        numbers = {
             "share_true": (one.truth.double().mean(), one.null.double().mean()),
             "share_true_in_pixels": (one.pixels.double().mean(), None),
         }
-        if detections[attack].get("combination"):
-            numbers |= of_combination(named[attack]["combination"], one)
+        for score, found in detections[attack].items():
+            if found:  # those of the combination come twice
+                numbers |= of_score(f"{score.replace(' ', '_')}/", found)
+        if combined := detections[attack].get("combination"):
+            numbers |= of_score("", combined) | of_combination(named[attack]["combination"], one)
         listed += notation.rows(name_of(attack, start, quantity=""), seed, numbers)
     return listed
 
 
-def of_scores(detections):
-    """{quantity: (value, no baseline)} of the scores that tell anything; those of the combination come twice."""
-    numbers = {}
-    for score, one in detections.items():
-        for prefix in (f"{score.replace(' ', '_')}/", *[""] * (score == "combination")):
-            if one:
-                numbers |= {
-                    f"{prefix}auc": (one.auc.value, None),
-                    f"{prefix}tpr_at_1_percent": (one.tpr, None),
-                }
-    return numbers
+def of_score(prefix, found):
+    """{quantity: (value, no baseline)} of a null.Detection."""
+    return {f"{prefix}auc": (found.auc.value, None), f"{prefix}tpr_at_1_percent": (found.tpr, None)}
 
 
 def of_combination(score, judged):
@@ -179,5 +172,6 @@ def of_combination(score, judged):
         "precision_of_the_first_ten": (first, by_chance),
         "precision_in_pixels": (in_pixels, None),
     }
-    pixels = null.detection(score, judged.pixels)
-    return numbers | ({"auc_in_pixels": (pixels.auc.value, None)} if pixels else {})
+    if pixels := null.detection(score, judged.pixels):
+        numbers["auc_in_pixels"] = pixels.auc.value, None
+    return numbers

@@ -11,12 +11,17 @@ import torch
 from utils.kernels.coefficients import Margin, best
 from utils.kernels.layers import flatten, forward, joint
 from utils.kernels.losses import signs
+from utils.kernels.one_hidden import append_ones
 from utils.kernels.residual import Stationarity
 
 TRAININGS = {  # of recorded networks, {name: in words}
-    "descent_1": "descent, 1/30", "descent_2": "descent, 1/10", "descent_3": "descent, 1/3", "descent_4": "descent",
-    "decay": "with weight decay", **{f"polish_{k}": f"polished, {k} stages" for k in (2, 4, 6)},
-}  # fmt: skip
+    "descent_1": "descent, 1/30",
+    "descent_2": "descent, 1/10",
+    "descent_3": "descent, 1/3",
+    "descent_4": "descent",
+    "decay": "with weight decay",
+    **{f"polish_{k}": f"polished, {k} stages" for k in (2, 4, 6)},
+}
 
 
 def kkt_distance(network, x, labels, near=0.0, rounds=8):
@@ -33,9 +38,11 @@ def distance_with_slopes(network, x, y, kinks, rounds=20, steps=30):
 
     λ and slopes are sought in turns, each a convex problem: an upper bound, and without any kink the minimum.
     """
-    (first, top), y, z = network, y[:, None], forward(network, x)[1][0]
+    first, top = network
     v = top.weight
-    bordered = torch.cat([x, torch.ones_like(x[:, :1])], 1)
+    y = y[:, None]
+    z = forward(network, x)[1][0]
+    bordered = append_ones(x)
     gram = bordered @ bordered.mT
     slopes = torch.where(kinks, 0.5, (z > 0).to(z))
     outputs = y * z.relu()
@@ -43,21 +50,20 @@ def distance_with_slopes(network, x, y, kinks, rounds=20, steps=30):
     for _ in range(rounds if kinks.any() else 1):
         c = y * v * slopes
         products = gram * (c @ c.mT) + outputs @ outputs.mT
-        multipliers = best(products, (c * z).sum(1) + outputs @ v[0], 0.0, ridge=1e-13)[
-            :, None
-        ]  # λ
+        parts = (c * z).sum(1) + outputs @ v[0]
+        multipliers = best(products, parts, 0.0, ridge=1e-13)[:, None]  # λ (m, 1)
         most = multipliers * y * v
         part = last = most * slopes  # of every point in the rows of the first layer
         for k in range(steps):
             ahead = part + k / (k + 3) * (part - last)
-            step = (ahead - (gram @ ahead - z) / largest).clamp(
-                most.clamp(max=0), most.clamp(min=0)
-            )
+            ahead = ahead - (gram @ ahead - z) / largest
             last = part
-            part = torch.where(kinks, step, part)
+            part = torch.where(kinks, ahead.clamp(most.clamp(max=0), most.clamp(min=0)), part)
         slopes = torch.where(most == 0, slopes, part / most)
-    missing = joint(first) - part.mT @ bordered, v[0] - (multipliers * outputs).sum(0)
-    return (sum(rest.square().sum() for rest in missing).sqrt() / flatten(network).norm()).item()
+    missing = torch.cat(
+        [(joint(first) - part.mT @ bordered).flatten(), v[0] - (multipliers * outputs).sum(0)]
+    )
+    return (missing.norm() / flatten(network).norm()).item()
 
 
 def smallest_residual(network, x, labels, sharpness=math.inf):

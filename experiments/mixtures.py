@@ -78,9 +78,8 @@ def random_axes(*rows, seed=0):
 def affine_target(data, sets, weight_decay):
     """The Target of the affine model, whose trainer subtracts no mean."""
     released = stationary.train(data.secret, networks.affine(weight_decay)).released
-    return Target(
-        released, torch.zeros_like(sets[0][0]), random_axes(*sets[:3], released.network[0].weight)
-    )
+    basis = random_axes(*sets[:3], released.network[0].weight)
+    return Target(released, torch.zeros_like(sets[0][0]), basis)
 
 
 def deep_target(data, sets, neurons, seed, mean="training"):
@@ -100,9 +99,7 @@ def deep_target(data, sets, neurons, seed, mean="training"):
 def bilevel_attack(target):
     """The bilevel attack for `explore`, of which the end alone is known."""
 
-    def attack(
-        start: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def attack(start: torch.Tensor) -> tuple:
         end = bilevel.attack(target.released, start, progress=True)
         return end.images, end.images, end.history[0], end.loss
 
@@ -116,15 +113,10 @@ def adam_attack(target, steps, rate, dtype=torch.float32):
         learning_rate=rate, sharpness=100.0, softest=100.0, range_weight=0.0, dtype=dtype
     )
 
-    def attack(
-        start: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        counts = max(1, steps // 4), steps
+    def attack(start: torch.Tensor) -> tuple:
         early, end = (
-            decoreco.attack(
-                released, start - mean, settings._replace(iterations=count), basis=basis
-            )
-            for count in counts
+            decoreco.attack(released, start - mean, settings._replace(iterations=n), basis=basis)
+            for n in (max(1, steps // 4), steps)
         )
         return early.images + mean, end.images + mean, early.history[0], end.loss
 
@@ -138,7 +130,7 @@ def lbfgs_attack(target, steps):
     objective = decoreco.Objective(network, rule, 100.0, 0.0, 0.0, basis)
     quarter = max(1, steps // 4)
 
-    def attack(start):
+    def attack(start: torch.Tensor) -> tuple:
         x = (start - mean) @ basis  # (c, m, r)
 
         def loss(flat):

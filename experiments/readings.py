@@ -88,15 +88,27 @@ READINGS: dict[str, dict[str, Any]] = {  # {name: what differs from the base it 
 }
 TRAINED = {"stationary": "until stationary", "quasi-Newton": "L-BFGS"}
 LABELS = {  # of settings, for a table
-    "images": "images m", "width": "width h", "sharpness": "sharpness β", "decay": "weight decay μ",
-    "victim": "victim trained by", "trained": "the victim's steps", "inner": "attacker trains by",
-    "inner_steps": "the attacker's steps K", "rate": "rate of descent", "outer": "images moved by",
-    "steps": "outer steps", "prepared": "start prepared",
-}  # fmt: skip
+    "images": "images m",
+    "width": "width h",
+    "sharpness": "sharpness β",
+    "decay": "weight decay μ",
+    "victim": "victim trained by",
+    "trained": "the victim's steps",
+    "inner": "attacker trains by",
+    "inner_steps": "the attacker's steps K",
+    "rate": "rate of descent",
+    "outer": "images moved by",
+    "steps": "outer steps",
+    "prepared": "start prepared",
+}
 WORDS: dict[str, dict] = {  # for values
-    "sharpness": {math.inf: "∞, the ReLU"}, "decay": {0.0: "none"}, "victim": TRAINED, "inner": TRAINED,
-    "outer": {"quasi-Newton": "L-BFGS", "fixed": "fixed steps"}, "prepared": {False: "no", True: "yes"},
-}  # fmt: skip
+    "sharpness": {math.inf: "∞, the ReLU"},
+    "decay": {0.0: "none"},
+    "victim": TRAINED,
+    "inner": TRAINED,
+    "outer": {"quasi-Newton": "L-BFGS", "fixed": "fixed steps"},
+    "prepared": {False: "no", True: "yes"},
+}
 
 
 def in_words(name, value):
@@ -122,7 +134,7 @@ def first_weights(reading, d, seed, device="cpu"):
     """Draw θ⁰, a network for images of d values."""
     one, two = networks.initial(recipe_of(reading), d, seed, device=device)
     shrink = (reading.width / d) ** 0.5 if reading.draw == "small" else 1.0
-    return one, networks.change((two,), lambda part: shrink * part)[0]
+    return one, *networks.change((two,), lambda part: shrink * part)
 
 
 def victim_of(reading, secret, theta0):
@@ -131,10 +143,9 @@ def victim_of(reading, secret, theta0):
     if reading.victim == "stationary":
         return stationary.train(secret, recipe, initial=theta0).released
     first = one_hidden.weights(theta0, reading.sharpness)
-    how = (reading.trained, reading.victim, reading.rate)
-    return Released(
-        one_hidden.network(truncated.trained(x, y, reading.decay, first, *how)), y, recipe
-    )
+    how = reading.trained, reading.victim, reading.rate
+    theta = truncated.trained(x, y, reading.decay, first, *how)
+    return Released(one_hidden.network(theta), y, recipe)
 
 
 def of_victim(reading, target, theta0, secret):
@@ -167,26 +178,22 @@ def rows_of(reading, labelled, seed, device="cpu"):
     m = reading.images
     data = images.split(labelled, m, m, seed, device)
     secret = data.secret
-    d = data.secret.images.shape[1]
+    d = secret.images.shape[1]
     theta0 = first_weights(reading, d, 2 * seed, device)
     released = victim_of(reading, secret, theta0)
     target = one_hidden.weights(released.network, reading.sharpness)
-    begins = {
-        "known": theta0,
-        "unknown": first_weights(reading, d, 2 * seed + 1, device),
-        "weights": None,
-    }
-    start = torch.stack(
-        [starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)]
-    )
-    inner = truncated.Training(reading.inner_steps, reading.inner, reading.rate)
-    settings = {
-        "iterations": reading.steps,
-        "fixed": reading.outer == "fixed",
-        "prepared": reading.prepared,
-    }
+    other = first_weights(reading, d, 2 * seed + 1, device)
+    begins = {"known": theta0, "unknown": other, "weights": None}
+    places = starts.random(m, d, seed, device), secret.images, starts.partition(data.known, m)
+    start = torch.stack(places)
     ends, before, after = truncated.attack(
-        released, start, begins[reading.knowledge], inner, **settings
+        released,
+        start,
+        begins[reading.knowledge],
+        truncated.Training(reading.inner_steps, reading.inner, reading.rate),
+        iterations=reading.steps,
+        fixed=reading.outer == "fixed",
+        prepared=reading.prepared,
     )
     attacked = of_attack(ends, start, before, after, target, data.shape)
     listed = []

@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 
 from attacks import decoreco, unmixing
 from attacks.contract import Attack
-from utils.kernels.layers import Layer
+from utils.kernels.layers import Layer, flatten, forward, unflatten
+from utils.kernels.losses import LOSSES
 from utils.networks import Released, within
 
 
@@ -26,12 +27,11 @@ def mean_pair_gain(candidates, x):
     """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d)."""
     candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
     first, second = torch.triu_indices(len(x), len(x), 1)
-    some = slice(
-        None, None, max(1, len(first) // 20_000)
-    )  # of the pairs, if there are 40,000 or more
+    step = max(1, len(first) // 20_000)  # some of the pairs, if there are 40,000 or more
+    first = first[::step]
+    second = second[::step]
     table = normalize(candidates, dim=1) @ x.T  # (n, m), ⟨candidate, image⟩
-    lengths = (x[first[some]] + x[second[some]]).norm(dim=1)
-    pairs = (table[:, first[some]] + table[:, second[some]]) / lengths
+    pairs = (table[:, first] + table[:, second]) / (x[first] + x[second]).norm(dim=1)
     return (pairs.amax(1) - (table / x.norm(dim=1)).amax(1)).mean().item()
 
 
@@ -43,7 +43,8 @@ def estimate(rows):
     _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
     directions = vectors[values > 1e-13 * values[0]]  # (r, d+1)
     units = torch.zeros(2, rows.shape[1]).to(rows)
-    units[0, :-1], units[1, -1] = 1, 1
+    units[0, :-1] = 1
+    units[1, -1] = 1
     shift, one = units - units @ directions.T @ directions  # Q(1, 0) and Q(0, 1), (d+1,)
     visible, offset, cross = (v.item() for v in (shift @ shift, one @ one, shift @ one))
     if visible <= 1e-20 * len(shift):  # the row space is everything
@@ -58,10 +59,30 @@ def trusted(shift):
     return shift.diluted * shift.reverse >= 0.1 * shift.reverse**2
 
 
+def train_by_adam(part, initial, level=1e-6, most=800):
+    """A network trained from another by Adam, all images of a Part at once, to a loss; in single precision."""
+    x = part.images.float()
+    theta = flatten(initial).float().requires_grad_()
+    optimiser = torch.optim.Adam([theta], lr=1e-3)
+    for _ in range(most):
+        optimiser.zero_grad()
+        z = forward(unflatten(theta, initial), x)[1][-1]
+        loss = LOSSES["logistic"].value(z, part.labels).mean()
+        if loss < level:
+            break
+        loss.backward()
+        optimiser.step()
+    return unflatten(theta.detach().double(), initial)
+
+
 def attack(
-    released: Released, noise: torch.Tensor, belief: float, basis: torch.Tensor, coefficients: torch.Tensor,
+    released: Released,
+    noise: torch.Tensor,
+    belief: float,
+    basis: torch.Tensor,
+    coefficients: torch.Tensor,
     iterations: int,
-) -> tuple[Attack, Attack]:  # fmt: skip
+) -> tuple[Attack, Attack]:
     """The stationarity attack from `noise` (n, d) around the constant image `belief`, within a basis (d, r).
 
     Images k times as long explain the same with λ/k: every length k is tried for half of the `iterations`, the best for

@@ -59,13 +59,16 @@ def model_of(sets, released, seed):
 # ---- The losses and their gradients ----
 
 
+def vector_of(released):
+    """θ* as a vector (n,)."""
+    model, theta, *_ = bilevel.lower_level(released)
+    return theta if model is affine else one_hidden.pack(theta)
+
+
 def energy_gradient(x, released):
     """∇_θ E at θ* as a vector (…, n)."""
-    model, theta, y, decay = bilevel.lower_level(released)
-    if model is affine:
-        return affine.energy_gradient(x, y, theta, decay)
-    vector = one_hidden.pack(theta).expand(*x.shape[:-2], -1)
-    return one_hidden.energy(vector, x, y, decay, theta.sharpness)[1]
+    value, _ = energy_terms(x, released)
+    return value(vector_of(released).expand(*x.shape[:-2], -1))[1]
 
 
 def bilevel_loss(x, released, inner=None):
@@ -107,8 +110,7 @@ def output_gradients(x, released):
 
 def free_loss(x, released):
     """l_free (…) and its gradient (…, m, d), which is that at the best coefficients."""
-    model, theta, *_ = bilevel.lower_level(released)
-    theta = theta if model is affine else one_hidden.pack(theta)
+    theta = vector_of(released)
     x = x.detach().requires_grad_()
     rows = output_gradients(x, released)
     target = theta.expand(*rows.shape[:-2], -1)[..., None]
@@ -172,7 +174,7 @@ def energy_terms(x, released):
 def counted(released, spent):
     """The lower level of `bilevel.evaluate` by Newton's method, from the last θ(x); adds its products to `spent`."""
     model, theta, *_ = bilevel.lower_level(released)
-    last = theta if model is affine else one_hidden.pack(theta)
+    last = vector_of(released)
 
     def inner(x, y, decay, start):
         nonlocal last

@@ -98,48 +98,54 @@ def descend(objective, flat, pixels, iterations):
     return best
 
 
+def until_stationary(released, start, initial, iterations, prepared):
+    """Attacks whose training ends where ∇E vanishes, one after the other; they end by rules of their own."""
+    settings: dict = {"initial": initial, "iterations": iterations}
+    made = [
+        planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings)
+        for x in start
+    ]
+    norm = one_hidden.square_norm(lower_level(released).target)
+    before, after = (norm * torch.stack([one.history[k] for one in made]) for k in (0, -1))
+    return torch.stack([one.images for one in made]), before, after
+
+
 def attack(
-    released: Released, start: torch.Tensor, initial: Network | None, inner: Training, *, iterations: int = 10,
-    fixed: bool = False, prepared: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    released: Released,
+    start: torch.Tensor,
+    initial: Network | None,
+    inner: Training,
+    *,
+    iterations: int = 10,
+    fixed: bool = False,
+    prepared: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Move images from starts (k, m, d): the images, and ‖θ(x) − θ*‖² before and after (k,).
 
     Training begins at a network θ⁰, or at θ* for None. With `fixed` the steps are those of eq. (7) with one η, else of
-    L-BFGS. Attacks on stationary points end by their own rules, those on `prepared` starts by `planting.attack`'s.
+    L-BFGS, in the span of images and weights if it is smaller than the space of images. Attacks on stationary points
+    end by their own rules, those on `prepared` starts by `planting.attack`'s.
     """
-    norm = one_hidden.square_norm(lower_level(released).target)
     if inner.method == "stationary" and not fixed:
-        settings: dict = {"initial": initial, "iterations": iterations}
-        attacks = (
-            planting.attack(released, x) if prepared else bilevel.attack(released, x, **settings)
-            for x in start
-        )
-        images, histories = zip(*((one.images, one.history) for one in attacks))
-        return torch.stack(images), *(
-            norm * torch.stack([history[k] for history in histories]) for k in (0, -1)
-        )
-    (k, m, d), initial, basis = start.shape, initial or released.network, None
-    if (
-        k * m + 2 * len(initial[0].weight) < d
-    ):  # the span of all rows is smaller than the space of images
-        basis = networks.span_of(start.flatten(0, 1), released.network[0].weight, initial[0].weight)
-    coordinates = start if basis is None else start @ basis
+        return until_stationary(released, start, initial, iterations, prepared)
+    initial = initial or released.network
+    rows = start.flatten(0, 1), released.network[0].weight, initial[0].weight
+    basis = networks.span_of(*rows) if sum(map(len, rows)) < start.shape[-1] else None
     lower = lower_level(released, basis)
-    initial = one_hidden.weights(initial, released.sharpness, basis)
-    objective = objective_of(lower, coordinates.shape, initial, inner)
-    flat = coordinates.flatten(-2)
-    pixels = m * d
+    coordinates = start if basis is None else start @ basis
+    theta0 = one_hidden.weights(initial, released.sharpness, basis)
+    objective = objective_of(lower, coordinates.shape, theta0, inner)
+    flat, pixels = coordinates.flatten(-2), start[0].numel()
     before = objective(flat)[0]
     if not before.isfinite().all():
         raise InputError(f"The inner training diverges at a rate of {inner.rate:g}.")
     if fixed:
         end = descend(objective, flat, pixels, iterations)
     else:  # where all images have left the pixel range, it ends, too
-        settings = {
-            "value_tolerance": norm * 1e-13 / 2,
-            "each": lambda x, loss: moved(x, flat, pixels) > 1,
-        }
+        goal = one_hidden.square_norm(lower.target) * 1e-13 / 2
+        settings = {"value_tolerance": goal, "each": lambda x, loss: moved(x, flat, pixels) > 1}
         end = solvers.lbfgs(objective, flat, iterations=iterations, **settings).x
-    x = end.reshape(coordinates.shape)
-    images = x if basis is None else start + (x - coordinates) @ basis.mT
+    images = end.view_as(coordinates)
+    if basis is not None:
+        images = start + (images - coordinates) @ basis.mT
     return images, 2 * before, 2 * objective(end)[0]

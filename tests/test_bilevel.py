@@ -98,26 +98,31 @@ def test_several_starts_in_one_call(problem):
     assert torch.allclose(solved.weights[0], alone.weights, atol=1e-10)
 
 
-WRONG = [
-    ({"network": (Layer(torch.zeros(1, 29), torch.zeros(1)),)}, {}, "12 labels and 30 inputs"),
-    ({"network": (Layer(torch.zeros(1, 30), torch.zeros(2)),)}, {}, "do not follow each other"),
-    ({"network": 2 * (Layer(torch.zeros(1, 30), None),)}, {}, "do not follow each other"),
-    ({"labels": torch.zeros(11)}, {}, "(11,) labels"),
-    ({}, {"inner_start": "hot"}, "INNER_START"),
-    ({}, {"inner_budget": 0}, "inner budget of 0"),
-    ({}, {"iterations": -1}, "-1 iterations"),
-    ({}, {"initial": networks.initial(networks.affine(MU), 31, 0)}, "initial network"),
-    ({"recipe": networks.affine(0.0)}, {}, "weight decay"),
-    ({"recipe": networks.perceptron("signed", 5, 5)}, {}, "square loss"),
-    ({}, {"start": torch.full((12, 30), torch.inf)}, "NaN or infinite"),
-]
+def layer(inputs, outputs):
+    return Layer(torch.zeros(1, inputs), torch.zeros(outputs))
 
 
-@pytest.mark.parametrize("change, settings, named", WRONG)
-def test_bad_input_is_told_in_a_sentence(problem, change, settings, named):
+WRONG = {
+    "12 labels and 30 inputs": {"network": (layer(29, 1),)},
+    "do not follow each other": {"network": (layer(30, 2),)},
+    "the shapes": {"network": 2 * (layer(30, 1),)},
+    "(11,) labels": {"labels": torch.zeros(11)},
+    "weight decay": {"recipe": networks.affine(0.0)},
+    "square loss": {"recipe": networks.perceptron("signed", 5, 5)},
+    "INNER_START": {"inner_start": "hot"},
+    "inner budget of 0": {"inner_budget": 0},
+    "-1 iterations": {"iterations": -1},
+    "initial network": {"initial": (layer(31, 1),)},
+    "NaN or infinite": {"start": torch.full((12, 30), torch.inf)},
+}
+
+
+@pytest.mark.parametrize("named", WRONG)
+def test_bad_input_is_told_in_a_sentence(problem, named):
     x, released = problem
-    given = {"released": released._replace(**change), "start": x, **settings}
-    assert named in refused(bilevel.attack, **given)
+    given = {"start": x, **WRONG[named]}
+    changed = {name: given.pop(name) for name in released._fields if name in given}
+    assert named in refused(bilevel.attack, released._replace(**changed), **given)
 
 
 def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):

@@ -9,7 +9,6 @@ from attacks import decoreco, starts
 from conftest import refused
 from training import images, stationary
 from utils import networks
-from utils.kernels import naive
 from utils.kernels.coefficients import Margin, Signed
 from utils.kernels.layers import flatten, forward, unflatten
 from utils.kernels.losses import LOSSES
@@ -64,30 +63,6 @@ def test_training_in_coordinates_is_the_same_descent_in_all_weights(x, rule, als
     ours = flatten(stationary.train(images.Part(x, labels), recipe, 3).released.network)
     theirs = stationary.descend(objective, flatten(network), recipe)
     assert (ours - theirs).norm() <= 1e-8 * ours.norm()
-
-
-@pytest.mark.parametrize("optimiser", decoreco.SETTINGS)
-def test_the_attack_on_a_module_is_that_on_its_layers(attack, victim, start, optimiser):
-    """Two sets of candidates, of which autograd differentiates one after the other."""
-    both, module = torch.stack([start, start.flip(0)]), naive.module_of(victim.released.network)
-    ours, theirs = (
-        attack(both, optimiser, released, iterations=12, rule="margin")
-        for released in (victim.released, victim.released._replace(network=module))
-    )
-    assert_same(ours, theirs)
-    assert torch.allclose(ours.details.share, theirs.details.share, rtol=1e-6, atol=1e-12)
-
-
-def test_a_module_with_a_convolution_is_attacked_and_left_alone(attack):
-    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True)
-    ends = torch.nn.Unflatten(1, (3, 8, 8)), torch.nn.Flatten(), torch.nn.Linear(144, 3)
-    module = torch.nn.Sequential(ends[0], *layers, *ends[1:])
-    labels = decoreco.balanced_labels(20, 3)
-    assert labels.tolist() == sorted(labels) and labels.long().bincount().tolist() == [7, 7, 6]
-    released = Released(module, labels, networks.perceptron("multiclass"))
-    found = attack(released=released, rule="multiclass", iterations=30)
-    assert found.loss < found.history[0] and not found.images.requires_grad
-    assert module.training and layers[1].num_batches_tracked == 0
 
 
 def test_an_attack_in_a_basis_is_the_attack_on_coordinates_with_longer_steps(attack, victim, start):
@@ -164,12 +139,21 @@ def test_the_surrogate_sharpens_and_the_best_of_the_last_alpha_is_kept(attack):
     assert found.history.min() < 0.9 * found.loss and found.loss == found.details.total
 
 
-def test_penalties_are_the_published_ones():
+def test_candidates_are_shared_by_the_classes():
+    labels = decoreco.balanced_labels(20, 3)
+    assert labels.tolist() == sorted(labels) and labels.long().bincount().tolist() == [7, 7, 6]
+
+
+def test_penalties_are_the_published_ones_and_a_share_is_what_a_candidate_explains():
     net = networks.initial(networks.Recipe((3,), "square", 0.1, initial=1.0, biases=False), 4, 0)
     objective = decoreco.Objective(net, Margin(torch.tensor([1.0, -1.0])), 5.0, 0.5, 1.0)
     x = torch.tensor([[2.0, 0, -1.5, 0.5], [0, 0, 0, 0]]).double()
     c = torch.tensor([0.2, 0.7]).double()
     parts, *gradients = objective(x, c)
+    without = torch.stack(
+        [objective(x, c * mask)[0].stationarity.sum() for mask in 1 - torch.eye(2)]
+    )
+    assert torch.allclose(objective.share(x, c), without - parts.stationarity.sum())
     penalties = torch.stack([parts.range, parts.feasibility]) * objective.scale
     assert torch.allclose(penalties, torch.tensor([1.25, 5 * 0.09]).double())
     ours = (total - part for total, part in zip(gradients, objective.stationarity(x, c)[2:]))
@@ -180,7 +164,6 @@ def test_penalties_are_the_published_ones():
 HALVES, SMOOTH = torch.tensor([0.0] * 10 + [1.0] * 10).double(), networks.one_hidden(5, 0.01)
 SOFT = Released(networks.initial(SMOOTH, 192, 0), HALVES, SMOOTH)
 FREE = Released(networks.initial(SIGNED, 192, 0), HALVES, SIGNED._replace(weight_decay=0.0))
-MODULE = Released(torch.nn.Linear(192, 1), HALVES, SIGNED)
 WRONG = {
     "RULE is 'best'": {"rule": "best"},
     "several outputs": {"rule": "multiclass"},
@@ -194,7 +177,6 @@ WRONG = {
     "needs a ReLU network": {"released": SOFT},
     "weight decay": {"released": FREE, "rule": "tied"},
     "make CANDIDATES larger": {"x": torch.zeros(1, 192)},
-    "give no basis": {"released": MODULE, "given": {"basis": torch.eye(192)[:, :5]}},
 }
 
 

@@ -67,7 +67,7 @@ class Checkpoint(NamedTuple):
 class Released(NamedTuple):
     """All that an attacker sees of a victim."""
 
-    network: tuple | torch.nn.Module  # θ*, Layers; or a module of rows (n, d), for decoreco
+    network: tuple  # of Layers, θ*
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
     copies: tuple = ()  # after `bilevel.merge_neurons`: how many equal neurons each hidden one stands for, by β/√n

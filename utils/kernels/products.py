@@ -18,15 +18,10 @@ from utils.errors import choose
 # A CPU is up to six times slower with numbers below 1e-38; later threads inherit this.
 torch.set_flush_denormal(True)
 
-PRECISIONS = (
-    "exact",
-    "bfloat16",
-    "TF32",
-)  # of factors, and of results in bfloat16; sums have all digits
-LIBRARIES = {
-    "mkl": "ieee",
-    "onednn": "bf16",
-}  # how torch is told; without AMX, oneDNN rounds nothing
+# Of factors, and of results in bfloat16; sums have all digits.
+PRECISIONS = "exact", "bfloat16", "TF32"
+# How torch is told which one multiplies; without AMX, oneDNN rounds nothing.
+LIBRARIES = {"mkl": "ieee", "onednn": "bf16"}
 MATMUL = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.backends.cuda.matmul}
 wanted: ContextVar[str | None] = ContextVar("wanted", default=None)
 
