@@ -5,6 +5,8 @@ Gradient descent leaves W₁ = BX + αW₁⁰ and b₁ = B1 + αb₁⁰ for trai
 away, and attacks the rest as if it had been zero (`first_layer`).
 """
 
+import time
+
 import torch
 
 from attacks import decoreco, first_layer, unmixing
@@ -25,8 +27,10 @@ def attempt(
     """Unmix what training added to the `initial` network, and these Rows; a refusal, and None, if it added nothing."""
     if first_layer.is_unchanged(released.network, initial):
         return unmixing.refuse(first_layer.UNCHANGED), None
+    clock = time.perf_counter()
     rows = first_layer.difference(released.network, initial, alpha)
-    return first_layer.attempt(released, rows, shape, count, seed), rows
+    found = first_layer.attempt(released, rows, shape, count, seed)
+    return found._replace(seconds=time.perf_counter() - clock), rows
 
 
 def stationarity(

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from training import uniform
+from training import Victim, uniform
+from training.images import Part
 from utils import networks
 from utils.kernels import affine, solvers
 from utils.kernels.layers import Network, joint, square_norm
@@ -16,39 +17,38 @@ from utils.networks import Released
 
 INNER = 10  # steps of training that eq. (2) goes through
 SIZES = 0.1, 0.03  # of eq. (3): how far the first step moves a pixel
-MOMENTUM = 0.9
 
 
-def describe(
-    x: torch.Tensor, y: torch.Tensor, initial: Network, released: Released
-) -> dict[str, Any]:
+def describe(secret: Part, victim: Victim) -> dict[str, Any]:
     """{quantity: number} of a victim: how near to an affine model it is, from the start to the end of its training.
 
     A neuron `always` active is so on every image with pixels in [0, 1]; where all are, the network is affine there.
     """
-    written, _, _ = uniform.descend(x, y, initial, uniform.RATE, INNER)
-    early = joint(initial[0]) + written @ append_ones(x)
-    kept = {"accuracy": networks.accuracy(released.outputs(x), y)}
-    kept["theta0_distance"] = networks.distance(initial, released.network)
-    for name, rows in {
-        "start": joint(initial[0]),
-        "ten_steps": early,
+    initial, released = victim.initial, victim.released
+    written, _, _ = uniform.descend(*secret, initial, uniform.RATE, INNER)
+    ones = append_ones(secret.images)
+    start = joint(initial[0])
+    basis = networks.span_of(ones)  # added rows lie in it, but for rounding
+    numbers = {
+        "accuracy": networks.accuracy(released.outputs(secret.images), secret.labels),
+        "theta0_distance": networks.distance(initial, released.network),
+    }
+    rows_at = {
+        "start": start,
+        "ten_steps": start + written @ ones,
         "end": joint(released.network[0]),
-    }.items():
-        kept[f"{name}/active"] = (append_ones(x) @ rows.mT > 0).double().mean()
-        kept[f"{name}/always"] = (
-            (rows[:, :-1].clamp_max(0).sum(1) + rows[:, -1] > 0).double().mean()
-        )
-    for name, rows in {"ten_steps": early, "end": joint(released.network[0])}.items():
-        added = (rows - joint(initial[0])) @ networks.span_of(
-            append_ones(x)
-        )  # (h, m), all but what rounding added
-        energies = torch.linalg.eigvalsh(added.mT @ added).flip(0).clamp_min(0)
-        kept[f"{name}/first_share"] = energies[0] / energies.sum()
-        kept[f"{name}/rank"] = (
-            (energies > 1e-6 * energies[0]).sum().item()
-        )  # singular values above a thousandth
-    return kept
+    }
+    for name, rows in rows_at.items():
+        darkest = rows[:, :-1].clamp_max(0).sum(1) + rows[:, -1]  # the least z of any image
+        numbers[f"{name}/active"] = (ones @ rows.mT > 0).double().mean()
+        numbers[f"{name}/always"] = (darkest > 0).double().mean()
+        if name != "start":
+            added = (rows - start) @ basis  # (h, m)
+            energies = torch.linalg.eigvalsh(added.mT @ added).flip(0).clamp_min(0)
+            numbers[f"{name}/first_share"] = energies[0] / energies.sum()
+            # singular values above a thousandth
+            numbers[f"{name}/rank"] = (energies > 1e-6 * energies[0]).sum().item()
+    return numbers
 
 
 def square_distance(x: torch.Tensor, released: Released, initial: Network) -> torch.Tensor:
@@ -56,17 +56,14 @@ def square_distance(x: torch.Tensor, released: Released, initial: Network) -> to
 
     The products of images alone are needed, and not the weights: W₁ − W₁* is W₁⁰ − W₁* + MX.
     """
-    rate = released.recipe.learning_rate
-    written, *last = uniform.descend(x, released.labels, initial, rate, INNER)
+    written, *last = uniform.descend(
+        x, released.labels, initial, released.recipe.learning_rate, INNER
+    )
     before = joint(initial[0]) - joint(released.network[0])
     ones = append_ones(x)
-    first = (
-        before.square().sum()
-        + (written * (2 * before @ ones.mT + written @ (ones @ ones.mT))).sum()
-    )
-    return first + sum(
-        (ours - theirs).square().sum() for ours, theirs in zip(last, released.network[1])
-    )
+    moved = (written * (2 * before @ ones.mT + written @ (ones @ ones.mT))).sum()
+    upper = sum((ours - theirs).square().sum() for ours, theirs in zip(last, released.network[1]))
+    return before.square().sum() + moved + upper
 
 
 def square_gradient(x: torch.Tensor, released: Released) -> torch.Tensor:
@@ -106,37 +103,38 @@ def solve_bilevel(
     scale = square_norm(released.network)
     flat = start.flatten()
     loss = with_slope(lambda x: square_distance(x, released, initial) / scale, start.shape)
-    settings = {
-        "iterations": iterations,
-        "value_tolerance": 1e-13,
-        "each": lambda x, _: has_left(x, flat),
-    }
-    end = solvers.lbfgs(loss, flat, **settings)
+    end = solvers.lbfgs(
+        loss,
+        flat,
+        iterations=iterations,
+        value_tolerance=1e-13,
+        each=lambda x, _: has_left(x, flat),
+    )
     return end.x.view_as(start), scale * loss(flat)[0], scale * end.value
 
 
 def descend_with_momentum(
     released: Released, start: torch.Tensor, iterations: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Eq. (3) from images `start` (m, d) by SGD with momentum: images, ‖∇E‖² before and after.
+    """Eq. (3) from images `start` (m, d) by SGD with momentum 0.9: images, ‖∇E‖² before and after.
 
     Of two learning rates, and of all steps whose images are within the pixel range of the start, those of the lowest
     loss.
     """
     loss = with_slope(lambda x: square_gradient(x, released), start.shape)
-    before, slope = loss(start.flatten())
-    images = start.flatten()
+    flat = start.flatten()
+    before, slope = loss(flat)
+    images = flat
     least = before
     for size in SIZES:
-        rate = (1 - MOMENTUM) * size * start.numel() ** 0.5 / slope.norm().clamp_min(1e-200)
-        at = start.flatten()
-        step = 0.0
+        rate = (1 - 0.9) * size * start.numel() ** 0.5 / slope.norm().clamp_min(1e-200)
+        at = flat.clone()
         down = slope
+        memory = [torch.zeros_like(at)]
         for _ in range(iterations):
-            step = MOMENTUM * step + down
-            at = at - rate * step
+            solvers.momentum(at, down, memory, rate)
             now, down = loss(at)
-            if now < least and not has_left(at, start.flatten()):  # false for what is not a number
-                images = at
+            if now < least and not has_left(at, flat):  # false for what is not a number
+                images = at.clone()
                 least = now
     return images.view_as(start), before, least

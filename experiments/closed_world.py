@@ -114,7 +114,7 @@ def references(parts, shape, name, neurons, seed, initial):
         return
     for part, mean, own_seed in zip(parts, means, seeds):
         net = naive.module_of(initial).float().to(mean.device)
-        ordinary.fit(net, part, mean, shape, name, EPOCHS, own_seed)
+        ordinary.tune(net, ordinary.subtract(part, mean), shape, name, EPOCHS, own_seed)
         yield ordinary.layers_of(net), mean
 
 

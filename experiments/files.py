@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -233,21 +234,18 @@ def settings(epochs, batches=ordinary.BATCHES):
     return {"as it is": {}, "all images in a step": {"batches": 1}} | changed
 
 
-def private(secret, mean, network, epochs, sigma, seed, batches=ordinary.BATCHES):
+def private(secret, mean, network, epochs, sigma, seed):
     """Train by private SGD with momentum, clipped to length 1 with noise σ, from a network: the last Checkpoint."""
     net = naive.module_of(network).float()
     x = (secret.images - mean).float()
     y = secret.labels.float()
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    optimiser = ordinary.OPTIMISERS["sgd"](net.parameters())
     o = Settings(loss="logistic", clip=1.0, private=sigma)
-    drawn = torch.Generator().manual_seed(seed)
+    chance = torch.Generator().manual_seed(seed)
+    gradients = partial(private_gradients, o=o, noise=chance)
     for _ in range(epochs):
-        for rows in torch.randperm(len(x), generator=drawn).chunk(batches):
-            for p, slope in zip(
-                net.parameters(), private_gradients(net, x[rows], y[rows], o, drawn)
-            ):
-                p.grad = slope
-            optimiser.step()
+        batches = ordinary.shuffle(x, y, -(-len(x) // ordinary.BATCHES), chance)
+        ordinary.fit(net, optimiser, batches, gradients=gradients)
     if not all(p.isfinite().all() for p in net.parameters()):
         raise InputError("The private training diverged: choose another SEED.")
     return ordinary.checkpoint(net, optimiser)

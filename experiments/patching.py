@@ -4,7 +4,7 @@ import torch
 
 from training import Victim
 from training.images import Part
-from training.ordinary import colour_mean, fit, layers_of, perceptron, recipe
+from training.ordinary import colour_mean, layers_of, perceptron, recipe, tune
 from utils.errors import InputError
 from utils.kernels.layers import Shape
 from utils.networks import Released
@@ -26,12 +26,12 @@ def train(
 ) -> Victim:
     """Train by SGD on squares of `side` pixels, a hidden layer of 500 neurons behind: Victim of the first layer."""
     mean = colour_mean(secret, shape)
-    squares, mean_square = (cut(x, shape, side) for x in (secret.images, mean[None]))
+    squares = cut(secret.images - mean, shape, side)
     _, places, inputs = squares.shape
     first = perceptron(inputs, (neurons,), seed)[:2]
     last = perceptron(places * neurons, (500,), seed + 1)
     net = torch.nn.Sequential(*first, torch.nn.Flatten(), *last).to(secret.images.device)
     initial = layers_of(net)[:1]
-    loss = fit(net, Part(squares, secret.labels), mean_square, shape, "sgd", epochs, seed + 2)
+    loss, _ = tune(net, Part(squares, secret.labels), shape, "sgd", epochs, seed + 2)
     released = Released(layers_of(net)[:1], secret.labels, recipe(neurons, 500))
     return Victim(released, mean, loss, places * len(secret.labels), initial)

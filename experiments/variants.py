@@ -6,14 +6,15 @@ than moving W₁. Adam scales every pixel by itself, so Q is the identity there.
 
 import itertools
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 from training import Victim, stationary
-from training.ordinary import layers_of, mirror
+from training.ordinary import fit, layers_of, logistic, mirror
 from utils import networks
 from utils.errors import InputError, choose
 from utils.kernels import layers, losses, naive
@@ -21,7 +22,7 @@ from utils.networks import Released
 
 LOSSES = {
     "square": lambda z, y: mse_loss(z[:, 0], 2 * y - 1) / 2,
-    "logistic": lambda z, y: binary_cross_entropy_with_logits(z[:, 0], y),
+    "logistic": logistic,
     "cross_entropy": lambda z, y: cross_entropy(z, y.long()),
 }
 RULE_OF_LOSS = {
@@ -135,13 +136,8 @@ def versions(x, shape, augment):
     return torch.stack(shifted or ([x, mirror(x, shape)] if augment == "flips" else [x]))
 
 
-def plain_gradients(net, x, y, o, noise):
-    """∂ℓ/∂θ of the mean loss over a batch, for every parameter."""
-    return torch.autograd.grad(LOSSES[o.loss](net(x), y), [*net.parameters()])
-
-
 def private_gradients(net, x, y, o, noise):
-    """The same, clipped image by image to length C, with normal noise of deviation σC on their sum, and averaged."""
+    """∂ℓ/∂θ of each image clipped to length C, with normal noise of deviation σC on their sum, and averaged."""
     names, parameters = zip(*net.named_parameters())
 
     def of_one(values, image, label):
@@ -168,47 +164,62 @@ def initialised(x, outputs, o, seed):
     """A module of θ⁰ with W₁ in the basis Q; Q (d, r) of versions x (k, m, d); and N (h, d)."""
     drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, initial=o.initial)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
-    basis = (
-        networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else torch.eye(x.shape[-1]).to(x)
-    )
+    every_pixel = torch.eye(x.shape[-1]).to(x)
+    basis = networks.span_of(x.flatten(0, 1)) if o.optimiser == "SGD" else every_pixel
     inside, orthogonal = layers.split(first, basis)
-    return (
-        naive.module_of((networks.Layer(inside, bias * o.biases), *upper)).float(),
-        basis,
-        orthogonal,
-    )
+    inner = networks.Layer(inside, bias * o.biases), *upper
+    return naive.module_of(inner).float(), basis, orthogonal
+
+
+def optimiser_of(o, net, factors):
+    """The optimiser of a module and of c, what is left of N, which no image touches: it decays alone."""
+    first, bias, *upper = net.parameters()
+    moved = upper if o.frozen else [first, *[bias] * o.biases, *upper, factors]
+    factors.grad = torch.zeros_like(factors)
+    momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
+    return getattr(torch.optim, o.optimiser)(moved, lr=o.rate, weight_decay=o.decay, **momentum)
 
 
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
     net, basis, orthogonal = initialised(x, outputs, o, seed)
-    factor, (first, bias, *upper) = (
-        torch.ones((), device=x.device),
-        net.parameters(),
-    )  # c, of what no image touches
-    moving = upper if o.frozen else [first, *[bias] * o.biases, *upper, factor]
-    momentum = {"momentum": o.momentum} if o.optimiser == "SGD" else {}
-    optimiser = getattr(torch.optim, o.optimiser)(
-        moving, lr=o.rate, weight_decay=o.decay, **momentum
-    )
-    gradients = private_gradients if o.clip else plain_gradients
-    noise = torch.Generator().manual_seed(seed)
+    factor = torch.ones((), device=x.device)
+    chance = torch.Generator().manual_seed(seed)
     coordinates = (x @ basis).float()
     y = y.float()
-    for _ in range(o.steps):
-        rows = torch.randperm(len(y), generator=noise)[: o.batch or len(y)]
-        which = torch.randint(len(coordinates), rows.shape, generator=noise)
-        slopes = gradients(net, coordinates[which, rows], y[rows], o, noise)
-        for p, slope in zip([*net.parameters(), factor], [*slopes, torch.zeros_like(factor)]):
-            p.grad = slope
-        optimiser.step()
+
+    def batches():
+        for _ in range(o.steps):
+            rows = torch.randperm(len(y), generator=chance)[: o.batch or len(y)]
+            which = torch.randint(len(coordinates), rows.shape, generator=chance)
+            yield coordinates[which, rows], y[rows]
+
+    gradients = partial(private_gradients, o=o, noise=chance) if o.clip else None
+    fit(net, optimiser_of(o, net, factor), batches(), LOSSES[o.loss], gradients)
     (first, bias), *upper = layers_of(net)
     first = layers.join(first, basis, orthogonal, factor.double())
     # What a private trainer's noise adds to W₁ outside of the images, in all steps.
     sizes = sum((1 - o.rate * o.decay) ** (2 * k) for k in range(o.steps))
     size = o.rate * o.private * o.clip / len(y) * sizes**0.5
-    drawn = torch.randn(orthogonal.shape, dtype=torch.float64, generator=noise).to(basis)
+    drawn = torch.randn(orthogonal.shape, dtype=torch.float64, generator=chance).to(basis)
     return networks.Layer(first + size * (drawn - networks.within(drawn, basis)), bias), *upper
+
+
+class Together(torch.nn.Module):
+    """N networks of the same widths, which are run at once on N sets of images (N, m, d)."""
+
+    def __init__(self, nets):
+        super().__init__()
+        same = zip(*(net.parameters() for net in nets))
+        self.stacked = torch.nn.ParameterList(torch.stack(p).detach() for p in same)
+
+    def layers(self):
+        """The Layers of all networks, (N, …) each."""
+        return [networks.Layer(*pair) for pair in zip(self.stacked[::2], self.stacked[1::2])]
+
+    def forward(self, x):
+        """Images (N, m, d) to outputs (N·m, K)."""
+        return layers.forward(self.layers(), x)[1][-1].flatten(0, 1)
 
 
 def train_together(several, labels, outputs, o, seeds):
@@ -216,26 +227,19 @@ def train_together(several, labels, outputs, o, seeds):
 
     Every step takes all images, by SGD; the images of all sets span equally many dimensions.
     """
-    begun = [initialised(x[None], outputs, o, seed) for x, seed in zip(several, seeds)]
-    parameters = [
-        torch.stack(same).detach() for same in zip(*(net.parameters() for net, *_ in begun))
-    ]
-    factors = torch.ones(len(begun), device=parameters[0].device)
-    moving = [p.requires_grad_() for p in (*parameters, factors)]
-    optimiser = torch.optim.SGD(moving, o.rate, o.momentum, weight_decay=o.decay)
-    x = torch.stack([x @ basis for x, (_, basis, _) in zip(several, begun)]).float()
-    y = torch.cat(labels).float()
-    network = [networks.Layer(*pair) for pair in zip(parameters[::2], parameters[1::2])]
-    for _ in range(o.steps):
-        optimiser.zero_grad()
-        z = layers.forward(network, x)[1][-1].flatten(0, 1)  # (N·m, K)
-        (len(begun) * LOSSES[o.loss](z, y) + 0 * factors.sum()).backward()
-        optimiser.step()
+    nets, bases, orthogonal = zip(
+        *(initialised(x[None], outputs, o, seed) for x, seed in zip(several, seeds))
+    )
+    net = Together(nets)
+    factors = torch.ones(len(nets), device=several[0].device)
+    x = torch.stack([x @ basis for x, basis in zip(several, bases)]).float()
+    batch = x, torch.cat(labels).float()
+    optimiser = optimiser_of(o, net, factors)
+    fit(net, optimiser, [batch] * o.steps, lambda z, y: len(nets) * LOSSES[o.loss](z, y))
     trained = []
-    for k, (_, basis, orthogonal) in enumerate(begun):
-        (first, bias), *upper = networks.change(network, lambda p, k=k: p[k].detach().double())
-        first = layers.join(first, basis, orthogonal, factors[k].detach().double())
-        trained.append((networks.Layer(first, bias), *upper))
+    for k, (basis, rest, factor) in enumerate(zip(bases, orthogonal, factors.double())):
+        (first, bias), *upper = networks.change(net.layers(), lambda p, k=k: p[k].detach().double())
+        trained.append((networks.Layer(layers.join(first, basis, rest, factor), bias), *upper))
     return trained
 
 

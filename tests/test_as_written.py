@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
 
 from experiments import as_written
 from training import ordinary, uniform
 from training.images import Part
 from utils import networks
+from utils.kernels import naive
 from utils.networks import Layer, Released
 
 RATE = 1e-3
@@ -15,55 +15,35 @@ RATE = 1e-3
 
 @pytest.fixture
 def victim():
-    """A small network of eq. (9), trained to fit."""
+    """A small network of eq. (9), trained to fit, and its images."""
     torch.manual_seed(0)
-    x = torch.rand(6, 12, dtype=torch.float64)
-    y = torch.tensor([0.0, 1, 0, 1, 0, 1], dtype=torch.float64)
-    net = uniform.draw(12, 8)
-    return Part(x, y), uniform.train(Part(x, y), net, rate=RATE, steps=3000)
-
-
-def train_by_autograd(x, y, initial, rate, steps):
-    """Full-batch descent as torch does it: the trained Layers."""
-    net = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 1)).double()
-    with torch.no_grad():
-        for module, layer in zip(net[::2], initial):
-            module.weight.copy_(layer.weight)
-            module.bias.copy_(layer.bias)
-    optimiser = torch.optim.SGD(net.parameters(), lr=rate)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        nn.functional.binary_cross_entropy_with_logits(net(x)[:, 0], y).backward()
-        optimiser.step()
-    return tuple(Layer(module.weight.detach(), module.bias.detach()) for module in net[::2])
+    part = Part(torch.rand(6, 12).double(), torch.arange(6).double() % 2)
+    return part, uniform.train(part, uniform.draw(12, 8), rate=RATE, steps=3000)
 
 
 def test_the_distance_is_that_of_ten_steps_of_training(victim):
-    (x, y), trained = victim
+    (_, y), trained = victim
     others = torch.rand(6, 12, dtype=torch.float64)
-    there = train_by_autograd(others, y, trained.initial, RATE, as_written.INNER)
-    expected = networks.distance(there, trained.released.network) * networks.square_norm(
-        trained.released.network
-    )
+    net = naive.module_of(trained.initial)
+    optimiser = torch.optim.SGD(net.parameters(), lr=RATE)
+    ordinary.fit(net, optimiser, [(others, y)] * as_written.INNER)
+    theta = trained.released.network
+    relative = networks.distance(ordinary.layers_of(net), theta)
     found = as_written.square_distance(others, trained.released, trained.initial)
-    torch.testing.assert_close(found, torch.as_tensor(expected), rtol=1e-9, atol=0)
+    assert found / networks.square_norm(theta) == pytest.approx(float(relative), rel=1e-9)
 
 
 @pytest.mark.parametrize("hidden", [True, False])
 def test_the_gradient_is_that_of_the_energy(victim, hidden):
     (x, y), trained = victim
-    affine = Released(
-        (Layer(torch.rand(1, 12).double(), torch.rand(1).double()),), y, networks.affine(0.1)
-    )
-    released = trained.released if hidden else affine
+    layer = Layer(torch.rand(1, 12).double(), torch.rand(1).double())
+    released = trained.released if hidden else Released((layer,), y, networks.affine(0.1))
     leaves = networks.change(released.network, lambda p: p.clone().requires_grad_())
-    z = networks.forward(leaves, x)[1][-1][:, 0]
-    energy = nn.functional.binary_cross_entropy_with_logits(z, y)
+    energy = ordinary.logistic(networks.forward(leaves, x)[1][-1], y)
     energy = energy + released.recipe.weight_decay / 2 * networks.square_norm(leaves)
     slopes = torch.autograd.grad(energy, [p for layer in leaves for p in layer])
-    torch.testing.assert_close(
-        as_written.square_gradient(x, released), sum(p.square().sum() for p in slopes)
-    )
+    found = as_written.square_gradient(x, released)
+    torch.testing.assert_close(found, sum(p.square().sum() for p in slopes))
 
 
 def test_the_attacks_lower_their_loss(victim):
@@ -87,9 +67,10 @@ def test_images_beyond_the_range_of_a_pixel_do_not_count(victim, monkeypatch):
 
 
 def test_the_network_is_affine_where_all_of_its_first_weights_are_positive(victim):
-    (x, y), trained = victim
-    said = as_written.describe(x, y, trained.initial, trained.released)
+    secret, trained = victim
+    said = as_written.describe(secret, trained)
     assert said["start/always"] == 1 and said["start/active"] == 1 and said["accuracy"] == 1
     weakened = networks.change(trained.initial, lambda p: p - 0.9)
-    assert as_written.describe(x, y, weakened, trained.released)["start/always"] < 1
+    weaker = trained._replace(initial=weakened)
+    assert as_written.describe(secret, weaker)["start/always"] < 1
     assert ordinary.layers_of(uniform.draw(12, 8))[0].weight.min() >= 0

@@ -16,7 +16,6 @@ from utils.kernels.losses import LOSSES
 from utils.networks import Released
 
 SIGNED = networks.perceptron("signed", 40, 40)._replace(epochs=500)
-DOUBLE = decoreco.ADAM._replace(dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +26,17 @@ def victim(toy):
 @pytest.fixture(scope="module")
 def start():
     return starts.normal(20, 192, 0.02, 0)
+
+
+@pytest.fixture(scope="module")
+def attack(victim, start):
+    """The attack on the victim, in double precision, with settings that differ from an optimiser's."""
+
+    def attacked(x=start, optimiser="adam", released=victim.released, given=(), **changed):
+        settings = decoreco.SETTINGS[optimiser]._replace(**{"dtype": torch.float64} | changed)
+        return decoreco.attack(released, x, settings, **dict(given))
+
+    return attacked
 
 
 def assert_same(ours, theirs, where=...):
@@ -57,47 +67,36 @@ def test_training_in_coordinates_is_the_same_descent_in_all_weights(x, rule, als
 
 
 @pytest.mark.parametrize("optimiser", decoreco.SETTINGS)
-def test_the_attack_on_a_module_is_that_on_its_layers(victim, start, optimiser):
+def test_the_attack_on_a_module_is_that_on_its_layers(attack, victim, start, optimiser):
     """Two sets of candidates, of which autograd differentiates one after the other."""
-    settings = decoreco.SETTINGS[optimiser]._replace(
-        iterations=12, dtype=torch.float64, rule="margin"
-    )
     both, module = torch.stack([start, start.flip(0)]), naive.module_of(victim.released.network)
     ours, theirs = (
-        decoreco.attack(victim.released._replace(network=network), both, settings)
-        for network in (victim.released.network, module.requires_grad_(False))
+        attack(both, optimiser, released, iterations=12, rule="margin")
+        for released in (victim.released, victim.released._replace(network=module))
     )
     assert_same(ours, theirs)
     assert torch.allclose(ours.details.share, theirs.details.share, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule, outputs", [("signed", 1), ("multiclass", 3)])
-def test_a_module_with_a_convolution_is_attacked_and_left_alone(start, rule, outputs):
-    module = torch.nn.Sequential(
-        torch.nn.Unflatten(1, (3, 8, 8)),
-        torch.nn.Conv2d(3, 4, 3),
-        torch.nn.BatchNorm2d(4),
-        torch.nn.ReLU(inplace=True),
-        torch.nn.Flatten(),
-        torch.nn.Linear(144, outputs),
-    )
-    labels = decoreco.balanced_labels(20, max(outputs, 2))
-    counts = labels.long().bincount()
-    assert labels.tolist() == sorted(labels) and counts.max() - counts.min() <= 1
-    released = Released(module, labels, networks.perceptron("signed"))
-    found = decoreco.attack(released, start, decoreco.ADAM._replace(rule=rule, iterations=30))
-    assert found.loss < found.history[0] and found.images.isfinite().all()
-    assert not found.images.requires_grad
-    assert module.training and module[2].num_batches_tracked == 0
+def test_a_module_with_a_convolution_is_attacked_and_left_alone(attack):
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True)
+    ends = torch.nn.Unflatten(1, (3, 8, 8)), torch.nn.Flatten(), torch.nn.Linear(144, 3)
+    module = torch.nn.Sequential(ends[0], *layers, *ends[1:])
+    labels = decoreco.balanced_labels(20, 3)
+    assert labels.tolist() == sorted(labels) and labels.long().bincount().tolist() == [7, 7, 6]
+    released = Released(module, labels, networks.perceptron("multiclass"))
+    found = attack(released=released, rule="multiclass", iterations=30)
+    assert found.loss < found.history[0] and not found.images.requires_grad
+    assert module.training and layers[1].num_batches_tracked == 0
 
 
-def test_an_attack_in_a_basis_is_the_attack_on_coordinates_with_longer_steps(victim, start):
+def test_an_attack_in_a_basis_is_the_attack_on_coordinates_with_longer_steps(attack, victim, start):
     basis = networks.span(victim.released.network)
-    settings = DOUBLE._replace(iterations=20, range_weight=0.0, learning_rate=0.01)
-    ours = decoreco.attack(victim.released, start, settings, basis=basis)
+    settings = {"iterations": 20, "range_weight": 0.0}
+    ours = attack(given={"basis": basis}, learning_rate=0.01, **settings)
     reduced = victim.released._replace(network=networks.in_span(victim.released.network, basis))
-    longer = settings._replace(learning_rate=0.01 * math.sqrt(192 / basis.shape[1]))
-    theirs = decoreco.attack(reduced, start @ basis, longer)
+    longer = 0.01 * math.sqrt(192 / basis.shape[1])
+    theirs = attack(start @ basis, released=reduced, learning_rate=longer, **settings)
     assert torch.allclose(ours.images, theirs.images @ basis.T, atol=1e-9)
 
 
@@ -117,62 +116,52 @@ def test_no_coefficients_above_the_bound_have_a_smaller_residual(victim, bound):
     assert torch.allclose(both[0], ours, rtol=1e-9) and both.shape == (2, 12)
 
 
-def test_projection_keeps_the_bound_also_where_candidates_are_blank(toy, start):
+def test_projection_keeps_the_bound_also_where_candidates_are_blank(attack, toy, start):
     recipe = networks.perceptron("margin", 40, 40)._replace(epochs=200)
     released = stationary.train(toy.secret, recipe).released
-    settings = decoreco.SETTINGS["projection"]._replace(rule="margin", iterations=20)
-    found = decoreco.attack(released, start, settings)
+    how = {"optimiser": "projection", "rule": "margin", "iterations": 20, "dtype": torch.float32}
+    found = attack(released=released, **how)
     assert (found.coefficients >= 0.3 - 1e-6).all() and found.details.feasibility == 0
     dark = tuple(layer._replace(bias=None) for layer in released.network)
-    blank = decoreco.attack(released._replace(network=dark), 0 * start, settings)
+    blank = attack(0 * start, released=released._replace(network=dark), **how)
     assert blank.coefficients.isfinite().all()
 
 
-def test_a_batch_of_restarts_equals_its_members(victim):
+def test_a_batch_of_restarts_equals_its_members(attack):
     batch = torch.stack([starts.normal(20, 192, 0.02, seed) for seed in range(3)])
-    settings = DOUBLE._replace(iterations=25)
-    together = decoreco.attack(victim.released, batch, settings)
-    drawn = decoreco.draw(Signed(), batch, 0)
+    together, drawn = attack(batch, iterations=25), decoreco.draw(Signed(), batch, 0)
     assert together.stopped == ["iterations"] * 3 and together.details.stationarity.shape == (3, 3)
     for k in range(3):
-        alone = decoreco.attack(victim.released, batch[k], settings, coefficients=drawn[k])
+        alone = attack(batch[k], iterations=25, given={"coefficients": drawn[k]})
         assert_same(together, alone, k)
 
 
 @pytest.mark.parametrize("optimiser", decoreco.SETTINGS)
-def test_one_diverging_restart_leaves_the_others_alone(victim, start, optimiser):
-    batch = torch.stack([start, torch.full((20, 192), 1e30, dtype=torch.float64)])
-    settings = decoreco.SETTINGS[optimiser]._replace(iterations=20)
-    found = decoreco.attack(victim.released, batch, settings)
+def test_one_diverging_restart_leaves_the_others_alone(attack, start, optimiser):
+    batch = torch.stack([start, torch.full_like(start, 1e30)])
+    how = {"optimiser": optimiser, "iterations": 20, "dtype": torch.float32}
+    found = attack(batch, **how)
     assert found.stopped == ["iterations", "diverged"] and found.images[0].isfinite().all()
     assert found.history[-1, 0] < found.history[0, 0]
-    said = refused(decoreco.attack, victim.released, batch[1], settings)
-    assert "smaller learning_rate" in said
+    assert "smaller learning_rate" in refused(attack, batch[1], **how)
 
 
-def test_a_loss_below_the_tolerance_ends_the_attack(victim, start):
-    converged = decoreco.ADAM._replace(tolerance=1e9, softest=100.0)
-    found = decoreco.attack(victim.released, start, converged)
+def test_a_loss_below_the_tolerance_ends_the_attack(attack, start):
+    found = attack(tolerance=1e9, softest=100.0)
     assert found.stopped == "converged" and len(found.history) == 1
-    both, none = torch.stack([start, 5 * start]), decoreco.ADAM._replace(iterations=0)
-    first, second = decoreco.attack(victim.released, both, none).loss.tolist()
-    between = none._replace(tolerance=(first + second) / 2)
-    found = decoreco.attack(victim.released, both, between)
+    both = torch.stack([start, 5 * start])
+    first, second = attack(both, iterations=0).loss.tolist()
+    found = attack(both, iterations=0, tolerance=(first + second) / 2)
     assert sorted(found.stopped) == ["converged", "iterations"]
     assert (found.stopped[0] == "converged") == (first < second)
 
 
-def test_the_surrogate_sharpens_and_the_best_of_the_last_alpha_is_kept(victim, start):
-    settings = DOUBLE._replace(iterations=10, learning_rate=0.1)
-    alphas = [settings.alpha(k) for k in range(11)]
-    assert alphas[0] == settings.softest and alphas[8:] == [settings.sharpness] * 3
-    assert sorted(alphas) == alphas
-    found = decoreco.attack(victim.released, start, settings)
+def test_the_surrogate_sharpens_and_the_best_of_the_last_alpha_is_kept(attack):
+    alphas = [decoreco.ADAM._replace(iterations=10).alpha(k) for k in range(11)]
+    assert alphas[0] == 10 and alphas[8:] == [100] * 3 and sorted(alphas) == alphas
+    found = attack(iterations=10, learning_rate=0.1)
     assert torch.isclose(found.loss, found.history[8:].min())
     assert found.history.min() < 0.9 * found.loss and found.loss == found.details.total
-    sgd = decoreco.SETTINGS["sgd"]._replace(iterations=10, dtype=torch.float64)
-    swung = decoreco.attack(victim.released, start, sgd)
-    assert torch.isclose(swung.loss, swung.history.min()) and swung.loss < 0.95 * swung.history[-1]
 
 
 def test_penalties_are_the_published_ones():
@@ -192,50 +181,41 @@ HALVES, SMOOTH = torch.tensor([0.0] * 10 + [1.0] * 10).double(), networks.one_hi
 SOFT = Released(networks.initial(SMOOTH, 192, 0), HALVES, SMOOTH)
 FREE = Released(networks.initial(SIGNED, 192, 0), HALVES, SIGNED._replace(weight_decay=0.0))
 MODULE = Released(torch.nn.Linear(192, 1), HALVES, SIGNED)
-WRONG = [
-    ({"rule": "best"}, {}, "RULE is 'best'"),
-    ({"rule": "multiclass"}, {}, "several outputs"),
-    ({"rule": "margin"}, {"labels": HALVES + 1}, "needs labels from 0 to 1"),
-    ({"lambda_min": -1.0}, {}, "LAMBDA_MIN"),
-    ({"range_weight": -1.0}, {}, "RANGE_WEIGHT"),
-    ({"iterations": -1}, {}, "STEPS"),
-    ({"sharpness": -1.0}, {}, "sharpness"),
-    ({"rule": "tied", "optimiser": "projection"}, {}, "OPTIMISER is 'projection'"),
-    ({"optimiser": "newton"}, {}, "OPTIMISER is 'newton'"),
-    ({}, {"start": torch.zeros(20, 7)}, "(20,) labels and 192 inputs"),
-    ({}, {"released": SOFT}, "needs a ReLU network"),
-    ({"rule": "tied"}, {"released": FREE}, "weight decay"),
-    ({}, {"start": torch.zeros(1, 192)}, "make CANDIDATES larger"),
-    ({}, {"released": MODULE, "basis": torch.eye(192)[:, :5]}, "give no basis"),
-]
+WRONG = {
+    "RULE is 'best'": {"rule": "best"},
+    "several outputs": {"rule": "multiclass"},
+    "needs labels from 0 to 1": {"rule": "margin", "given": {"labels": HALVES + 1}},
+    "LAMBDA_MIN": {"lambda_min": -1.0},
+    "RANGE_WEIGHT": {"range_weight": -1.0},
+    "STEPS": {"iterations": -1},
+    "sharpness": {"sharpness": -1.0},
+    "OPTIMISER is 'projection'": {"rule": "tied", "optimiser": "projection"},
+    "(20,) labels and 192 inputs": {"x": torch.zeros(20, 7)},
+    "needs a ReLU network": {"released": SOFT},
+    "weight decay": {"released": FREE, "rule": "tied"},
+    "make CANDIDATES larger": {"x": torch.zeros(1, 192)},
+    "give no basis": {"released": MODULE, "given": {"basis": torch.eye(192)[:, :5]}},
+}
 
 
-@pytest.mark.parametrize("changed, given, named", WRONG, ids=lambda value: str(value)[:30])
-def test_mistakes_are_told_in_one_sentence(victim, start, changed, given, named):
-    given = {"released": victim.released, "start": start, **given}
-    assert named in refused(decoreco.attack, settings=decoreco.ADAM._replace(**changed), **given)
+@pytest.mark.parametrize("named", WRONG)
+def test_mistakes_are_told_in_one_sentence(attack, named):
+    assert named in refused(attack, **WRONG[named])
 
 
 @pytest.mark.parametrize("optimiser", decoreco.SETTINGS)
-def test_what_is_watched_is_the_attack_of_as_many_steps(victim, optimiser):
+def test_what_is_watched_is_the_attack_of_as_many_steps(attack, optimiser):
     """Before the last α its last candidates, whose loss comes next; behind it the best of those that count."""
-    settings = decoreco.SETTINGS[optimiser]._replace(iterations=12)
     start, seen = starts.normal(20, 192, 0.1, 0), {}
-
-    def watch(step, result):
-        seen[step] = result()
-
-    found = decoreco.attack(victim.released, start, settings, watch=watch)
+    watch = {"watch": lambda step, result: seen.update({step: result()})}
+    found = attack(start, optimiser, iterations=12, given=watch)
+    assert_same(attack(start, optimiser, iterations=12), found)
     assert list(seen) == list(range(1, 14)) and torch.equal(seen[13].images, found.images)
-    plain = decoreco.attack(victim.released, start, settings)
-    assert torch.equal(plain.images, found.images) and torch.equal(plain.history, found.history)
-    changes = [k for k in range(13) if settings.alpha(k) < settings.sharpness]
+    rising = 10 if optimiser == "adam" else 0  # steps before the last α
     for k, one in seen.items():
-        assert len(one.history) == k and torch.equal(one.history, found.history[:k])
-        counted = found.history[len(changes) : k]
-        loss = counted.min() if len(counted) else found.history[k]
-        if optimiser != "projection" or len(counted):  # whose λ is fitted as a step begins
-            assert torch.isclose(one.loss, loss, rtol=1e-5)
+        assert torch.equal(one.history, found.history[:k])
+        loss = found.history[rising:k].min() if k > rising else found.history[k]
+        assert torch.isclose(one.loss, loss, rtol=1e-5)
 
 
 def test_an_attacker_of_the_same_seed_draws_none_of_the_trainers_numbers():

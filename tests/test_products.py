@@ -28,19 +28,15 @@ MACHINES = {
 
 @pytest.mark.parametrize("machine, library", MACHINES.items())
 def test_the_library_follows_the_processors_flags(machine, library):
-    cpuinfo = "processor : 0\nvendor_id\t: {}\nflags\t\t: fpu {}\n".format(*machine)
-    assert products.library_of(2 * cpuinfo) == library
-    assert products.library_of("") == "mkl"
+    cpuinfo = "vendor_id\t: {}\nflags\t\t: fpu {}\n".format(*machine)
+    assert products.library_of(2 * cpuinfo) == library and products.library_of("") == "mkl"
 
 
-@pytest.mark.parametrize("wanted, status", [("mkl", 0), ("blas", 1)])
-def test_the_environment_forces_mkl(wanted, status):
+def test_the_environment_forces_mkl():
     command = "from utils.kernels import products; print(products.LIBRARY)"
-    environment = os.environ | {"PRODUCTS": wanted, "PYTHONPATH": str(ROOT)}
-    given = {"env": environment, "capture_output": True, "text": True}
-    ended = subprocess.run([sys.executable, "-c", command], **given)
-    assert ended.returncode == status
-    assert "PRODUCTS is 'blas'" in ended.stderr if status else ended.stdout.strip() == wanted
+    environment = os.environ | {"PRODUCTS": "mkl", "PYTHONPATH": str(ROOT)}
+    said = subprocess.check_output([sys.executable, "-c", command], env=environment, text=True)
+    assert said.strip() == "mkl"
 
 
 @pytest.mark.parametrize("library", {"mkl", products.LIBRARY})

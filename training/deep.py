@@ -5,8 +5,9 @@ the GPT of Radford et al. (2019), with adapters if asked for, of tokens (n, T) a
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
+from itertools import chain, islice
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 
 from training import Victim
 from training.images import Part
+from training.ordinary import OPTIMISERS, fit, measure, shuffle
+from training.ordinary import drawn as drawn
 from utils import networks
 from utils.errors import InputError, choose
 from utils.networks import Released
@@ -26,21 +29,14 @@ NORMS = {
     "group": partial(nn.GroupNorm, 4),
     "batch": nn.BatchNorm2d,
 }
-OPTIMISERS = {
-    "plain": torch.optim.SGD,
-    "sgd": partial(torch.optim.SGD, momentum=0.9),
-    "sgd_decay": partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4),
-    "adam": torch.optim.Adam,
-    "adamw": partial(torch.optim.AdamW, weight_decay=1e-2),
-}
 PROJECTIONS = "q", "k", "v", "out"  # of an attention
-RATES = {
+RATES = {  # of each of OPTIMISERS, where none is asked for
     "plain": 0.05,
     "sgd": 0.02,
     "sgd_decay": 0.02,
     "adam": 1e-3,
     "adamw": 1e-3,
-}  # of each, where none is asked for
+}
 
 
 class Block(nn.Module):
@@ -202,48 +198,32 @@ def adapt(model, rank):
     return model
 
 
-def frozen(model):
-    """What does not train in an adapted model: all but the A and B of its adapters."""
-    return [
-        nn.ParameterList(
-            p for name, p in model.named_parameters() if name.rpartition(".")[2] not in ("A", "B")
-        )
-    ]
-
-
-def drawn(make, seed):
-    """A module as `make` builds it, from torch's default start; in evaluation mode."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make().eval()
+def adapters(model):
+    """The parameters of an adapted model that train: A and B of its adapters."""
+    return [p for name, p in model.named_parameters() if name.endswith((".A", ".B"))]
 
 
 def train(
-    module: nn.Module, x: torch.Tensor, y: torch.Tensor, trainer: str, rate: float, steps: int, batch: int = 0,
-    seed: int = 0, frozen: Sequence[nn.Module] | nn.Module = (),
-) -> tuple[float, torch.optim.Optimizer]:  # fmt: skip
-    """Train a module in place by one of OPTIMISERS, all but its `frozen` parts: the loss at the end, and the optimiser.
+    module: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    trainer: str,
+    rate: float,
+    steps: int,
+    batch: int = 0,
+    seed: int = 0,
+    moved: Iterable[nn.Parameter] = (),
+) -> tuple[float, torch.optim.Optimizer]:
+    """Train a module in place by one of OPTIMISERS, or the parameters in `moved`: the loss at the end, the optimiser.
 
     Images x (n, C, H, W), or what else the module takes, come in shuffled batches, or all in each step if `batch` is 0.
     """
-    held = {p for part in frozen for p in part.parameters()}
-    moved = [p for p in module.parameters() if p not in held]
-    optimiser = OPTIMISERS[choose("TRAINER", trainer, OPTIMISERS)](moved, lr=rate)
+    parameters = [*moved] or module.parameters()
+    optimiser = OPTIMISERS[choose("TRAINER", trainer, OPTIMISERS)](parameters, lr=rate)
     chance = torch.Generator().manual_seed(seed)
-    parts: list = []
-    for _ in range(steps):
-        parts = parts or list(torch.randperm(len(x), generator=chance).split(batch or len(x)))
-        rows = parts.pop(0)
-        optimiser.zero_grad()
-        cross_entropy(module(x[rows]), y[rows]).backward()
-        optimiser.step()
-    with torch.no_grad():
-        loss = cross_entropy(module(x), y).item()
-    if not loss < float("inf"):
-        raise InputError(
-            f"TRAINER={trainer!r} diverged: its loss is {loss}. Take a lower RATE, or another SEED."
-        )
-    return loss, optimiser
+    epochs = (shuffle(x, y, batch or len(x), chance) for _ in range(steps))
+    fit(module, optimiser, islice(chain.from_iterable(epochs), steps), cross_entropy)
+    return measure(module, x, y, trainer, cross_entropy), optimiser
 
 
 def steps_until(

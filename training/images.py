@@ -2,15 +2,12 @@
 
 import hashlib
 import json
-import math
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from PIL import Image
 
 from utils.errors import InputError
@@ -37,9 +34,8 @@ PARTS = "training", "partition", "held-out"
 # first ones of the fresh data set, and nothing is trained on its held-out images, the first of the test batch.
 SUBSETS = {"cifar10-subset": (0, 10_000, 20_000), "cifar10-fresh": (30_000, 0, 10_000, 20_000)}
 LENGTH = 1017
-ANIMALS = range(
-    2, 8
-)  # class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0
+# Class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0.
+ANIMALS = range(2, 8)
 
 
 class Labelled(NamedTuple):
@@ -95,15 +91,13 @@ def views() -> tuple[np.ndarray, np.ndarray]:
     """Squares (N, 32, 32, 3) of free photographs in packages, see data/README.md, and classes (N,), shuffled."""
     pictures = []
     labels = []
-    for file, (label, squares) in json.loads(
-        (DATA / "photographs.json").read_text(encoding="utf-8")
-    ).items():
+    listed = json.loads((DATA / "photographs.json").read_text(encoding="utf-8"))
+    for file, (label, squares) in listed.items():
         package, name = file.split("/", 1)  # which need not be imported
         photograph = Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore
         for top, left, side in squares:
-            square = photograph.crop(
-                (left, top, left + side, top + side)
-            )  # else resizing would look beyond it
+            # cropped first: else resizing would look beyond the square
+            square = photograph.crop((left, top, left + side, top + side))
             pictures.append(np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS)))
         labels += [label] * len(squares)
     order = np.random.default_rng(0).permutation(len(pictures))
@@ -134,8 +128,6 @@ def npz(path, binary=True):
     """
     try:
         arrays = unpack(path)
-    except MemoryError as error:
-        raise InputError(f"{path} does not fit into memory: {error}. Save fewer images.") from error
     except FileNotFoundError as error:
         raise InputError(
             f"There is no file {Path(path).resolve()}: check the path in DATASET."
@@ -144,18 +136,16 @@ def npz(path, binary=True):
         raise InputError(
             f"{path} cannot be read as an .npz file of numbers: save it anew with numpy.savez."
         ) from error
-    for name in ARRAYS[:2]:
-        if name not in arrays:
-            raise InputError(
-                f"{path} has no array {name!r}: save it with numpy.savez(path, images=…, labels=…)."
-            )
+    if not arrays.keys() >= {"images", "labels"}:
+        raise InputError(
+            f"{path} has not both arrays: save it with numpy.savez(path, images=…, labels=…)."
+        )
     names = arrays.get("label_names", np.empty(0)).tolist()
 
     def labelled(images, labels):
         check(images, labels, path)
-        return Labelled(
-            images.reshape(*images.shape[:3], -1), class_numbers(labels, names, path, binary)
-        )
+        channels = images.reshape(*images.shape[:3], -1)
+        return Labelled(channels, class_numbers(labels, names, path, binary))
 
     own = labelled(arrays["images"], arrays["labels"])
     if "held_out_images" not in arrays:
@@ -170,40 +160,20 @@ def npz(path, binary=True):
 
 def thumbnails(labelled: Labelled, side: int) -> Labelled:
     """Images in grey, averaged down to `side` pixels, a number from 7 to that of the images: Labelled."""
-    grey = torch.from_numpy(np.asarray(labelled.images, dtype=float)).mean(3)
-    if not 7 <= side <= min(grey.shape[1:]):
-        raise InputError(
-            f"SIDE is {side}; these images have from 7 to {min(grey.shape[1:])} pixels."
-        )
-    bytes_ = np.asarray(labelled.images).dtype == np.uint8
-    small = torch.nn.functional.adaptive_avg_pool2d(grey, side) / (255 if bytes_ else 1)
-    return Labelled(
-        small[..., None].numpy(),
-        labelled.labels,
-        labelled.unused and thumbnails(labelled.unused, side),
-    )
+    pixels = torch.from_numpy(np.asarray(labelled.images, dtype=float))
+    most = min(pixels.shape[1:3])
+    if not 7 <= side <= most:
+        raise InputError(f"SIDE is {side}; these images have from 7 to {most} pixels.")
+    scale = 255 if labelled.images.dtype == np.uint8 else 1
+    small = torch.nn.functional.adaptive_avg_pool2d(pixels.mean(3), side) / scale
+    unused = labelled.unused and thumbnails(labelled.unused, side)
+    return Labelled(small[..., None].numpy(), labelled.labels, unused)
 
 
 def unpack(path: str | Path) -> dict[str, np.ndarray]:
-    """Read those of ARRAYS that an `.npz` file has, unless they need more memory than there is."""
+    """Read those of ARRAYS that an `.npz` file has."""
     with np.load(path, allow_pickle=False) as archive:
-        names = [name for name in ARRAYS if name in archive]
-        sizes = [promised(archive.zip, f"{name}.npy") for name in names]
-        needed = sum(map(max, sizes)) / 1e9
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-        if needed > there:
-            raise MemoryError(f"it unpacks to {needed:,.1f} GB, and there are {there:,.1f} GB")
-        if any(directory != header for directory, header in sizes):
-            raise ValueError("a header does not fit its array")
-        return {name: archive[name] for name in names}
-
-
-def promised(archive, file):
-    """How many bytes an array takes: as the directory of the archive says, and as its own header says."""
-    with archive.open(file) as stream:
-        read_header = getattr(npy, "read_array_header_{}_{}".format(*npy.read_magic(stream)))
-        shape, _, dtype = read_header(stream)
-        return archive.getinfo(file).file_size, stream.tell() + math.prod(shape) * dtype.itemsize
+        return {name: archive[name] for name in ARRAYS if name in archive}
 
 
 def check(images, labels, path):
@@ -216,9 +186,7 @@ def check(images, labels, path):
         raise InputError(
             f"{path}: images are of type {images.dtype}; save them as uint8, or as floats in [0, 1]."
         )
-    # both are NaN if any pixel is
-    low = images.min()
-    high = images.max()
+    low, high = images.min(), images.max()  # both are NaN if any pixel is
     if images.dtype.kind == "f" and not (low >= 0 and high <= 1):
         raise InputError(
             f"{path}: pixels reach from {low:.3g} to {high:.3g}; bring them into [0, 1], without NaN."
@@ -227,9 +195,8 @@ def check(images, labels, path):
         raise InputError(
             f"{path}: labels have the shape {labels.shape}; {len(images)} images need ({len(images)},)."
         )
-    wrong = [
-        k for k in labels.tolist() if labels.dtype.kind not in "biuf" or k % 1 != 0
-    ]  # NaN % 1 and ∞ % 1 are NaN
+    numbers = labels.dtype.kind in "biuf"
+    wrong = [k for k in labels.tolist() if not numbers or k % 1 != 0]  # NaN % 1 and ∞ % 1 are NaN
     if wrong:
         raise InputError(
             f"{path}: the label {wrong[0]} is not a whole number; correct it, or remove its image."
@@ -254,59 +221,64 @@ def public_count(labelled: Labelled, training: int, most: int = 800) -> int:
 
 
 def split(
-    labelled: Labelled, training: int, partition: int, seed: int = 0, device: str | torch.device = "cpu", *,
+    labelled: Labelled,
+    training: int,
+    partition: int,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    *,
     held_out: int = 0,
-) -> Split:  # fmt: skip
+) -> Split:
     """Draw disjoint balanced parts of `training`, `partition` and `held_out` images from a labelled data set.
 
     Seed 0 takes the first images of each class in file order, as published, and every further seed those that come
     next, so that victims share none while a class lasts; then it is shuffled. The held-out images follow the others,
     or come in the same way from those that the data set says are unused.
     """
-    kinds = int(labelled.labels.max()) + 1
     sizes = [training, partition, held_out]
-    for name, size, least, other in zip(
-        PARTS, sizes, (kinds, kinds, 0), ("", ", or CANDIDATES", "")
-    ):
-        if size < least or size % kinds:
-            number = (
-                "an even number, half per class"
-                if kinds == 2
-                else f"a multiple of the {kinds} classes"
-            )
-            raise InputError(
-                f"The {name} part is to hold {size} images (IMAGES{other}): give {number}."
-            )
+    kinds = check_sizes(labelled, sizes)
     unused = labelled.unused or labelled
     apart = labelled.unused is not None
-    rows = walk(
-        labelled.labels, kinds, [training, partition, 0 if apart else held_out], seed * training
-    )
+    beside = [training, partition, 0 if apart else held_out]
+    rows = walk(labelled.labels, kinds, beside, seed * training)
     others = walk(unused.labels, kinds, [0, 0, held_out * apart], seed * held_out)
-    images = np.concatenate(
-        [labelled.images[rows], unused.images[others]]
-    )  # all three parts, (n, H, W, C)
+    # all three parts, (n, H, W, C)
+    images = np.concatenate([labelled.images[rows], unused.images[others]])
     labels = np.concatenate([labelled.labels[rows], unused.labels[others]])
-    different(images, [*rows, *(others + len(labelled.labels))], np.repeat(PARTS, sizes))
+    check_different(images, [*rows, *(others + len(labelled.labels))], np.repeat(PARTS, sizes))
     images = images / 255.0 if images.dtype == np.uint8 else images.astype(np.float64)
     sha256 = hashlib.sha256(images.tobytes()).hexdigest()
-    x, y = (
-        torch.as_tensor(array, dtype=torch.float64, device=device) for array in (images, labels)
-    )
-    secret, known, others = map(Part, x.flatten(1).split(sizes), y.split(sizes))
-    return Split(secret, known, others, images.shape[1:], sha256)
+    x = torch.as_tensor(images, device=device).flatten(1).split(sizes)
+    y = torch.as_tensor(labels, dtype=torch.float64, device=device).split(sizes)
+    secret, known, aside = map(Part, x, y)
+    return Split(secret, known, aside, images.shape[1:], sha256)
+
+
+def check_sizes(labelled, sizes):
+    """The number of classes; InputError unless each of three parts can hold as many images of one as of another."""
+    kinds = int(labelled.labels.max()) + 1
+    for name, size, least in zip(PARTS, sizes, (kinds, kinds, 0)):
+        if size < least or size % kinds:
+            raise InputError(
+                f"The {name} part is to hold {size} images (IMAGES, or CANDIDATES of the partition):"
+                f" give a multiple of the {kinds} classes."
+            )
+    return kinds
 
 
 def walk(labels, kinds, sizes, first):
     """The rows of three parts of these sizes, classes in order in each, from image number `first` on."""
-    rows = [np.flatnonzero(labels == label) for label in range(kinds)]
-    ends = enough(sizes, list(map(len, rows)))
-    rows = [(*divmod(first // kinds, len(some)), some) for some in rows]  # type: ignore[misc]  # rounds, steps
-    rows = [
-        np.roll(np.random.default_rng(turn).permutation(some) if turn else some, -at)
-        for turn, at, some in rows
-    ]
-    return np.concatenate([some[start:end] for start, end in zip(ends, ends[1:]) for some in rows])
+    ends = find_ends(sizes, np.bincount(labels, minlength=kinds))
+    ordered = []
+    for kind in range(kinds):
+        some = np.flatnonzero(labels == kind)
+        turn, at = divmod(first // kinds, len(some))
+        if turn:
+            some = np.random.default_rng(turn).permutation(some)
+        ordered.append(np.roll(some, -at))
+    return np.concatenate(
+        [some[start:end] for start, end in zip(ends, ends[1:]) for some in ordered]
+    )
 
 
 def centre(part: Part, shift: float = 0.0) -> Part:
@@ -314,37 +286,33 @@ def centre(part: Part, shift: float = 0.0) -> Part:
     return part._replace(images=part.images - part.images.mean(0) + shift)
 
 
-def enough(sizes, counts):
-    """Where the parts of each class begin and end, unless a class has too few images."""
-    kinds, smallest, (training, partition, held_out) = len(counts), min(counts), sizes
-    ends = np.cumsum([0, *sizes]) // kinds
-    most = smallest // (3 if held_out else 2) * kinds
-    both = f"{training} training and {partition} partition images"
-    if smallest < 2:
+def find_ends(sizes, counts):
+    """Where the parts begin and end among a class's images, whose counts are given; InputError if one has too few."""
+    ends = np.cumsum([0, *sizes]) // len(counts)
+    both = f"{sizes[0]} training and {sizes[1]} partition images"
+    smallest = min(counts)
+    if smallest < max(1, ends[2]):
         raise InputError(
-            f"Class {counts.index(smallest)} has {smallest} images: give every class one for every part."
+            f"{both} need {ends[2]} of each class, but one class has only {smallest}: choose fewer IMAGES, or a larger"
+            " data set."
         )
-    if smallest < ends[2]:
-        but = f"but one class has only {smallest}: choose IMAGES of at most {most}, or a larger data set"
-        raise InputError(f"{both} need {ends[2]} of each class, {but}.")
     if smallest < ends[3]:
-        but = f"not {held_out}: choose fewer, or a larger data set"
-        beside = f"Beside {both} there" if ends[2] else "There"
         raise InputError(
-            f"{beside} are at most {(smallest - ends[2]) * kinds} held-out ones, {but}."
+            f"Beside {both} there are at most {(smallest - ends[2]) * len(counts)} held-out ones, not {sizes[2]}:"
+            " choose fewer, or a larger data set."
         )
     return ends
 
 
-def different(images, rows, parts):
+def check_different(images, rows, parts):
     """Raise InputError if an image is also in another part, where it would be secret and known, or used and unused."""
     seen = {}
     for image, row, part in zip(images, rows, parts):
         other, where = seen.setdefault(hashlib.sha256(image.tobytes()).digest(), (row, part))
         if where != part:
-            which = f"one is for the {where} part and one for the {part} part"
             raise InputError(
-                f"Images {other} and {row} of the data set (from 0) are equal, but {which}: remove one."
+                f"Images {other} and {row} of the data set (from 0) are equal, but one is for the {where} part and one"
+                f" for the {part} part: remove one."
             )
 
 

@@ -4,7 +4,7 @@ Nothing is arranged for an attacker or a proof: images in [0, 1] lose one mean p
 torch's default or those of a network that was trained on other images, and training ends after a number of epochs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,72 +20,133 @@ from utils.kernels.layers import Network, Shape
 from utils.networks import Checkpoint, Recipe, Released
 
 BATCHES = 5  # in an epoch, whatever the number of images
-SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-ADAM = partial(torch.optim.Adam, lr=1e-3)
-TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance each time that it is seen
-    "sgd": (SGD, False),
-    "sgd_decay": (partial(SGD, weight_decay=5e-4), False),
-    "sgd_flips": (SGD, True),
-    "adam": (ADAM, False),
-    "adamw": (partial(torch.optim.AdamW, lr=1e-3, weight_decay=1e-2), False),
-    "adam_flips": (ADAM, True),
+OPTIMISERS = {
+    "plain": partial(torch.optim.SGD, lr=0.05),
+    "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "sgd_decay": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=5e-4),
+    "adam": partial(torch.optim.Adam, lr=1e-3),
+    "adamw": partial(torch.optim.AdamW, lr=1e-3, weight_decay=1e-2),
 }
+TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance each time that it is seen
+    name: (OPTIMISERS[name.removesuffix("_flips")], name.endswith("_flips"))
+    for name in ("sgd", "sgd_decay", "sgd_flips", "adam", "adamw", "adam_flips")
+}
+Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # inputs and labels
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a module's outputs and the labels
+
+
+def logistic(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The mean logistic loss of outputs z (m, 1) for labels y (m,) in {0., 1.}."""
+    return binary_cross_entropy_with_logits(z[:, 0], y)
 
 
 def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> torch.nn.Sequential:
     """A ReLU network with hidden layers of these widths, with torch's default initial weights."""
+    return drawn(lambda: stack(inputs, hidden), seed)
+
+
+def stack(inputs: int, hidden: Sequence[int]) -> torch.nn.Sequential:
+    """The same, drawn from torch's generator as it stands."""
+    widths = (inputs, *hidden, 1)
+    layers: list = []
+    for pair in zip(widths, widths[1:]):
+        layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def drawn(make, seed):
+    """A module as `make` builds it, from torch's default start; in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        widths = (inputs, *hidden)
-        layers = []
-        for pair in zip(widths, widths[1:]):
-            layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
-        return torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 1))
+        return make().eval()
+
+
+def shuffle(x: torch.Tensor, y: torch.Tensor, size: int, chance: torch.Generator) -> Batches:
+    """The batches of an epoch: inputs and labels of `size` images each, in an order that is drawn."""
+    for rows in torch.randperm(len(x), generator=chance).split(size):
+        yield x[rows], y[rows]
 
 
 def fit(
-    net: torch.nn.Sequential, part: Part, mean: torch.Tensor, shape: Shape, trainer: str, epochs: int, seed: int,
-    rate: float = 1.0, batches: int = BATCHES, last: bool = False,
-    prepare: Callable[[torch.nn.Sequential, torch.optim.Optimizer], object] | None = None,
-    each: Callable[[int, torch.nn.Sequential, torch.optim.Optimizer], object] | None = None,
-) -> float:  # fmt: skip
-    """Train a module in place on a Part's images minus a mean (d,) by one of TRAINERS: its loss at the end.
+    net: torch.nn.Module,
+    optimiser: torch.optim.Optimizer,
+    batches: Batches,
+    loss: Loss = logistic,
+    gradients: Callable[..., Iterable[torch.Tensor]] | None = None,
+) -> None:
+    """Train a module in place, a step of its optimiser on the mean loss of each batch of inputs and labels.
 
-    The optimiser's rate is taken `rate` times, an epoch has so many `batches`, and `last` trains the last layer alone.
-    `prepare` is called with the module and the optimiser before the first step, to change settings or add hooks, and
-    `each` with the number of every epoch and these two, behind it.
+    `gradients(net, x, y)` may give one for every parameter in place of autograd's. What else is to happen in a step,
+    such as keeping a mean of the weights, is a hook of the optimiser.
     """
-    x = (part.images - mean).float()
-    y = part.labels.float()
-    optimiser, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
-    optimiser = optimiser((net[-1] if last else net).parameters())
-    chance = torch.Generator().manual_seed(seed)
+    for x, y in batches:
+        net.zero_grad()
+        if gradients is None:
+            loss(net(x), y).backward()
+        else:
+            for p, slope in zip(net.parameters(), gradients(net, x, y)):
+                p.grad = slope
+        optimiser.step()
+
+
+def measure(
+    net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, trainer: str, loss: Loss = logistic
+) -> float:
+    """The mean loss of a module that a trainer of this name trained; InputError if it is not finite."""
+    with torch.no_grad():
+        value = loss(net(x), y).item()
+    if not value < float("inf"):
+        raise InputError(
+            f"TRAINER={trainer!r} diverged: its loss is {value}. Take a lower rate, or another SEED."
+        )
+    return value
+
+
+def tune(
+    net: torch.nn.Sequential,
+    part: Part,
+    shape: Shape,
+    trainer: str,
+    epochs: int,
+    seed: int,
+    rate: float = 1.0,
+    batches: int = BATCHES,
+    prepare: Callable[[torch.nn.Sequential, torch.optim.Optimizer], object] | None = None,
+    keep: Sequence[int] = (),
+) -> tuple[float, tuple[Checkpoint, ...]]:
+    """Train a module in place on a Part, whose images have lost their mean, by one of TRAINERS.
+
+    The optimiser's rate is taken `rate` times, and an epoch has so many `batches`. `prepare` is called with the module
+    and the optimiser before the first step, to change settings or add hooks. The loss at the end, and the checkpoints
+    of the epochs in `keep`.
+    """
+    x, y = part.images.float(), part.labels.float()
+    make, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
+    optimiser = make(net.parameters())
     if prepare:
         prepare(net, optimiser)
     for group in optimiser.param_groups:
         group["lr"] *= rate
-    for epoch in range(epochs):
-        for rows in torch.randperm(len(x), generator=chance).chunk(batches):
-            inputs = x[rows]
-            if flips:
-                heads = torch.rand(len(rows), generator=chance).to(x.device) < 0.5
-                inputs = torch.where(heads[:, None], mirror(inputs, shape), inputs)
-            optimiser.zero_grad()
-            binary_cross_entropy_with_logits(net(inputs)[:, 0], y[rows]).backward()
-            optimiser.step()
-        if each:
-            each(epoch + 1, net, optimiser)
-    loss = binary_cross_entropy_with_logits(net(x)[:, 0], y).item()
-    if not loss < float("inf"):
-        raise InputError(
-            f"TRAINER={trainer!r} diverged: its loss is {loss}. Try another SEED or a lower rate."
-        )
-    return loss
+    chance = torch.Generator().manual_seed(seed)
+    kept = []
+    for epoch in range(1, epochs + 1):
+        seen = shuffle(x, y, -(-len(x) // batches), chance)
+        fit(net, optimiser, mirror_some(seen, shape, chance) if flips else seen)
+        if epoch in keep:
+            kept.append(checkpoint(net, optimiser))
+    return measure(net, x, y, trainer), tuple(kept)
 
 
 def mirror(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
+
+
+def mirror_some(batches: Batches, shape: Shape, chance: torch.Generator) -> Batches:
+    """The same batches, each image mirrored with a probability of a half."""
+    for x, y in batches:
+        heads = torch.rand(len(x), generator=chance).to(x.device) < 0.5
+        yield torch.where(heads[:, None], mirror(x, shape), x), y
 
 
 def layers_of(net: torch.nn.Sequential) -> Network:
@@ -117,39 +178,43 @@ def checkpoint(net: torch.nn.Sequential, optimiser: torch.optim.Optimizer) -> Ch
 
 
 def train(
-    secret: Part, others: Part | None, shape: Shape, trainer: str, hidden: Sequence[int] = (500, 500),
-    epochs: int = 60, seed: int = 0, keep: Sequence[int] = (), **settings: Any,
-) -> Victim:  # fmt: skip
+    secret: Part,
+    others: Part | None,
+    shape: Shape,
+    trainer: str,
+    hidden: Sequence[int] = (500, 500),
+    epochs: int = 60,
+    seed: int = 0,
+    **settings: Any,
+) -> Victim:
     """Train on a Part from torch's initial weights, or first on the Part `others` if there is one: Victim.
 
     `others` are public images. SGD trains on them for a third of the epochs, what comes out is fine-tuned on the Part,
-    and it is their mean that all images lose. Checkpoints are released of the epochs in `keep`. `settings` are those of
-    `fit`.
+    and it is their mean that all images lose. `settings` are those of `tune`, whose checkpoints are released.
     """
-    device = secret.images.device
     mean = colour_mean(secret if others is None else others, shape)
-    net = perceptron(secret.images.shape[1], hidden, seed).to(device)
+    net = perceptron(secret.images.shape[1], hidden, seed).to(secret.images.device)
     if others is not None:
-        fit(net, others, mean, shape, "sgd", epochs // 3, seed + 1)
+        tune(net, subtract(others, mean), shape, "sgd", epochs // 3, seed + 1)
     initial = layers_of(net)
-    kept: list = []
-
-    def each(epoch, *trained):
-        if epoch in keep:
-            kept.append(checkpoint(*trained))
-
-    loss = fit(net, secret, mean, shape, trainer, epochs, seed + 2, each=each, **settings)
-    released = Released(layers_of(net), secret.labels, recipe(*hidden), checkpoints=tuple(kept))
+    part = subtract(secret, mean)
+    loss, kept = tune(net, part, shape, trainer, epochs, seed + 2, **settings)
+    released = Released(layers_of(net), secret.labels, recipe(*hidden), checkpoints=kept)
     return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), initial)
 
 
 def later(initial: Network, part: Part, mean: torch.Tensor, shape: Shape, seed: int) -> Network:
     """A network as its next release would be: after one more epoch of plain SGD on a Part."""
     net = naive.module_of(initial).float()
-    fit(net, part, mean, shape, "sgd", 1, seed)
+    tune(net, subtract(part, mean), shape, "sgd", 1, seed)
     return layers_of(net)
 
 
 def colour_mean(part: Part, shape: Shape) -> torch.Tensor:
     """The mean of every colour over a Part's images and pixels, as an image (d,)."""
     return part.images.view(-1, *shape).mean((0, 1, 2)).expand(shape).flatten()
+
+
+def subtract(part: Part, mean: torch.Tensor) -> Part:
+    """The Part of images (m, d) less a mean (d,)."""
+    return part._replace(images=part.images - mean)

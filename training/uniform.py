@@ -20,9 +20,7 @@ STEPS = 2000
 
 def draw(inputs: int, width: int) -> torch.nn.Sequential:
     """The network before training, from torch's generator of the CPU."""
-    net = torch.nn.Sequential(
-        torch.nn.Linear(inputs, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)
-    )
+    net = ordinary.stack(inputs, (width,))
     for p in net.parameters():
         torch.nn.init.uniform_(p)
     return net
