@@ -4,6 +4,7 @@ The attack on eq. (2) of an attacker who begins every inner problem at θ*. Far 
 solution jumps between minima, so the start is prepared. The network sees Z = XU (m, K) alone, the coordinates of images
 in the row space of W₁. With C_ij = ℓ'_i w_j σ'(s_ij)/m, the first layer is stationary if CᵀX̄ = −μW̄₁. The nearest such
 images to a start T are X = ZUᵀ + (1 − P)T(1 − UUᵀ), P projecting onto the columns of C; K² + 2K + 1 equations are left.
+Equations have the names of the chapter planting-behind-a-network, which proves them.
 """
 
 import functools
