@@ -4,6 +4,7 @@ The attack on eq. (2) of an attacker who begins every inner problem at θ*. Far 
 solution jumps between minima, so the start is prepared. The network sees Z = XU (m, K) alone, the coordinates of images
 in the row space of W₁. With C_ij = ℓ'_i w_j σ'(s_ij)/m, the first layer is stationary if CᵀX̄ = −μW̄₁. The nearest such
 images to a start T are X = ZUᵀ + (1 − P)T(1 − UUᵀ), P projecting onto the columns of C; K² + 2K + 1 equations are left.
+Equations have the names of the chapter planting-behind-a-network, which proves them.
 """
 
 import functools
@@ -106,7 +107,7 @@ def nearest(z, problem):
     return z @ problem.axes.T + problem.others - columns @ (columns.T @ problem.others)
 
 
-def leverages(released: Released, images: torch.Tensor) -> torch.Tensor:
+def leverages(released, images):
     """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
     problem = problem_of(released, images)
     return decided(problem.coordinates, problem).square().sum(1)
@@ -272,7 +273,7 @@ def least(z, problem, steps, *terms):
     return moved(found.x)
 
 
-def prepare(released: Released, start: torch.Tensor, seed: int = 0) -> torch.Tensor:
+def prepare(released, start, seed=0):
     """Images near a start (m, d) for which θ* is nearly a minimum: the nearest of some tries.
 
     Chance says on which side of a kink images end: all tries but the first of seed 0 begin at a random change of Z. The
@@ -319,14 +320,14 @@ def retrain(released, images):
     return one_hidden.solve(images @ basis, labels, decay, target), images @ basis, target
 
 
-def distance(released: Released, images: torch.Tensor) -> float:
+def distance(released, images):
     """‖θ(x) − θ*‖²/‖θ*‖² for the minimum θ(x) that training on images (m, d) finds from θ*."""
     solved, _, target = retrain(released, images)
     far = one_hidden.square_norm(one_hidden.difference(solved, target))
     return (far / one_hidden.square_norm(target)).item() if solved.converged else math.inf
 
 
-def lowest(released: Released, images: torch.Tensor) -> float:
+def lowest(released, images):
     """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
     (theta, *_), coordinates, _ = retrain(released, images)
     v = one_hidden.pack(theta)

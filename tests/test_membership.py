@@ -59,10 +59,11 @@ def test_area_and_p_are_those_of_other_libraries():
     found = null.detection(scores, truth)
     assert abs(found.auc.value - roc_auc_score(truth, scores)) < 1e-12
     assert found.tpr == (above > below.max()).double().mean()
-    p = mannwhitneyu(above, below, alternative="greater").pvalue
     classes = torch.arange(80) % 2
-    for found in (null.p_value(above, below), null.p_value(above, below, 0, 0 * classes)):
-        assert abs(found - p) < 0.05
+    for shift in (0, 0.4):
+        p = mannwhitneyu(above - shift, below, alternative="greater").pvalue
+        assert abs(null.p_value(above - shift, below, 0, 0 * classes) - p) < 0.02
+    assert null.p_value(above, below) < 0.05
     assert null.p_value(above + 9 * classes[:40], below + 9 * classes[40:], 0, classes) < 0.1
     assert null.p_value(below[:1], below[:1]) == 1 and null.detection(scores, truth | True) is None
 
@@ -113,13 +114,13 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, 
     recipe = networks.perceptron(rule, 60)._replace(epochs=300, stages=stages)
     trained = stationary.train(views.secret, recipe, 0)
     victim, x, y = trained.released, trained.subtract_mean(views.secret.images), views.secret.labels
-    target, loss = flatten(victim.network), LOSSES[victim.recipe.loss]
-    for k, score in enumerate(closed_world.by_residual(victim, x[:3].clone(), y[:3])):
+    theta, loss = flatten(victim.network), LOSSES[recipe.loss]
+    for k, score in enumerate(closed_world.by_residual(victim, x[:3], y[:3])):
         slope = pullback(victim.network, x[[k]], lambda z, k=k: loss.slope(z, y[[k]]))[1]
-        close(score, -(slope @ target) / slope.norm() / target.norm())
+        close(score, -torch.cosine_similarity(slope, theta, 0, eps=1e-300))
     found = closed_world.areas(victim, views, trained.mean)
     assert found["span"].low > 0.5 and found["loss"].low > 0.5
-    untrained = networks.initial(victim.recipe._replace(initial="standard"), 3072, 1)
+    untrained = networks.initial(recipe._replace(initial="standard"), 3072, 1)
     told = closed_world.areas(victim._replace(network=untrained), views, trained.mean)
     assert all(area.low < 0.5 < area.high for area in told.values())
 
@@ -176,8 +177,7 @@ def test_a_negative_matches_only_where_the_sign_is_open(views):
     x = views.secret.images - views.secret.images.mean(0)
     best = match(torch.cat([x[:5], -x[5:10], drawn(5, 3072)]), x, SHAPE)
     for values, right in ((best.signed, 5), (best.either, 10)):
-        close(values[:right], torch.ones(right, dtype=torch.float64))
-        assert values[right:].max() < measures.ALIKE
+        assert values[:right].min() > 1 - 1e-9 and values[right:].max() < measures.ALIKE
 
 
 def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
@@ -199,36 +199,22 @@ def test_kinks_are_counted_in_units_of_what_is_known():
     assert detectors.kink_share(x, network, known).tolist() == [0.5, 0.75]
 
 
-def test_photographs_are_known_ones_and_their_mirror_images_without_their_mean(views):
-    found = detectors.photographs(views.known, 80, SHAPE) + views.known.images.mean(0)
-    known = views.known.images.view(40, *SHAPE)
-    both = torch.cat([known, known.flip(2)]).flatten(1)
-    near = torch.cdist(found, both, compute_mode="donot_use_mm_for_euclid_dist") < 1e-9
-    assert near.any(1).all() and near.any(0).all()
-    close(found[:20], views.known.images[:20])  # of the first class
-
-
 def test_halves_share_nothing_and_keep_the_classes(views):
     mine, rest = detection.halve(views.known)
     assert mine.labels.tolist() == rest.labels.tolist() == [0.0] * 10 + [1.0] * 10
     assert torch.cdist(mine.images, rest.images).min() > 0.1
 
 
-def scored(n, seed):
-    truth = torch.arange(n) % 2 == 0
-    return dict(zip(detectors.COMBINED, drawn(3, n, seed=seed) + 1.0 * truth)), truth
-
-
 def test_the_combination_learns_from_a_shadow_and_is_calibrated():
-    shadow, truth = scored(1000, 0)
-    named, _ = scored(1000, 1)
+    truth = torch.arange(1000) % 2 == 0
+    shadow, named = (
+        dict(zip(detectors.COMBINED, drawn(3, 1000, seed=seed) + 1.0 * truth)) for seed in (0, 1)
+    )
     probability = detectors.fit(shadow, truth)(named)
     alone = max(null.detection(score, truth).auc.value for score in named.values())
     assert null.detection(probability, truth).auc.value > alone + 0.05
     for _, number, predicted, share in detection.calibration(probability, truth):
         assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
-    stretched, other = ({k: 5 + 3 * s for k, s in of.items()} for of in (shadow, named))
-    close(detectors.fit(stretched, truth)(other), probability, atol=1e-4, rtol=0)
     assert detectors.fit(named, truth | True) is detectors.fit(named, truth & False) is None
 
 
@@ -236,13 +222,6 @@ def test_precision_and_choice_follow_the_scores():
     score, truth = torch.tensor([3.0, 1, 3, 2, 0]), torch.tensor([1, 1, 0, 1, 0]) > 0
     assert detection.precision(score, truth, 3) == pytest.approx(2 / 3)
     assert detection.likeliest(torch.arange(5), score, 3).tolist() == [0, 2, 3]
-
-
-def test_the_quiz_asks_for_as_many_of_both_kinds():
-    true, invented = torch.arange(60) < 20, torch.arange(60) >= 40
-    some = detection.asked(true, invented, 8, 0)
-    assert len(some.unique()) == 16 and true[some].sum() == invented[some].sum() == 8
-    assert true[some][:8].sum() not in (0, 8)  # shuffled
 
 
 # ---- A natural picture in hand ----

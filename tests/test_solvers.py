@@ -75,7 +75,7 @@ def test_every_problem_of_a_batch_says_how_it_stopped_even_an_indefinite_one():
     diagonal = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, -3.0]]).double()
     solution = solvers.cg(lambda v: diagonal * v, start)
     assert solution.converged.tolist() == [True, False] and solution.x.isfinite().all()
-    radius = torch.full((2, 1), 0.5).double()
+    radius = torch.full((2, 1), 1.1).double()  # between the first iterate and the solution
     solution = solvers.cg(lambda v: diagonal * v, start, radius=radius)
     assert torch.allclose(solution.x.norm(dim=-1, keepdim=True), radius)
     assert not solution.converged.any()
