@@ -19,6 +19,7 @@ from utils.kernels import naive
 from utils.kernels.layers import Network, Shape
 from utils.networks import Checkpoint, Recipe, Released
 
+FIRST = "momentum_buffer", "exp_avg"  # how torch's optimisers call a first moment
 BATCHES = 5  # in an epoch, whatever the number of images
 OPTIMISERS = {
     "plain": partial(torch.optim.SGD, lr=0.05),
@@ -35,7 +36,7 @@ Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # inputs and labels
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a module's outputs and the labels
 
 
-def logistic(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def logistic(z, y):
     """The mean logistic loss of outputs z (m, 1) for labels y (m,) in {0., 1.}."""
     return binary_cross_entropy_with_logits(z[:, 0], y)
 
@@ -61,7 +62,7 @@ def drawn(make, seed):
         return make().eval()
 
 
-def shuffle(x: torch.Tensor, y: torch.Tensor, size: int, chance: torch.Generator) -> Batches:
+def shuffle(x, y, size, chance):
     """The batches of an epoch: inputs and labels of `size` images each, in an order that is drawn."""
     for rows in torch.randperm(len(x), generator=chance).split(size):
         yield x[rows], y[rows]
@@ -89,9 +90,7 @@ def fit(
         optimiser.step()
 
 
-def measure(
-    net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, trainer: str, loss: Loss = logistic
-) -> float:
+def measure(net, x, y, trainer, loss=logistic):
     """The mean loss of a module that a trainer of this name trained; InputError if it is not finite."""
     with torch.no_grad():
         value = loss(net(x), y).item()
@@ -137,12 +136,12 @@ def tune(
     return measure(net, x, y, trainer), tuple(kept)
 
 
-def mirror(x: torch.Tensor, shape: Shape) -> torch.Tensor:
+def mirror(x, shape):
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
 
 
-def mirror_some(batches: Batches, shape: Shape, chance: torch.Generator) -> Batches:
+def mirror_some(batches, shape, chance):
     """The same batches, each image mirrored with a probability of a half."""
     for x, y in batches:
         heads = torch.rand(len(x), generator=chance).to(x.device) < 0.5
@@ -164,17 +163,20 @@ def recipe(*hidden: int) -> Recipe:
     )
 
 
+def moments(optimiser, parameters, *names):
+    """An optimiser's moments under these names, of those parameters that have one."""
+    states = [optimiser.state.get(p, {}) for p in parameters]
+    return [state[name] for state in states for name in names if name in state]
+
+
 def checkpoint(net: torch.nn.Sequential, optimiser: torch.optim.Optimizer) -> Checkpoint:
     """What a file holds from which the training of a module's layers goes on: Checkpoint."""
-    states = [optimiser.state.get(p, {}) for p in net.parameters()]
 
-    def moment(*names):
-        there = [
-            state[name].double().clone() for state in states for name in names if name in state
-        ]
-        return tuple(map(networks.Layer, there[::2], there[1::2]))
+    def as_layers(*names):
+        parts = [m.double().clone() for m in moments(optimiser, net.parameters(), *names)]
+        return tuple(map(networks.Layer, parts[::2], parts[1::2]))
 
-    return Checkpoint(layers_of(net), moment("momentum_buffer", "exp_avg"), moment("exp_avg_sq"))
+    return Checkpoint(layers_of(net), as_layers(*FIRST), as_layers("exp_avg_sq"))
 
 
 def train(
