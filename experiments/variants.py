@@ -25,11 +25,8 @@ LOSSES = {
     "logistic": logistic,
     "cross_entropy": lambda z, y: cross_entropy(z, y.long()),
 }
-RULE_OF_LOSS = {
-    "square": "signed",
-    "logistic": "margin",
-    "cross_entropy": "multiclass",
-}  # that an attacker takes
+# The rule that an attacker takes.
+RULE_OF_LOSS = {"square": "signed", "logistic": "margin", "cross_entropy": "multiclass"}
 
 
 class Settings(NamedTuple):
@@ -58,6 +55,7 @@ class Settings(NamedTuple):
 
 
 PRIVATE = {"clip": 1.0, "momentum": 0.0, "rate": 0.5, "steps": 300}
+SLOW = {"rate": 0.01, "momentum": 0.98, "steps": 12000}
 VICTIMS: dict[str, dict] = {
     "base": {},
     "polished": {"polished": True},
@@ -68,13 +66,7 @@ VICTIMS: dict[str, dict] = {
     "logistic loss": {"loss": "logistic"},
     "ten classes": {"loss": "cross_entropy"},
     "no first bias": {"biases": False},
-    "mean kept": {
-        "centred": False,
-        "initial": 1e-3,
-        "rate": 0.01,
-        "momentum": 0.98,
-        "steps": 12000,
-    },
+    "mean kept": {"centred": False, "initial": 1e-3} | SLOW,
     "no momentum": {"momentum": 0.0, "rate": 0.1, "steps": 40000},
     "batches of 10": {"batch": 10, "rate": 0.03, "steps": 15000},
     "no decay": {"decay": 0.0},
@@ -102,17 +94,34 @@ VICTIMS: dict[str, dict] = {
     "private, noise 0.1": {**PRIVATE, "private": 0.1},
 }  # the settings in which each victim differs from the first one
 WORDS = {  # a setting in words; below, one that is 0 or none
-    "layers": "{} layers of weights", "neurons": "{} neurons", "loss": "{} loss", "decay": "weight decay {:g}",
-    "initial": "first weights: {}", "optimiser": "{}", "rate": "rate {:g}", "momentum": "momentum {:g}",
-    "steps": "{:,} steps", "batch": "{} images in a step", "augment": "with {}", "centred": "mean subtracted",
-    "biases": "with biases", "clip": "gradients clipped to length {:g}", "private": "noise of {:g} times this length",
-    "frozen": "first layer never trained", "noise": "noise of {:.0%} on the weights", "bits": "{} bits for a weight",
-    "pruned": "{:.0%} of the weights set to zero", "polished": "polished",
-}  # fmt: skip
+    "layers": "{} layers of weights",
+    "neurons": "{} neurons",
+    "loss": "{} loss",
+    "decay": "weight decay {:g}",
+    "initial": "first weights: {}",
+    "optimiser": "{}",
+    "rate": "rate {:g}",
+    "momentum": "momentum {:g}",
+    "steps": "{:,} steps",
+    "batch": "{} images in a step",
+    "augment": "with {}",
+    "centred": "mean subtracted",
+    "biases": "with biases",
+    "clip": "gradients clipped to length {:g}",
+    "private": "noise of {:g} times this length",
+    "frozen": "first layer never trained",
+    "noise": "noise of {:.0%} on the weights",
+    "bits": "{} bits for a weight",
+    "pruned": "{:.0%} of the weights set to zero",
+    "polished": "polished",
+}
 WITHOUT = {
-    "batch": "all images in every step", "decay": "no weight decay", "momentum": "no momentum", "centred": "mean kept",
+    "batch": "all images in every step",
+    "decay": "no weight decay",
+    "momentum": "no momentum",
+    "centred": "mean kept",
     "biases": "no biases in the first layer",
-}  # fmt: skip
+}
 
 
 def settings(name, neurons):

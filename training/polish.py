@@ -106,9 +106,8 @@ def whitening(network, a, z, slopes, loss, weight_decay):
     factors = ((1 + values / weight_decay).rsqrt() - 1) / values
 
     def product(v):
-        products = sum(
-            (al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a)
-        )  # Jv (m,)
+        parts = zip(unflatten(v, network), d, a)
+        products = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in parts)  # Jv (m,)
         weights = (vectors @ (factors * (products @ vectors)))[:, None]
         return v + combined(network, [weights * dl for dl in d], a)
 

@@ -49,10 +49,11 @@ def train(secret: Part, recipe: Recipe, seed: int = 0, initial: Network | None =
     if not smooth:
         return make_victim(train_by_descent(initial, x - mean, y, recipe), secret, recipe)
     model = one_hidden if recipe.hidden else affine
-    basis = (
-        networks.span_of(x - mean) if recipe.hidden else None
-    )  # the affine model finds few coordinates by itself
-    coordinates = x - mean if basis is None else (x - mean) @ basis
+    basis = None  # the affine model finds few coordinates by itself
+    coordinates = x - mean
+    if recipe.hidden:
+        basis = networks.span_of(coordinates)
+        coordinates = coordinates @ basis
     solved = model.solve(
         coordinates, y, recipe.weight_decay, model.weights(initial, recipe.sharpness, basis)
     )

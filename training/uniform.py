@@ -40,9 +40,8 @@ def descend(
     for _ in range(steps):
         z = begun + (written @ products).mT
         activations = z.clamp_min(0)
-        slopes = (torch.sigmoid(activations @ weight[0] + bias) - y) / len(
-            x
-        )  # (m,), of the loss by the output
+        # of the loss by the output, (m,)
+        slopes = (torch.sigmoid(activations @ weight[0] + bias) - y) / len(x)
         written = written - rate * (slopes[:, None] * weight * (z > 0)).mT
         weight = weight - rate * activations.mT @ slopes
         bias = bias - rate * slopes.sum()
