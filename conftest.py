@@ -24,9 +24,8 @@ begin = KernelManager.__init__
 
 @functools.wraps(begin)
 def begin_with_files(manager, *given, **settings):
-    begin(
-        manager, *given, **{"transport": "ipc", "ip": f"{FOLDER}/{secrets.token_hex(8)}"} | settings
-    )
+    sockets = {"transport": "ipc", "ip": f"{FOLDER}/{secrets.token_hex(8)}"}
+    begin(manager, *given, **sockets | settings)
 
 
 KernelManager.__init__ = begin_with_files

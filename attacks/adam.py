@@ -7,16 +7,15 @@ that pixel are combinations of x_p, and their squares sum up to a quadratic form
     U_p = Σ_k b_k x_p / √v_k,    v_k = v_{k−1} + C_k x_p²/m + (l_k x_p)²,    v_0 = FLOOR.
 
 This is of degree zero in x_p and linear in b, so that neither the pixels' scale nor the rate matters: every pixel gets
-mean square one. A bias is one more pixel, which is 1 in every image. Each round fits b, C, l and the images to U, and
-unmixes the span of the images; the first images come from unmixing the span of U. Faint images are not in that span,
-but stand out in what the first fit leaves of U: so some directions of this are added. The later round models the steps
-of the first epoch one by one. Which image was in which batch is learned, and then in which order the batches came.
+mean square one. A bias is one more pixel, which is 1 in every image. The first images come from unmixing the span of U.
+Each of two rounds fits b, C, l and the images to U, and unmixes the span of the images. Faint images are not in that
+span, but stand out in what the first fit leaves of U: so some directions of this are added. The second round models the
+steps of the first epoch one by one. Which image was in which batch is learned, then in which order the batches came.
 """
 
 import itertools
 import math
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,27 +24,26 @@ from torch.nn.functional import normalize
 from attacks import first_layer, unmixing
 from attacks.contract import Attack
 from utils.errors import InputError
-from utils.kernels.layers import Network, Shape
+from utils.kernels.layers import Network, Shape, joint
 from utils.kernels.similarity import ncc
 from utils.networks import Layer, Released
 
 SIZE = 8.0  # root mean square that U is brought to, about that of a training at rate one
 FLOOR = 1e-3  # v_0
 SLICES = 3  # K
-ROUNDS = 2  # fits, each of which is unmixed
+CROWD = 0.5  # share of the living neurons, or pixels, that images may be
 SPARE = 10  # images for one more that is sought
 BLOCKS = 3  # of pixels, that take turns: steps of a third of the work
 STEPS = 90, 300  # with fixed images, then with free ones
-RATES = (
-    (0.05, 0.0, 0.0),
-    (0.03, 0.02, 0.03),
-)  # of the slices, of the images and of the scores, in either case
+FIXED = {"slice_rate": 0.05}
+FREE = {"slice_rate": 0.03, "image_rate": 0.02, "batch_rate": 0.03}
 BATCHES = 5  # of the first epoch, whose steps are modelled one by one
 MOMENTUM = 0.9  # β₁
 MOST = 100  # images for which batches are learned
 WORTH = 0.9  # the share of the residual that is left at most
 NEURONS = 150  # that batches are learned from
-LEARN = (240, (0.05, 0.0, 0.15))  # steps and rates
+LEARN_STEPS = 240
+LEARN = {"slice_rate": 0.05, "batch_rate": 0.15}
 SEARCH = ((40, 30, 12), (80, 90, 1))  # neurons, steps, orders kept
 TRIED = 12  # at once
 SHARP = 8.0  # scores times this
@@ -63,16 +61,24 @@ class Slices(NamedTuple):
     # (T, 1 or h, m), of images for its T batches, see `balanced_shares`; else None
     scores: torch.Tensor | None = None
 
+    def change(self, function):
+        """Apply a function to every tensor."""
+        return Slices(*(p if p is None else function(p) for p in self))
+
+
+class Fit(NamedTuple):
+    """What explains U."""
+
+    slices: Slices
+    images: torch.Tensor  # x (m, d), or (m/2, d) where the others mirror them
+    residual: float  # Σ(U − fit)²/ΣU²
+
 
 class Undone(NamedTuple):
-    """What this attack knows beside its images; nothing where it refused."""
+    """What this attack knows beside its images."""
 
-    alpha: float | None = None  # α, what weight decay left of the initial weights
-    residuals: tuple = ()  # Σ(U − fit)²/ΣU² after each round
-    slices: Slices | None = None  # of the last round
-    # the last round's images (m, d) before unmixing, each pixel in units
-    fitted: torch.Tensor | None = None
-    unmixed: unmixing.Unmixed = unmixing.Unmixed()  # what the unmixing of the last round knows
+    alpha: float  # α, what weight decay left of the initial weights
+    fits: tuple[Fit, Fit]  # of both rounds, before their images are unmixed, each pixel in units
 
 
 def normalise_pixels(x):
@@ -84,9 +90,8 @@ def balanced_shares(scores):
     """Shares (T, …, m) of images in batches: positive, with sum one over T, and m/T over m."""
     for _ in range(10):
         scores = scores - scores.logsumexp(0, keepdim=True)
-        scores = (
-            scores - scores.logsumexp(-1, keepdim=True) + math.log(scores.shape[-1] / len(scores))
-        )
+        scores = scores - scores.logsumexp(-1, keepdim=True)
+        scores = scores + math.log(scores.shape[-1] / len(scores))
     return scores.softmax(0)
 
 
@@ -148,6 +153,11 @@ def merge_mirrored(images, mirror):
     return torch.stack(kept)
 
 
+def begin(images, mirror):
+    """What a fit begins with: images (m, d) in units, or with a `mirror` half of them (m/2, d)."""
+    return normalise_pixels((images if mirror is None else merge_mirrored(images, mirror)).float())
+
+
 def blocks_of(pixels, mirror, generator):
     """Pixels in random BLOCKS, each (p,); with a `mirror` (d,), half of a block holds the places of the other half."""
     if mirror is None:
@@ -163,89 +173,98 @@ def model_pixels(part, mirrored):
     return torch.cat([normalise_pixels(part), torch.ones_like(part[:, :1])], 1)
 
 
-def fit(
-    u: torch.Tensor, x: torch.Tensor, slices: Slices, steps: int, rates: Sequence[float], generator: torch.Generator,
-    mirror: torch.Tensor | None = None,
-) -> tuple[Slices, torch.Tensor, float]:  # fmt: skip
-    """Fit Slices and images x (m, d) to U (h, d + 1) by Adam: the Slices and images that fit, and Σ misfit²/ΣU².
+def make_optimiser(moved, steps):
+    """Adam of tensors, with the rates that they are `moved` at, (tensors, rate), and one cycle of these in `steps`."""
+    groups = [
+        {"params": [p.requires_grad_() for p in parts], "lr": rate}
+        for parts, rate in moved
+        if rate and parts[0] is not None
+    ]
+    tops = [group["lr"] for group in groups]
+    optimiser = torch.optim.Adam(groups, betas=BETAS)
+    return optimiser, torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, tops, steps, pct_start=0.1, cycle_momentum=False
+    )
 
-    Slices say how the gradients depended on the images; the last column of U is the change of the biases. With a
-    `mirror` (d,), as `mirror_of` gives it, x (m/2, d) are half of the images, and their mirror images the others.
-    `rates` are those of the slices, of the images and of the scores; a part without a rate stays as it is. What falls
-    is mean log(1 + misfit²/s²), s being OUTLIER times the median misfit: so the places count little at which the model
-    is far off, because a gradient changed its sign there.
+
+def fit(
+    u: torch.Tensor,
+    x: torch.Tensor,
+    slices: Slices,
+    steps: int,
+    *,
+    generator: torch.Generator,
+    slice_rate: float,
+    image_rate: float = 0.0,
+    batch_rate: float = 0.0,
+    mirror: torch.Tensor | None = None,
+) -> Fit:
+    """Fit Slices and images x (m, d) to U (h, d + 1) by Adam; what has no rate stays as it is.
+
+    The last column of U is the change of the biases. With a `mirror` (d,), as `mirror_of` gives it, x (m/2, d) are half
+    of the images, and their mirror images the others. What falls is mean log(1 + misfit²/s²), s being OUTLIER times the
+    median misfit: so the places count little at which the model is far off, because a gradient changed its sign there.
     """
     blocks = [block.to(x.device) for block in blocks_of(x.shape[1], mirror, generator)]
     targets = [torch.cat([u[:, block], u[:, -1:]], 1) for block in blocks]
-    slices = Slices(*(p if p is None else p.clone() for p in slices))
     parts = [x[:, block] for block in blocks]
-    free = slices[:4], parts, slices[4:]
-    groups = [
-        {"params": [p.requires_grad_() for p in some], "lr": rate}
-        for some, rate in zip(free, rates)
-        if rate
-    ]
-    optimiser = torch.optim.Adam(groups, betas=BETAS)
-    tops = [group["lr"] for group in groups]
-    cycle = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, tops, steps, pct_start=0.1, cycle_momentum=False
-    )
+    slices = slices.change(torch.clone)
+    moved = (slices[:4], slice_rate), (parts, image_rate), (slices[4:], batch_rate)
+    optimiser, schedule = make_optimiser(moved, steps)
     squares = []
     for k in range(steps):
+        part, target = parts[k % BLOCKS], targets[k % BLOCKS]
         optimiser.zero_grad()
-        misfit = (
-            model_change(slices, model_pixels(parts[k % BLOCKS], mirror is not None))
-            - targets[k % BLOCKS]
-        )
+        misfit = model_change(slices, model_pixels(part, mirror is not None)) - target
         size = OUTLIER * misfit.detach().flatten()[::61].abs().median()
         (misfit / size).square().log1p().mean().backward()
         optimiser.step()
-        cycle.step()
-        squares.append(misfit.detach().square().sum() / targets[k % BLOCKS].square().sum())
-    slices = Slices(*(p if p is None else p.detach() for p in slices))
-    x = x.index_copy(1, torch.cat(blocks), torch.cat(parts, 1).detach())
-    return slices, x, torch.stack(squares[-BLOCKS:]).mean().item()
+        schedule.step()
+        squares.append(misfit.detach().square().sum() / target.square().sum())
+    return Fit(
+        slices=slices.change(torch.detach),
+        images=x.index_copy(1, torch.cat(blocks), torch.cat(parts, 1).detach()),
+        residual=torch.stack(squares[-BLOCKS:]).mean().item(),
+    )
 
 
 def residuals_by_order(u, x, slices, orders, steps, generator):
-    """U (h, d + 1) less what Slices explain after a `fit` in each of n orders of their batches: (n, h·(d + 1))."""
-    scores = (
-        balanced_shares(SHARP * slices.scores[torch.tensor(orders).mT, 0]).clamp_min(1e-9).log()
-    )  # (T, n, m)
-    tiled = (p[..., : len(u), :].repeat(*[1] * (p.ndim - 2), len(orders), 1) for p in slices[:4])
-    slices = Slices(*tiled)._replace(
-        scores=scores.repeat_interleave(len(u), 1)
-    )  # orders are further neurons
-    u = u.repeat(len(orders), 1)
-    fitted = fit(u, x, slices, steps, RATES[0][:1], generator)[0]
-    return (u - model_change(fitted, model_pixels(x, False))).view(len(orders), -1)
+    """U (h, d + 1) less what Slices explain after a `fit` in each order (n, T) of their batches: (n, h·(d + 1))."""
+    n = len(orders)  # orders are further neurons
+    shares = balanced_shares(SHARP * slices.scores[orders.mT, 0])  # (T, n, m)
+    scores = shares.clamp_min(1e-9).log().repeat_interleave(len(u), 1)
+    tiled = [p[..., : len(u), :].repeat(*[1] * (p.ndim - 2), n, 1) for p in slices[:4]]
+    u = u.repeat(n, 1)
+    fitted = fit(u, x, Slices(*tiled)._replace(scores=scores), steps, generator=generator, **FIXED)
+    return (u - model_change(fitted.slices, model_pixels(x, False))).view(n, -1)
 
 
 def order_batches(u, x, slices, generator):
     """The scores of Slices in the order of batches that explains U (h, d + 1) best; all are tried on a few neurons."""
-    orders = list(itertools.permutations(range(BATCHES)))
+    orders = torch.tensor(list(itertools.permutations(range(BATCHES))))
     for neurons, steps, kept in SEARCH:
         pixels = torch.randperm(x.shape[1], generator=generator)[: x.shape[1] // 2].to(x.device)
-        part = torch.cat([u[:neurons, pixels], u[:neurons, -1:]], 1), x[:, pixels], slices
-        groups = (orders[k : k + TRIED] for k in range(0, len(orders), TRIED))
-        residuals = torch.cat(
-            [residuals_by_order(*part, group, steps, generator) for group in groups]
+        some = torch.cat([u[:neurons, pixels], u[:neurons, -1:]], 1)
+        tried = (
+            residuals_by_order(some, x[:, pixels], slices, part, steps, generator)
+            for part in orders.split(TRIED)
         )
+        residuals = torch.cat(list(tried))
         losses = (residuals / (OUTLIER * residuals.abs().median())).square().log1p().mean(1)
-        orders = [orders[k] for k in losses.argsort()[:kept].tolist()]
-    return slices.scores[list(orders[0])]
+        orders = orders[losses.argsort()[:kept].cpu()]
+    return slices.scores[orders[0]]
 
 
 def learn_batches(u, x, generator):
     """Scores (T, 1, m) of images x (m, d) for the batches of the first epoch, in their order, from a few neurons."""
     u = u[:NEURONS]
     equal = torch.zeros(BATCHES, 1, len(x)).to(x)
-    slices, *_ = fit(
-        u, x, initial_slices(u[:, :-1], x, generator, equal), STEPS[0], RATES[0], generator
-    )
+    slices = initial_slices(u[:, :-1], x, generator, equal)
+    slices = fit(u, x, slices, STEPS[0], generator=generator, **FIXED).slices
     scores = 0.1 * torch.randn(equal.shape, generator=generator).to(x)
-    scores = fit(u, x, slices._replace(scores=scores), *LEARN, generator)[0].scores
-    return order_batches(u, x, slices._replace(scores=scores), generator)
+    slices = slices._replace(scores=scores)
+    learned = fit(u, x, slices, LEARN_STEPS, generator=generator, **LEARN).slices.scores
+    return order_batches(u, x, slices._replace(scores=learned), generator)
 
 
 def all_images(x, mirror):
@@ -253,89 +272,93 @@ def all_images(x, mirror):
     return normalise_pixels(x if mirror is None else torch.cat([x, x[:, mirror]]))
 
 
-def faint_directions(u, slices, x, spare):
-    """What images x (m, d) lack: leading directions (spare, d) of what Slices leave of U (h, d), its outliers cut."""
+def add_faint_directions(u, slices, x, spare):
+    """Images x (m, d), and leading directions of what Slices leave of U (h, d), its outliers cut: (m + spare, d)."""
     residual = u - model_change(slices, x)
     bound = 3 * OUTLIER * residual.abs().median()
     residual = residual.clamp(-bound, bound)
     basis = torch.linalg.qr(x.mT)[0]
     residual = residual - residual @ basis @ basis.mT
-    return torch.linalg.eigh(residual @ residual.mT)[1][:, -spare:].mT @ residual
+    return torch.cat([x, torch.linalg.eigh(residual @ residual.mT)[1][:, -spare:].mT @ residual])
 
 
 def unmix_span(changed, rows, shape, seed):
     """Unmix the span of rows (n, d) in a Released network, into n images: Attack."""
     basis = torch.linalg.qr(rows.double().mT)[0]
     weight, bias = changed.network[0]
-    changed = changed._replace(
-        network=(Layer(weight @ basis @ basis.mT, bias), *changed.network[1:])
-    )
+    changed = changed._replace(network=(Layer(weight @ basis @ basis.mT, bias),))
     return unmixing.attack(changed, shape, count=len(rows), seed=seed, later=unmixing.SOON)
 
 
-def check(changed, shape, count, mirrored):
-    """Raise InputError unless a count and a shape can be those of images behind the changed first layer."""
-    weight, bias = changed.network[0]
-    if bias is None:
+def explain(u, x, generator, mirror=None, scores=None):
+    """Fit new Slices to U (h, d + 1) with images x as they are, and then both: Fit. InputError if it diverges."""
+    slices = initial_slices(u[:, :-1], all_images(x, mirror), generator, scores)
+    slices, *_ = fit(u, x, slices, STEPS[0], generator=generator, mirror=mirror, **FIXED)
+    found = fit(u, x, slices, STEPS[1], generator=generator, mirror=mirror, **FREE)
+    if not math.isfinite(found.residual):
+        raise InputError(
+            "The fit of Adam's step diverged: its residual is not finite. Try another SEED."
+        )
+    return found
+
+
+def explain_epoch(u, x, generator, most):
+    """As `explain`, with the batches of the first epoch, but without them if a residual above `most` is left: Fit."""
+    state = generator.get_state()
+    found = explain(u, x, generator, scores=learn_batches(u, x, generator))
+    if found.residual <= most:
+        return found
+    generator.set_state(state)
+    return explain(u, x, generator)
+
+
+def normalise_change(layer):
+    """U (h, d + 1) of size SIZE, as was added to a Layer, in single precision, its biases last; InputError if none."""
+    if layer.bias is None:
         raise InputError(
             "The first layer has no biases, which say how large the images are: give one that has."
         )
-    if count < 2 or count > (most := int(0.5 * min(weight.shape))):
-        raise InputError(
-            f"COUNT is {count}; behind {weight.shape[0]} neurons it must be from 2 to {most}."
-        )
-    if mirrored and (count % 2 or shape[1] % 2):
-        raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
+    u = joint(layer).float()
+    return SIZE * u / u.square().mean().sqrt()
 
 
 def attack(
-    released: Released, initial: Network, shape: Shape, count: int, seed: int = 0, alpha: float | None = None,
-    mirrored: bool = False, rounds: int = ROUNDS, batches: bool = True,
-) -> Attack:  # fmt: skip
+    released: Released,
+    initial: Network,
+    shape: Shape,
+    count: int,
+    seed: int = 0,
+    *,
+    alpha: float | None = None,
+    mirrored: bool = False,
+) -> Attack:
     """The images (n, d) behind a first layer that Adam trained from a known start: Attack.
 
     If `mirrored`, half of the images are mirror images of the others, and n is the count. Else n is a SPAREth larger:
-    the spare ones are no training images, but nobody knows which these are. `alpha`, what weight decay left of the
-    initial weights, is 1 without decay, and estimated unless given. With `batches`, and up to MOST images that are not
-    mirrored, those of the first epoch are learned, too, and left out again if the fit gains little. InputError as
-    `first_layer.check`, `check` and `unmixing.read` say, and if the fit diverges.
+    the spare ones are no training images, but nobody knows which these are. `alpha` is as in `first_layer.difference`.
+    Of up to MOST images that are not mirrored, the batches of the first epoch are learned, too, and left out again if
+    the fit gains little. InputError as `difference` and `unmixing.read` say, without biases, and if the fit diverges.
     """
     clock = time.perf_counter()
+    if mirrored and (count % 2 or shape[1] % 2):
+        raise InputError(f"Mirror images need an even COUNT and width, not {count} and {shape[1]}.")
     generator = torch.Generator().manual_seed(seed)
-    added = first_layer.difference(released.network, initial, alpha)
-    changed, (alpha,) = first_layer.as_released(added, released), added.removed
-    check(changed, shape, count, mirrored)
-    u = torch.cat([changed.network[0].weight, changed.network[0].bias[:, None]], 1).float()
-    u = SIZE * u / u.square().mean().sqrt()
     mirror = mirror_of(shape) if mirrored else None
-    residuals = []
-    slices = None
-    fitted = None
-    found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON)
-    batches = batches and mirror is None and count <= MOST
-    for k in range(rounds):
-        pixels = found.images if mirror is None else merge_mirrored(found.images, mirror)
-        x = normalise_pixels(pixels.float())  # type: ignore[union-attr]
-        scores = learn_batches(u, x, generator) if k and batches else None
-        slices = initial_slices(u[:, :-1], all_images(x, mirror), generator, scores)
-        for steps, rates in zip(STEPS, RATES):
-            slices, x, residual = fit(
-                u, x, slices, steps, rates[: 2 if scores is None else 3], generator, mirror
-            )
-        if not math.isfinite(residual):
-            raise InputError(
-                "The fit of Adam's step diverged: its residual is not finite. Try another SEED."
-            )
-        if scores is not None and residual > WORTH * residuals[0]:
-            return attack(
-                released, initial, shape, count, seed, alpha, mirrored, rounds, batches=False
-            )
-        residuals.append(residual)
-        fitted = rows = all_images(x, mirror)
-        if k == 0 and mirror is None:
-            rows = torch.cat(
-                [rows, faint_directions(u[:, :-1], slices, rows, math.ceil(count / SPARE))]
-            )
-        found = unmix_span(changed, rows, shape, seed)
-    details = Undone(alpha, tuple(residuals), slices, fitted, found.details)
+    added = first_layer.difference(released.network, initial, alpha)
+    changed = first_layer.as_released(added, released)
+    u = normalise_change(added.layer)
+
+    found = unmixing.attack(changed, shape, count=count, seed=seed, later=unmixing.SOON, most=CROWD)
+    first = explain(u, begin(found.images, mirror), generator, mirror)
+    rows = all_images(first.images, mirror)
+    if not mirrored:
+        rows = add_faint_directions(u[:, :-1], first.slices, rows, math.ceil(count / SPARE))
+    found = unmix_span(changed, rows, shape, seed)
+    x = begin(found.images, mirror)
+    if mirrored or count > MOST:
+        last = explain(u, x, generator, mirror)
+    else:
+        last = explain_epoch(u, x, generator, WORTH * first.residual)
+    found = unmix_span(changed, all_images(last.images, mirror), shape, seed)
+    details = Undone(alpha=added.removed[0], fits=(first, last))
     return found._replace(details=details, seconds=time.perf_counter() - clock)

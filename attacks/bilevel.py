@@ -37,17 +37,13 @@ class Hypergradient(NamedTuple):
     loss: torch.Tensor  # ½‖θ(x) − θ*‖² (…)
     gradient: torch.Tensor  # dl/dx (…, m, d)
     solved: affine.Solved | one_hidden.Solved  # of the model's kernel, with θ(x)
-    sound: (
-        torch.Tensor
-    )  # booleans (…): whether training and the linear solve converged, at positive curvature
+    sound: torch.Tensor  # whether both inner solves converged, at positive curvature, booleans (…)
 
 
 class Inner(NamedTuple):
     """How the inner problems of an attack were solved."""
 
-    sound: (
-        torch.Tensor
-    )  # booleans (K+1, …): whether the hypergradient of iteration k can be relied on
+    sound: torch.Tensor  # whether the hypergradient of iteration k can be relied on (K+1, …)
     gradient_norm: torch.Tensor  # ‖∇_θ E‖ at the end (…), which says whether they are solved
     iterations: int  # steps of the inner solver, all in all
 
@@ -82,9 +78,8 @@ def evaluate(
     solved, apply_inverse = (inverse or model.inner)(x, y, decay, initial)
     u = model.difference(solved, target)  # θ(x) − θ*
     p, sound = apply_inverse(u)  # (∇²_θ E)⁻¹(θ(x) − θ*)
-    return Hypergradient(
-        model.square_norm(u) / 2, -model.cross_gradient(x, y, solved, p), solved, sound
-    )
+    gradient = -model.cross_gradient(x, y, solved, p)  # −∇_x⟨∇_θ E, p⟩
+    return Hypergradient(model.square_norm(u) / 2, gradient, solved, sound)
 
 
 def lower_level(released: Released, basis: torch.Tensor | None = None) -> Lower:
@@ -116,103 +111,109 @@ def merge_neurons(released: Released, tolerance: float = 1e-6) -> Released:
     return released._replace(network=one_hidden.network(theta), copies=tuple(copies.tolist()))
 
 
+class Run:
+    """A minimisation of l(x) by L-BFGS, which calls `loss` and `keep` with coordinates x (…, m·r).
+
+    Everything happens in the span of start and weights. Training begins at `theta`, of a network with a hidden layer at
+    θ* unless an initial network is given, and if `warm` at the last θ(x).
+    """
+
+    def __init__(self, released, start, initial, warm, budget):
+        small = merge_neurons(released)
+        if initial is None and len(released.network) > 1:
+            released, initial, warm = small, small.network, False
+        self.basis = basis_of(start, small.network[0].weight)
+        self.lower = lower_level(released, self.basis)
+        self.start = start @ self.basis  # (…, m, d) @ (…, d, r) -> (…, m, r)
+        self.theta = initial and self.lower.model.weights(initial, released.sharpness, self.basis)
+        self.warm = warm
+        self.budget = budget  # of inner steps
+        self.steps = 0
+        self.pixels = start.shape[-2:].numel()
+        self.scale = self.lower.model.square_norm(self.lower.target) / 2
+        self.history = []
+        self.sound = []
+        self.here: Any = None  # the last Hypergradient, at self.x
+
+    def distance(self, x):
+        """How far images are from their start, root mean square of their pixels (…)."""
+        return ((x.view_as(self.start) - self.start).square().sum((-2, -1)) / self.pixels).sqrt()
+
+    def loss(self, x):
+        """l(x) and dl/dx; infinite once all images are further than 2 from their start, or no inner step is left."""
+        if self.steps >= self.budget or (self.distance(x) > 2).all():
+            return torch.full_like(self.here.loss, math.inf), torch.zeros_like(x)
+        self.x = x
+        self.here = evaluate(self.lower, x.view_as(self.start), self.theta)  # eq. (7)
+        self.steps += self.here.solved.iterations
+        return self.here.loss, self.here.gradient.flatten(-2)
+
+    def keep(self, x, value):
+        """Note an iterate, and return which have left the pixel range: moved by more than 1."""
+        if self.warm:
+            weights = self.here.solved.weights
+            self.theta = select((self.x == x).all(-1), weights, self.theta)
+        self.history.append(value)
+        self.sound.append(self.here.sound.expand(value.shape))
+        return ~(value.isfinite() & (self.distance(x) <= 1))
+
+    def result(self, start, end, clock):
+        """The Attack that ends at a solvers.Minimum."""
+        x = end.x.view_as(self.start)
+        solved = evaluate(self.lower, x, self.theta).solved
+        return Attack(
+            images=start + (x - self.start) @ self.basis.mT,
+            loss=end.value / self.scale,
+            history=torch.stack(self.history) / self.scale,
+            stopped=self.stops(end.stopped),
+            seconds=time.perf_counter() - clock,
+            details=Inner(torch.stack(self.sound), solved.gradient_norm, self.steps),
+            network=self.lower.model.network(solved.weights, self.basis),
+        )
+
+    def stops(self, words):
+        """Why it stopped: a problem for which no inner step was left has not stalled."""
+        if self.steps < self.budget:
+            return words
+        if isinstance(words, str):
+            return "budget" if words == "stalled" else words
+        return [self.stops(word) for word in words]
+
+
 def attack(
-    released: Released, start: torch.Tensor, *, initial: Network | None = None, iterations: int = 1000,
-    tolerance: float = 1e-13, inner_start: str = "warm", inner_budget: int | None = None,
-    watch: Callable[[torch.Tensor, torch.Tensor], object] | None = None, progress: bool = False) -> Attack:  # fmt: skip
+    released: Released,
+    start: torch.Tensor,
+    *,
+    initial: Network | None = None,
+    iterations: int = 1000,
+    tolerance: float = 1e-13,
+    inner_start: str = "warm",
+    inner_budget: int | None = None,
+    watch: Callable[[torch.Tensor, torch.Tensor], object] = lambda x, loss: None,
+    progress: bool = False,
+) -> Attack:
     """Move the images `start` (…, m, d) by L-BFGS until training on them returns the released weights θ*: Attack.
 
     Converged: ‖θ(x) − θ*‖² ≤ `tolerance`·‖θ*‖². Inner solves begin at the last θ (`inner_start` = `warm`) or at
     `initial` (`cold`), a network. Without one, those of a hidden layer all begin at θ*, its equal neurons merged.
     Ends as `budget` after `inner_budget` inner steps in all, or as `left` where images moved by more than 1 (root mean
-    square). `watch(x, loss)` sees every iterate. All happens in the span of start and weights.
+    square). `watch(x, loss)` sees every iterate.
     """
     clock = time.perf_counter()
-    model = model_of(released)
-    budget = (math.inf if model is affine else BUDGET) if inner_budget is None else inner_budget
-    check(released, start, initial, iterations, budget, inner_start)
-    small = merge_neurons(released)
-    if initial is None and model is one_hidden:
-        released = small
-        initial = small.network
-        inner_start = "cold"
-    basis = basis_of(start, small.network[0].weight)
-    theta = initial and model.weights(initial, released.sharpness, basis)
-    lower = lower_level(released, basis)
-    coordinates = start @ basis
-    scale = model.square_norm(lower.target) / 2
-    goal = tolerance * scale
-    settings = {"pixels": start.shape[-2:].numel(), "warm": inner_start == "warm", "budget": budget}
+    budget = check(released, start, initial, iterations, inner_budget, inner_start)
+    run = Run(released, start, initial, inner_start == "warm", budget)
 
     def look(x, loss):
+        outside = run.keep(x, loss)
         shown.update()
-        if watch:
-            watch(x @ basis.mT, loss)
+        watch(x.view_as(run.start) @ run.basis.mT, loss)
+        return outside
 
-    with (
-        tuned(coordinates, model.network(lower.target)),
-        bar(iterations, "bilevel attack", progress) as shown,
-    ):
-        end, solved, inner, history = descend(
-            lower, coordinates, theta, goal, iterations, look, **settings
-        )
-    return Attack(
-        images=start + (end.x.reshape(coordinates.shape) - coordinates) @ basis.mT,
-        loss=end.value / scale,
-        history=history / scale,
-        stopped=end.stopped,
-        seconds=time.perf_counter() - clock,
-        details=inner,
-        network=model.network(solved.weights, basis),
-    )
-
-
-def descend(lower, start, theta, goal, iterations, look, *, pixels, warm, budget):
-    """L-BFGS on l(x) from coordinates (…, m, r), until it is at most the `goal`: Minimum, Solved, Inner, history.
-
-    Inner solves begin at the Weights θ, or if `warm` at the last θ(x). l(x) counts as infinite once all images are
-    further than 2 from their start (root mean square of `pixels`), or the `budget` is used up.
-    """
-    history = []
-    sound = []
-    steps = 0
-    tried = start
-    here: Any = None  # the last Hypergradient, at what was `tried` last
-
-    def moved(flat):
-        return ((flat.view_as(start) - start).square().sum((-2, -1)) / pixels).sqrt()
-
-    def loss(flat):
-        nonlocal steps, tried, here
-        if steps >= budget or (moved(flat) > 2).all():
-            return torch.full_like(here.loss, math.inf), torch.zeros_like(flat)
-        tried = flat
-        here = evaluate(lower, flat.view_as(start), theta)
-        steps += here.solved.iterations
-        return here.loss, here.gradient.flatten(-2)
-
-    def keep(flat, value):
-        nonlocal theta
-        theta = select((tried == flat).all(-1), here.solved.weights, theta) if warm else theta
-        history.append(value)
-        sound.append(here.sound.expand(value.shape))
-        look(flat.view_as(start), value)
-        return ~(value.isfinite() & (moved(flat) <= 1))  # which have left the pixel range
-
-    end = solvers.lbfgs(
-        loss, start.flatten(-2), value_tolerance=goal, iterations=iterations, each=keep
-    )
-    solved = evaluate(lower, end.x.view_as(start), theta).solved
-    stopped = end.stopped
-    if steps >= budget:  # then what no step was left for has not stalled
-        names = "stalled", "budget"
-        stopped = (
-            stopped.replace(*names)
-            if isinstance(stopped, str)
-            else [word.replace(*names) for word in stopped]
-        )
-    inner = Inner(torch.stack(sound), solved.gradient_norm, steps)
-    return end._replace(stopped=stopped), solved, inner, torch.stack(history)
+    settings = {"value_tolerance": tolerance * run.scale, "iterations": iterations, "each": look}
+    shown = bar(iterations, "bilevel attack", progress)
+    with shown, tuned(run.start, run.lower.model.network(run.lower.target)):
+        end = solvers.lbfgs(run.loss, run.start.flatten(-2), **settings)
+        return run.result(start, end, clock)
 
 
 def select(mask, new, old):
@@ -224,20 +225,23 @@ def select(mask, new, old):
     return torch.where(mask.reshape(mask.shape + (1,) * (new.dim() - mask.dim())), new, old)
 
 
-def check(released, start, initial, iterations, budget, inner_start):
-    """Raise InputError unless the attack can be made with these settings."""
+def check(released, start, initial, iterations, inner_budget, inner_start):
+    """How many inner steps there are in all; InputError unless the attack can be made with these settings."""
+    model = model_of(released)
     check_start(released, start, released.labels)
+    choose("INNER_START", inner_start, ("warm", "cold"))
+    budget = (math.inf if model is affine else BUDGET) if inner_budget is None else inner_budget
     if iterations < 0 or not budget > 0:
         settings = f"{iterations} iterations and an inner budget of {budget}"
         raise InputError(f"{settings}: give at least 0 iterations and 1 inner step.")
-    choose("INNER_START", inner_start, ("warm", "cold"))
-    shapes = [
-        [layer.weight.shape for layer in network] for network in (initial or (), released.network)
-    ]
-    if initial is not None and shapes[0] != shapes[1]:
+    shapes, asked = (
+        [layer.weight.shape for layer in network or ()] for network in (released.network, initial)
+    )
+    if initial is not None and shapes != asked:
         raise InputError(
             "The initial network has other shapes than the released network: draw it from the same recipe."
         )
+    return budget
 
 
 def basis_of(start, rows):

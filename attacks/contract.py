@@ -16,9 +16,7 @@ from utils.networks import Released
 class Attack(NamedTuple):
     """The result of an attack, and how it went; (…) are independent attacks, in one batch."""
 
-    images: (
-        torch.Tensor | None
-    )  # x (…, n, d), the iterate with the smallest loss; None if the attack refused
+    images: torch.Tensor | None  # x (…, n, d) with the smallest loss; None if the attack refused
     loss: torch.Tensor  # the attacker's, at x (…)
     history: torch.Tensor  # the loss of every iteration, the start first (K+1, …)
     stopped: str | list  # why: a word, or one for every attack of a batch
@@ -55,11 +53,11 @@ def check_layers(network: Network) -> None:
 
 def check_start(released: Released, start: torch.Tensor, labels: torch.Tensor) -> None:
     """Raise InputError unless a start x (…, n, d) is finite and fits to labels (n,) and to the released network."""
-    network, (n, d) = released.network, start.shape[-2:]
-    module = isinstance(network, torch.nn.Module)
-    if not module:
-        check_layers(network)
-    inputs = d if module else network[0].weight.shape[-1]
+    n, d = start.shape[-2:]
+    inputs = d  # of a module it is not known
+    if not isinstance(released.network, torch.nn.Module):
+        check_layers(released.network)
+        inputs = released.network[0].weight.shape[-1]
     if d != inputs or labels.shape != (n,):
         there = f"there are {tuple(labels.shape)} labels and {inputs} inputs"
         raise InputError(
@@ -69,32 +67,25 @@ def check_start(released: Released, start: torch.Tensor, labels: torch.Tensor) -
         raise InputError(
             "The start is empty, or holds values that are NaN or infinite: draw it anew."
         )
-    if not module and n > (most := step.most(network, start.device)):
-        raise InputError(
-            f"{n} candidates do not fit into the memory: choose at most {most} CANDIDATES."
-        )
 
 
 @contextmanager
 def tuned(x, network):
-    """Where an attack runs: `step.tuned`; InputError if the memory is full, whoever fills it."""
-    layers = (
-        () if isinstance(network, torch.nn.Module) else network
-    )  # of a module it is not known what it needs
+    """Where an attack on images x (…, n, d) runs: `step.tuned`; InputError if the memory is full, whoever fills it."""
+    layers = () if isinstance(network, torch.nn.Module) else network
     try:
         with step.tuned(x, layers):
             yield
     except (RuntimeError, MemoryError) as error:
         if not step.full(error):
             raise
-        fits = min([x.shape[-2] // 2, *([step.most(layers, x.device)] if layers else [])])
-        what = f"choose at most {fits} CANDIDATES or IMAGES" if fits else "choose a smaller network"
-        raise InputError(f"The memory is full: end what else runs, or {what}.") from error
+        fewer = x.shape[-2] // 2
+        what = f"at most {fewer} CANDIDATES or IMAGES" if fewer else "a smaller network"
+        raise InputError(f"The memory is full: end what else runs, or choose {what}.") from error
 
 
 def bar(iterations, name, progress):
     """A bar that counts the start and so many iterations; silent without `progress` or if the environment says so."""
-    silent = (
-        not progress or "TQDM_DISABLE" in os.environ
-    )  # which tqdm's notebook bars do not heed themselves
+    # which tqdm's notebook bars do not heed themselves
+    silent = not progress or "TQDM_DISABLE" in os.environ
     return tqdm(range(iterations + 1), desc=name, leave=False, disable=silent)

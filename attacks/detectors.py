@@ -53,9 +53,8 @@ def draw_start(known: Photographs, n: int, shape: Shape, seed: int, place: str) 
     """The start (n, d) of the stationarity attack: known photographs if `place` is partition, and noise otherwise."""
     if place == "partition":
         return photographs(known, n, shape)
-    return starts.normal(
-        n, known.images.shape[1], decoreco.SETTINGS["adam"].scale, seed, known.images.device
-    )
+    scale = decoreco.ADAM.scale
+    return starts.normal(n, known.images.shape[1], scale, seed, known.images.device)
 
 
 def unmix_surplus(released: Released, shape: Shape, seed: int) -> torch.Tensor:
@@ -74,7 +73,8 @@ def make_attacks(
     basis = span(released.network)
     start = draw_start(known, n, shape, seed, place)
     other = draw_start(known, n, shape, seed + 1000, "random")
-    attack = partial(decoreco.attack, released, basis=basis, iterations=steps)
+    settings = decoreco.ADAM._replace(iterations=steps)
+    attack = partial(decoreco.attack, released, settings=settings, basis=basis)
     first = attack(start, seed=seed)
     again = attack(other, seed=seed + 1000)
     unmixed = unmixing.attack(released, shape, seed=seed).images

@@ -7,6 +7,7 @@ another: torch's SGD adds the decay to a gradient before it sums it up, so that 
 α is. All rows of one training are combinations of the same images, and are attacked together, one below the other.
 """
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,21 +49,17 @@ class Rows(NamedTuple):
 
 def check(network: Network, initial: Network) -> None:
     """Raise InputError unless an initial network has the same shape as this one, and other, finite weights."""
-    for ours, theirs in zip(network, initial, strict=False):
-        shapes = [tuple(layer.weight.shape) for layer in (ours, theirs)]
-        if (ours.bias is None) != (theirs.bias is None):
-            has, lacks = ("network", "start") if theirs.bias is None else ("start", "network")
+    ours, theirs = ([tuple(layer.weight.shape) for layer in one] for one in (network, initial))
+    if ours != theirs:
+        raise InputError(
+            f"The start has layers of {theirs} where the network has {ours}: give its own."
+        )
+    for layer, before in zip(network, initial):
+        if (layer.bias is None) != (before.bias is None):
+            has, lacks = ("network", "start") if before.bias is None else ("start", "network")
             raise InputError(
                 f"A layer of the {has} has a bias that the {lacks} lacks: give the network's own start."
             )
-        if shapes[0] != shapes[1]:
-            raise InputError(
-                f"The start has a layer of {shapes[1]} where the network has {shapes[0]}: give its own."
-            )
-    if len(network) != len(initial):
-        raise InputError(
-            f"The start has {len(initial)} layers and the network {len(network)}: give its own start."
-        )
     first = network[0].weight
     before = initial[0].weight
     if not (first.isfinite().all() and before.isfinite().all()):
@@ -89,11 +86,9 @@ def shrinkage(
     alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
         residual = weight - alpha * initial
-        vectors = torch.linalg.eigh(residual @ residual.mT)[1][
-            :, :-rank
-        ]  # trailing left directions (h, h − rank)
-        ours = vectors.mT @ weight
-        theirs = vectors.mT @ initial
+        trailing = torch.linalg.eigh(residual @ residual.mT)[1][:, :-rank].mT  # Vᵀ (h − rank, h)
+        ours = trailing @ weight
+        theirs = trailing @ initial
         before = alpha
         alpha = ((ours * theirs).sum() / theirs.square().sum()).item()
         if abs(alpha - before) <= SETTLED:
@@ -121,34 +116,25 @@ def difference(network: Network, initial: Network, alpha: float | None = None) -
     )
 
 
-def of_moment(checkpoint: Checkpoint, factor: float | None = None) -> Rows:
-    """What the first moment of a Checkpoint holds, less c times the weights; c is estimated unless it is given."""
-    moment, (weights, *_) = change(checkpoint.first[:1], torch.Tensor.double), checkpoint.network
-    size = moment[0].weight.norm() / weights.weight.norm()
+def of_moment(checkpoint: Checkpoint) -> Rows:
+    """What the first moment of a Checkpoint holds, less c times the weights; c is estimated."""
+    moment, weights = change((checkpoint.first[0], checkpoint.network[0]), torch.Tensor.double)
+    size = (moment.weight.norm() / weights.weight.norm()).item()
     if not size:
         raise InputError(NO_STEP)
-    scaled = change(moment, lambda p: p / size)
-    found = difference(
-        scaled, checkpoint.network[:1], None if factor is None else factor / size.item()
-    )
-    (c,), (weights,) = found.removed, change((weights,), torch.Tensor.double)
-    return Rows(layer=found.layer, first=weights, last=weights, removed=(c * size.item(),))
+    found = difference(change((moment,), lambda p: p / size), (weights,))
+    return Rows(found.layer, first=weights, last=weights, removed=(found.removed[0] * size,))
 
 
-def stack(*several: Rows) -> Rows:
+def stack(*entries: Rows) -> Rows:
     """Rows of several entries, one below the other, all of the same size."""
-    sizes = [one.layer.weight.norm() / len(one.layer.weight) ** 0.5 for one in several]
-    scaled = [
-        change((one.layer,), lambda p, size=size: p / size)[0] for one, size in zip(several, sizes)
-    ]
-    parts = (scaled, [one.first for one in several], [one.last for one in several])
-    layer, first, last = (Layer(*map(concatenate, zip(*part))) for part in parts)
-    return Rows(
-        layer=layer,
-        first=first,
-        last=last,
-        removed=tuple(c for one in several for c in one.removed),
-    )
+    scaled = []
+    for layer, first, last, _ in entries:
+        size = layer.weight.norm() / len(layer.weight) ** 0.5
+        scaled.append((*change((layer,), lambda p, size=size: p / size), first, last))
+    layer, first, last = (Layer(*map(concatenate, zip(*several))) for several in zip(*scaled))
+    removed = tuple(factor for entry in entries for factor in entry.removed)
+    return Rows(layer, first, last, removed)
 
 
 def concatenate(parts):
@@ -211,14 +197,17 @@ def apply_refinement(rows, unmixed, shape, method):
     none of them sure.
     """
     details = unmixed.details
-    device = unmixed.images.device
     if details.count != details.basis.shape[1]:
-        return unmixed._replace(
-            details=details._replace(sure=torch.zeros(len(unmixed.images), dtype=torch.bool))
-        )
-    layers = change((rows.first, rows.last), torch.Tensor.cpu)
-    mixing = rows.layer.weight @ details.basis
-    on_cpu = (part.cpu() for part in (unmixed.images, mixing, rows.layer.bias, details.basis))
-    images, sure, columns = (part.to(device) for part in method(*on_cpu, layers, shape))
-    details = details._replace(matrix=images @ details.basis, sure=sure, columns=columns)
-    return unmixed._replace(images=images, details=details)
+        sure = torch.zeros(len(unmixed.images), dtype=torch.bool)
+        return unmixed._replace(details=details._replace(sure=sure))
+    clock = time.perf_counter()
+    layer, *layers = change(rows[:3], torch.Tensor.cpu)
+    columns = sparse.read_columns(layer, details.basis.cpu(), shape)
+    matrix, vectors, sure = method(unmixed.images.cpu(), columns, layers)
+    entries = columns.lengths * (
+        columns.rows @ vectors.mT
+    )  # of B (h, m), but for the size of each column
+    matrix, entries, sure = (part.to(unmixed.images.device) for part in (matrix, entries, sure))
+    details = details._replace(matrix=matrix, sure=sure, columns=entries)
+    seconds = unmixed.seconds + time.perf_counter() - clock
+    return unmixed._replace(images=matrix @ details.basis.mT, seconds=seconds, details=details)

@@ -24,7 +24,7 @@ RIDGE = 1e-9  # of the mean of the features' squared norms, so that equal images
 SCALE = 0.2  # standard deviation of the pixels of the images to begin with
 
 
-class Missed(NamedTuple):
+class Residual(NamedTuple):
     """What the features of m images leave of Δ (k, h)."""
 
     share: torch.Tensor  # ‖P⊥Δ‖²/‖Δ‖², a number
@@ -32,15 +32,17 @@ class Missed(NamedTuple):
     coefficients: torch.Tensor  # c (m, k), of the features in Δ
 
 
-def missed(first, change, x):
-    """What images x (m, d) leave of Δ (k, h): Missed."""
+def residual(first, change, x):
+    """What images x (m, d) leave of Δ (k, h): Residual."""
     rows = forward((first,), x)[1][0].clamp_min(0)  # φ(x) (m, h)
     gram = rows @ rows.mT
     size = change.square().sum()
     inverse = torch.linalg.inv(gram + RIDGE * gram.diagonal().mean() * torch.eye(len(x)).to(gram))
     c = inverse @ (rows @ change.mT)
-    return Missed(
-        1 - (rows.mT @ c * change.mT).sum() / size, c.square().sum(1) / inverse.diagonal() / size, c
+    return Residual(
+        share=1 - (rows.mT @ c * change.mT).sum() / size,
+        absence=c.square().sum(1) / inverse.diagonal() / size,
+        coefficients=c,
     )
 
 
@@ -50,7 +52,7 @@ def descend(first, change, x):
 
     def value(flat):
         leaf = torch.as_tensor(flat).to(x).view(x.shape).requires_grad_()
-        loss = missed(first, change, leaf).share
+        loss = residual(first, change, leaf).share
         slope = torch.autograd.grad(loss, leaf)[0]
         history.append(loss.item())
         return history[-1], slope.cpu().flatten().numpy()
@@ -82,7 +84,7 @@ def attack(first: Layer, change: torch.Tensor, count: int, *, seed: int = 0) -> 
         drawn = SCALE * torch.randn(x.shape, generator=chance)
         x, losses = descend(first, change, torch.where(idle.to(x.device)[:, None], drawn.to(x), x))
         history += losses
-        left = missed(first, change, x)
+        left = residual(first, change, x)
         idle = (left.absence < IDLE * left.share).cpu()
         if left.share < FOUND:
             break

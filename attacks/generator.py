@@ -9,7 +9,6 @@ four signs were mended; of the smallest layers 64 are left over, and it is 2^−
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,16 +20,13 @@ from torch.overrides import TorchFunctionMode
 from attacks import mersenne
 from utils.errors import InputError
 from utils.kernels import binary
-from utils.kernels.layers import Network
 
 EQUATIONS = 20_500  # 563 more than there are unknowns
 SPARE = 64  # equations that must be left over, at least
 FREE = 8  # unknowns without a pivot whose values are tried, at most
 LEADING = 0, 1, 2, 3, 5, 8, 12, 30  # singular directions that may be taken for what training wrote
-ATTEMPTS = (
-    0.25,
-    0.1,
-)  # shares of a layer's motion, one of which each neuron and input is taken to have at least
+# shares of a layer's motion, one of which each neuron and input is taken to have at least
+ATTEMPTS = (0.25, 0.1)
 NARROW = 16  # rows and columns of a weight that is used, at least
 ROWS = 1024  # of a weight that are looked at: its first ones
 KEPT = 0.05  # share of a value that is left, at least, when directions are taken off
@@ -41,15 +37,15 @@ ALONE = 2  # parameters that are tried before all of them, at most
 HOPELESS = 200  # equations that are expected to be wrong, above which none are solved
 ROUNDING = 0.01  # share of their range by which values above and below may overlap: in half precision they do
 TRIED = 64  # values by which a rule is tried before it is tried by all
-RULES = (
-    (1, 1 << 23),
-    (2, 1 << 20),
-)  # outputs a uniform number takes, in single and double precision; its highest bit
+# outputs a uniform number takes, in single and double precision; its highest bit
+RULES = ((1, 1 << 23), (2, 1 << 20))
 PAIRS = 16  # normal numbers are drawn so many at a time: the first eight are cosines, the others sines of eight angles
 FEW = "Only {} of its weights tell bits of the generator, and {} are needed: try seeds instead."
 MOVED = "The weights moved too far: of the signs that are needed, about {:,.0f} changed."
-NONE = "Its signs agree with no state of torch's generator: another one drew them, the layers have another order, "
-NONE += "neurons were permuted, or the weights moved too far."
+NONE = (
+    "Its signs agree with no state of torch's generator: another one drew them, the layers have another order, "
+    "neurons were permuted, or the weights moved too far."
+)
 
 
 class Drawn(NamedTuple):
@@ -67,31 +63,13 @@ class Drawn(NamedTuple):
 class Start(NamedTuple):
     """A start that was read."""
 
-    state: (
-        torch.Tensor
-    )  # of torch's generator before the start was drawn, as `torch.set_rng_state` takes it
+    # of torch's generator before the start was drawn, as `torch.set_rng_state` takes it
+    state: torch.Tensor
     module: torch.nn.Module  # the start
-    seed: (
-        tuple[int, int] | None
-    )  # its low 32 bits, and how many outputs were drawn before; None if too many
+    # its low 32 bits, and how many outputs were drawn before; None if too many
+    seed: tuple[int, int] | None
     spare: int = 0  # equations that were left over and hold
     mended: int = 0  # equations that were found to be wrong
-
-
-def stack_of(network: Network) -> torch.nn.Sequential:
-    """Fully connected layers of these sizes with torch's own start, in this order."""
-    layers = [torch.nn.Linear(*l.weight.shape[::-1], bias=l.bias is not None) for l in network]
-    return torch.nn.Sequential(*layers)
-
-
-def parameters_of(network: Network) -> dict[str, torch.Tensor]:
-    """The parameters of a network of fully connected layers as `stack_of` names them."""
-    named = {
-        f"{k}.{name}": getattr(layer, name)
-        for k, layer in enumerate(network)
-        for name in ("weight", "bias")
-    }
-    return {name: p for name, p in named.items() if p is not None}
 
 
 @contextlib.contextmanager
@@ -107,7 +85,9 @@ class Watch(TorchFunctionMode):
 
     def __init__(self, seed):
         super().__init__()
-        self.seed, self.outputs, self.marks = seed, mersenne.draw(1 << 16, seed), [0]
+        self.seed = seed
+        self.outputs = mersenne.draw(1 << 16, seed)
+        self.marks = [0]
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         before = torch.get_rng_state()
@@ -121,16 +101,15 @@ class Watch(TorchFunctionMode):
         """The place of the next output, of which four are drawn from a copy of the generator and sought."""
         if most + 4 > len(self.outputs):
             self.outputs = mersenne.draw(2 * (most + 4), self.seed)
-        probe = torch.rand(4, generator=torch.Generator().set_state(torch.get_rng_state()))
-        seen = self.outputs[self.marks[-1] : most + 4] & (1 << 24) - 1
-        same = seen[:-3] == int(probe[0] * 2**24)
-        for k in range(1, 4):
-            same &= seen[k : len(seen) - 3 + k] == int(probe[k] * 2**24)
-        if not same.any():
+        copy = torch.Generator().set_state(torch.get_rng_state())
+        probe = (torch.rand(4, generator=copy) * 2**24).numpy().astype(np.uint32)
+        drawn = self.outputs[self.marks[-1] : most + 4] & np.uint32((1 << 24) - 1)
+        place = drawn.tobytes().find(probe.tobytes())
+        if place < 0:
             raise InputError(
                 "It draws from torch's generator in a way whose outputs cannot be counted."
             )
-        return self.marks[-1] + int(same.argmax())
+        return self.marks[-1] + place // probe.itemsize
 
 
 def watch(build: Callable[[], torch.nn.Module], seed: int = 1) -> list[Drawn]:
@@ -149,43 +128,38 @@ def watch(build: Callable[[], torch.nn.Module], seed: int = 1) -> list[Drawn]:
         if p.dim() < 2 or min(p.flatten(1).shape) < NARROW:
             continue  # few values, and much trained
         values = p.detach().double().flatten()
-        for begin, end in segments:
-            if end - begin >= len(values) and (
-                drawn := explain(name, values, watched.outputs[begin:end], begin)
-            ):
-                found += drawn
-                break
+        explained = (explain(name, values, watched.outputs, *segment) for segment in segments)
+        found += next(filter(None, explained), [])
     return found
 
 
-def explain(name, values, outputs, begin):
-    """The Drawn of a parameter's values (n,), if they follow from these outputs from number `begin` on; else none."""
+def explain(name, values, outputs, begin, end):
+    """The Drawn of a parameter's values (n,), if they follow from outputs `begin` to `end`; else none."""
+    n = len(values)
     for step, mask in RULES:
-        if step * len(values) <= len(outputs):
-            each = step * np.arange(len(values))
-            if one := separate(
-                name, values, torch.arange(len(values)), outputs[each], mask, begin + each
-            ):
-                return [one]
-            whole = (
-                max(0, len(values) // PAIRS - (len(values) % PAIRS > 0)) * PAIRS
-            )  # the last are drawn again
-            places = torch.arange(whole).view(-1, 2, PAIRS // 2)
-            angles = step * places[:, 1].flatten().numpy()  # of both of a pair
-            halves = [(places[:, 1], mask), (places[:, 0], mask | mask >> 1)]
-            found = [
-                separate(name, values, p.flatten(), outputs[angles], m, begin + angles)
-                for p, m in halves
-            ]
-            if len(angles) and all(found):
-                return found
+        if step * n > end - begin:
+            continue
+        places = torch.arange(n)
+        if uniform := separate(name, values, places, begin + step * places, mask, outputs):
+            return [uniform]
+        whole = (n // PAIRS - (n % PAIRS > 0)) * PAIRS  # the last ones are drawn again
+        cosines, sines = places[:whole].view(-1, 2, PAIRS // 2).unbind(1)
+        angles = begin + step * sines.flatten()  # of both of a pair
+        normal = [
+            separate(name, values, sines.flatten(), angles, mask, outputs),
+            separate(name, values, cosines.flatten(), angles, mask | mask >> 1, outputs),
+        ]
+        if all(normal):
+            return normal
     return []
 
 
-def separate(name, values, places, outputs, mask, numbers):
-    """Drawn, if the parity of the outputs' bits tells which of the values are above a middle; else None."""
+def separate(name, values, places, numbers, mask, outputs):
+    """Drawn, if the parity of bits of some outputs (n,) tells which of the values are above a middle; else None."""
+    numbers = numbers.numpy()
     for some in (TRIED, len(places)):
-        ones = torch.from_numpy(np.bitwise_count(outputs[:some] & np.uint32(mask)) & 1).bool()
+        parity = np.bitwise_count(outputs[numbers[:some]] & np.uint32(mask)) & 1
+        ones = torch.from_numpy(parity).bool()
         here = values[places[:some]]
         if not ones.any() or ones.all():
             return None
@@ -206,28 +180,29 @@ def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Te
     least the share `least` of the layer's.
     """
     rows = weight.detach().double().flatten(1)[:ROWS]
-    left = torch.linalg.eigh(rows @ rows.mT)[1].flip(1)[:, : max(LEADING)]
-    best = (-1.0, rows, rows)
+    directions = torch.linalg.eigh(rows @ rows.mT)[1].flip(1)
+    quantile = 1 - 1.5 * rows.shape[1] ** -0.5  # of the QUIET of a start's energies, about
+    wanted = min(EQUATIONS, rows.numel() // 4)
+    best = -1.0
     for count in (k for k in LEADING if k <= min(rows.shape) // 4):
-        taken = left[:, :count].mT @ rows
-        rest = rows - left[:, :count] @ taken
+        left = directions[:, :count]
+        taken = left.mT @ rows
+        rest = rows - left @ taken
         shares = taken.square() / taken.square().sum(1, keepdim=True)
-        lost = left[:, :count].square().sum(1, keepdim=True) + shares.sum(0)
+        lost = left.square().sum(1, keepdim=True) + shares.sum(0)
         energy = rest.square() / (1 - lost).clamp_min(KEPT)
-        below = (
-            1 - 1.5 * rows.shape[1] ** -0.5
-        )  # where that quantile of a start's energies lies, about
-        usual = min(variance, energy.mean(1).quantile(QUIET).item() / below)
+        usual = min(variance, energy.mean(1).quantile(QUIET).item() / quantile)
         energy = energy / usual - 1
         of_input = energy.view(len(rows), weight.shape[1], -1)  # of all places of a kernel together
-        moved = shrink(energy, (1,), least) * shrink(of_input, (0, 2), least).expand_as(
-            of_input[:1]
-        ).reshape(1, -1)
-        moved = lost + moved / energy.mean().clamp_min(FLOOR) + FLOOR
-        reliability = (rest.abs() / (usual * moved).sqrt()).flatten()
-        lowest = reliability.topk(min(EQUATIONS, len(reliability) // 4)).values.min().item()
-        best = max(best, (lowest, rest.flatten(), reliability), key=lambda one: one[0])
-    return best[1:]
+        by_input = shrink(of_input, (0, 2), least).expand_as(of_input[:1]).reshape(1, -1)
+        moved = shrink(energy, (1,), least) * by_input / energy.mean().clamp_min(FLOOR)
+        tried = (rest.abs() / (usual * (lost + moved + FLOOR)).sqrt()).flatten()
+        lowest = tried.topk(wanted).values.min().item()
+        if lowest > best:
+            best = lowest
+            cleaned = rest.flatten()
+            reliability = tried
+    return cleaned, reliability
 
 
 def shrink(energy, dims, least):
@@ -243,38 +218,36 @@ def shrink(energy, dims, least):
 def choose_signs(
     parameters: Mapping[str, torch.Tensor], drawn: Sequence[Drawn], least: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The most reliable equations, the least reliable first: the number of the Drawn, output, and right-hand side.
+    """The most reliable equations, the least reliable first: (n,) masks, outputs' numbers, and right-hand sides.
 
     InputError if there are too few, or if by their reliability too many are wrong.
     """
     parts = []
     cleaned = {}
-    for k, one in enumerate(drawn):
+    for one in drawn:
         if one.name not in cleaned:
             cleaned[one.name] = clean(parameters[one.name] - one.middle, one.variance, least)
         rest, reliability = cleaned[one.name]
         near = one.places < len(rest)
         places = one.places[near]
-        outputs = one.outputs[near.numpy()]
         right = (rest[places] > 0).numpy() == one.above
-        parts.append((np.full(len(places), k), outputs, right, reliability[places].numpy()))
-    which, outputs, right, reliability = map(np.concatenate, zip(*parts))
+        masks = np.full(len(places), one.mask)
+        parts.append((masks, one.outputs[near.numpy()], right, reliability[places].numpy()))
+    *equations, reliability = map(np.concatenate, zip(*parts))
     best = np.argsort(reliability)[-EQUATIONS:]
     if len(best) < mersenne.ORDER + SPARE:
         raise InputError(FEW.format(f"{len(best):,}", f"{mersenne.ORDER + SPARE:,}"))
     if (wrong := ndtr(-reliability[best]).sum()) > HOPELESS:
         raise InputError(MOVED.format(wrong))
-    return which[best], outputs[best], right[best]
+    masks, outputs, right = (part[best] for part in equations)
+    return masks, outputs, right
 
 
-def rows_of(drawn, which, outputs):
-    """The equations (n, WIDTH) of outputs (n,) by the masks of their Drawn; unknowns begin WORDS outputs before."""
-    rows = np.empty((len(which), mersenne.WIDTH), np.uint64)
-    for mask in {one.mask for one in drawn}:
-        of_mask = np.flatnonzero(np.array([one.mask == mask for one in drawn])[which])
-        order = of_mask[np.argsort(outputs[of_mask])]
-        if len(order):
-            rows[order] = mersenne.equations(outputs[order] + mersenne.WORDS, mask)
+def rows_of(masks: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """The equations (n, WIDTH) of outputs (n,) by masks (n,); the unknowns begin WORDS outputs before."""
+    rows = np.empty((len(masks), mersenne.WIDTH), np.uint64)
+    for mask in np.unique(masks):
+        rows[masks == mask] = mersenne.equations(outputs[masks == mask] + mersenne.WORDS, int(mask))
     return rows
 
 
@@ -285,16 +258,15 @@ def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> list[int]:
     `bad` (64,). So the sum of some of them is found among what `bad` leaves of the sums of others.
     """
     each = np.append(binary.pack(fingerprints)[:, 0], np.uint64(0))  # the last one is no equation
-    alone = np.arange(len(each))
-    few = np.append(alone[:-1][:DOUBTFUL], alone[-1])
-    for parts in ((alone,), tuple(few[part] for part in np.triu_indices(len(few), 1))):
+    every = np.arange(len(each))
+    few = np.append(every[:-1][:DOUBTFUL], every[-1])
+    pairs = tuple(few[part] for part in np.triu_indices(len(few), 1))
+    for parts in ((every,), pairs):
         sums = np.bitwise_xor.reduce([each[part] for part in parts])
         rest = sums ^ binary.pack(bad[None])[0, 0]
         if (hits := np.flatnonzero(np.isin(sums, rest))).size:
-            both = hits[0], np.flatnonzero(sums == rest[hits[0]])[0]
-            numbers, times = np.unique(
-                [part[i] for part in parts for i in both], return_counts=True
-            )
+            both = [hits[0], np.flatnonzero(sums == rest[hits[0]])[0]]
+            numbers, times = np.unique([part[both] for part in parts], return_counts=True)
             return numbers[(times == 1) & (numbers < len(fingerprints))].tolist()
     return []
 
@@ -320,35 +292,36 @@ def solve(rows: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], int, i
     return solutions, spare, len(wrong)
 
 
-def plan(drawn: Sequence[Drawn]) -> list[tuple[Sequence[Drawn], float]]:
-    """What is tried in turn: parameters with many weights alone, the largest first, then all together."""
-    sizes: Counter[str] = Counter()
-    for one in drawn:
-        sizes[one.name] += len(one.places)
-    alone = [name for name, size in sizes.most_common(ALONE) if size > 2 * EQUATIONS]
-    tried: list = [([one for one in drawn if one.name == name], ATTEMPTS[0]) for name in alone]
-    return tried + [(drawn, least) for least in ATTEMPTS]
-
-
 def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Module]) -> Start:
     """The Start of trained `parameters` {name: values}, of a module that `build()` draws; InputError if it is not read.
 
-    A small layer has to be read as a whole, so that few of its signs may be wrong. All that torch draws on the CPU by
-    its own initialisers can be read but for `orthogonal_` and a `trunc_normal_` whose bounds bite.
+    Which outputs are known, and by what sign → a linear system over GF(2) → the state → the seed, and the start that
+    is drawn from there. Parameters with many weights are tried alone, the largest first, then all together. A small
+    layer has to be read as a whole, so that few of its signs may be wrong. All that torch draws on the CPU by its own
+    initialisers can be read but for `orthogonal_` and a `trunc_normal_` whose bounds bite.
     """
     drawn = watch(build)
     if not drawn:
         raise InputError(
             "No layer of some size is drawn by torch's generator: another one drew the start, or none."
         )
+    sizes = {one.name: parameters[one.name].numel() for one in drawn}
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:ALONE]
+    alone = [
+        [one for one in drawn if one.name == name]
+        for name in largest
+        if sizes[name] > 2 * EQUATIONS
+    ]
     refusal = InputError(NONE)
-    for some, least in plan(drawn):
+    for some, least in [(some, ATTEMPTS[0]) for some in alone] + [
+        (drawn, least) for least in ATTEMPTS
+    ]:
         try:
-            which, outputs, right = choose_signs(parameters, some, least)
+            masks, outputs, right = choose_signs(parameters, some, least)
         except InputError as error:
             refusal = error
             continue
-        solutions, spare, mended = solve(rows_of(some, which, outputs), right)
+        solutions, spare, mended = solve(rows_of(masks, outputs), right)
         if solutions:
             return draw_start(solutions, parameters, build)._replace(spare=spare, mended=mended)
     raise refusal
@@ -371,10 +344,9 @@ def draw_start(
 
 def alike(parameters, module):
     """The sum of correlations of parameters with those of a module."""
-    return sum(
-        torch.nn.functional.cosine_similarity(
-            p.double().flatten(), parameters[name].double().flatten(), dim=0
-        ).item()
+    pairs = [
+        (p.double().flatten(), parameters[name].double().flatten())
         for name, p in module.named_parameters()
         if name in parameters
-    )
+    ]
+    return sum(torch.nn.functional.cosine_similarity(*pair, dim=0).item() for pair in pairs)

@@ -5,7 +5,7 @@ Gradient descent leaves W₁ = BX + αW₁⁰ and b₁ = B1 + αb₁⁰ for trai
 away, and attacks the rest as if it had been zero (`first_layer`).
 """
 
-from typing import Any
+import time
 
 import torch
 
@@ -27,8 +27,10 @@ def attempt(
     """Unmix what training added to the `initial` network, and these Rows; a refusal, and None, if it added nothing."""
     if first_layer.is_unchanged(released.network, initial):
         return unmixing.refuse(first_layer.UNCHANGED), None
+    clock = time.perf_counter()
     rows = first_layer.difference(released.network, initial, alpha)
-    return first_layer.attempt(released, rows, shape, count, seed), rows
+    found = first_layer.attempt(released, rows, shape, count, seed)
+    return found._replace(seconds=time.perf_counter() - clock), rows
 
 
 def stationarity(
@@ -37,7 +39,8 @@ def stationarity(
     candidates: torch.Tensor,
     alpha: float,
     count: int,
-    **settings: Any,
+    settings: decoreco.Settings = decoreco.ADAM,
+    seed: int = 0,
 ) -> Attack:
     """The stationarity attack on θ* − αθ⁰, in the span of `count` leading directions of W₁ − αW₁⁰.
 
@@ -47,6 +50,5 @@ def stationarity(
     pairs = zip(released.network, initial)
     target = tuple(Layer(*(p - alpha * q for p, q in zip(ours, theirs))) for ours, theirs in pairs)
     basis = leading_span((rows.layer,), count)
-    return decoreco.attack(
-        released, candidates, rule="margin", target=target, basis=basis, **settings
-    )
+    settings = settings._replace(rule="margin")
+    return decoreco.attack(released, candidates, settings, target=target, basis=basis, seed=seed)

@@ -7,7 +7,6 @@ p_j(x) xᵗ mod φ, with p₂₃ = 1. A polynomial is an integer: its bit i is t
 """
 
 import functools
-import struct
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ LAST = ORDER - binary.BITS * (WIDTH - 1)  # of them in the last word
 # multiplier of the seeding, and coefficients of the twist
 SEEDING = 1812433253
 TWIST = 0x9908B0DF
-HEADER = "<QiiQ"  # of torch's state: seed, outputs left before the next twist, whether seeded, place of the next one
 
 
 def draw(count: int, seed: int) -> np.ndarray:
@@ -144,19 +142,18 @@ def shift(rows: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 
 def equations(draws: np.ndarray, mask: int = 1 << BIT) -> np.ndarray:
-    """Of rising outputs (n,), the unknowns whose sum is the parity of an output's bits in a mask: (n, WIDTH)."""
-    start = functools.reduce(
-        int.__xor__, (p for j, p in enumerate(bit_polynomials()) if mask >> j & 1)
-    )
-    base = as_words(start)[None]
+    """Of outputs (n,), the unknowns whose sum is the parity of an output's bits in a mask: (n, WIDTH)."""
+    bits = [p for j, p in enumerate(bit_polynomials()) if mask >> j & 1]
+    base = as_words(functools.reduce(int.__xor__, bits))[None]  # times x to the power 64 k
+    blocks, which = np.unique(draws // 64, return_inverse=True)
+    bases = []
     at = 0
-    rows = np.empty((len(draws), WIDTH), np.uint64)
-    jump = np.array([64])
-    blocks, begins = np.unique(draws // 64, return_index=True)
-    for block, begin, end in zip(blocks.tolist(), begins, [*begins[1:], len(draws)]):
-        for _ in range(block - at):
-            base = shift(base, jump)
-        rows[begin:end], at = base, block
+    for k in blocks:
+        for _ in range(k - at):
+            shift(base, np.array([64]))
+        bases.append(base[0].copy())
+        at = k
+    rows = np.array(bases)[which]
     for begin in range(0, len(rows), 1024):
         shift(rows[begin : begin + 1024], draws[begin : begin + 1024] % 64)
     return rows
@@ -164,15 +161,10 @@ def equations(draws: np.ndarray, mask: int = 1 << BIT) -> np.ndarray:
 
 def state_after(solution: np.ndarray) -> np.ndarray:
     """The words (WORDS,) of a generator that has given its first WORDS outputs, from the unknowns (WIDTH,)."""
-    unknowns = int.from_bytes(solution.tobytes(), "little")
-    numerators = [multiply(p, numerator(unknowns)) for p in bit_polynomials()]
     outputs = np.zeros(WORDS, np.uint32)
-    for j, over in enumerate(numerators):  # bit j of the outputs is the power series over/φ
-        for t in range(WORDS):
-            over <<= 1
-            if over >> ORDER:
-                over ^= characteristic()
-                outputs[t] |= np.uint32(1 << j)
+    for j in range(32):
+        bits = binary.parity(equations(np.arange(WORDS), 1 << j) & solution)
+        outputs |= (bits << np.uint64(j)).astype(np.uint32)
     return untemper(outputs)
 
 
@@ -192,10 +184,11 @@ def untemper(outputs: np.ndarray) -> np.ndarray:
 def as_generator(words: np.ndarray) -> torch.Generator:
     """A torch.Generator whose next output is the first one behind these words (WORDS,) of state."""
     generator = torch.Generator()
-    state = bytearray(generator.get_state().numpy().tobytes())
-    struct.pack_into(HEADER, state, 0, 0, 1, 1, 0)
-    struct.pack_into(f"<{WORDS}Q", state, struct.calcsize(HEADER), *words.tolist())
-    return generator.set_state(torch.frombuffer(state, dtype=torch.uint8).clone())
+    state = generator.get_state()
+    # its seed; 32 bits for the outputs left before the next twist, and as many for "it is seeded"; the next one's place
+    numbers = np.array([0, 1 + (1 << 32), 0, *words], np.uint64)
+    state[: numbers.nbytes] = torch.from_numpy(numbers.view(np.uint8))
+    return generator.set_state(state)
 
 
 def step_back(words: np.ndarray, count: int) -> np.ndarray:
@@ -217,9 +210,8 @@ def find_seed(words: np.ndarray, most: int = 1_000_000) -> tuple[int, int] | Non
     A seed fills x₀, …, x₆₂₃ by x_j = 1812433253 (x_{j−1} ⊕ x_{j−1}/2³⁰) + j, and the first output is that of x₆₂₄.
     """
     x = step_back(words, most)
-    steps = x[1:] - np.uint32(SEEDING) * (
-        x[:-1] ^ x[:-1] >> np.uint32(30)
-    )  # j, where x_j is of a seeding
+    # j, where x_j is of a seeding
+    steps = x[1:] - np.uint32(SEEDING) * (x[:-1] ^ x[:-1] >> np.uint32(30))
     numbers = np.arange(2, WORDS, dtype=np.uint32)
     for i in np.flatnonzero(steps[: most + 2] == 2):
         if np.array_equal(steps[i : i + len(numbers)], numbers):

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 
 import torch
 
-from attacks.path import Ends, Path, between, check, gradient, gradients, grouped, same
+from attacks.path import Ends, Path, between, check, gradient, group, same
 from utils.errors import InputError
 
-# of Adam
-BETA = 0.9
-SECOND = 0.999
+BETA = 0.9  # of the first moment
+SECOND = 0.999  # of Adam's second one
 SOFT = (0.3, 0.03)  # s, times the `size` of public gradients, at the start and the end
 STEPS = (7, 10, 14, 20, 28, 40)  # as many as Adam may have made, where its rate is not known
 BACK = 20  # steps walked back at most
@@ -38,10 +37,14 @@ def size(gradients, images):
 
 
 class Adam:
-    """Adam's moves (P,) for one gradient (P,) after the other, over its rate; s (P,) smooths them."""
+    """Adam's moves η m̂/√(v̂ + s²) (P,) for one gradient (P,) after the other; s (P,) smooths them."""
 
     def __init__(self, rate=1.0, soft=0.0):
-        self.rate, self.soft, self.step, self.first, self.second = rate, soft, 0, 0.0, 0.0
+        self.rate = rate
+        self.soft = soft
+        self.step = 0
+        self.first = 0.0
+        self.second = 0.0
 
     def __call__(self, g):
         self.step += 1
@@ -60,15 +63,14 @@ class AdamEnds(Ends):
     far = 0.9
 
     def move(self, rate):
-        """What makes a gradient (P,) a move."""
+        """What makes gradients (P,), one after the other, moves."""
         return Adam(rate)
 
     def total(self, path, g, done):
-        """What the moves of gradients g (K, P) at a Path's anchors add up to, but for a factor: (P,)."""
+        """The sum of Adam's moves (P,), smoothed and over the rate, for the gradients ∇E(a_k(t); x) + r_t."""
         move = Adam(soft=between(SOFT, done) * self.scale)
-        if path.rest is None:
-            return move(g.mean(0))
-        return sum(move(one) for one in g[path.part] + path.rest)
+        every = g.mean(0, keepdim=True) if path.rest is None else g[path.part] + path.rest
+        return sum(move(one) for one in every)
 
     def rates(self, module, x, y):
         """Rates to begin with: a weight whose gradient keeps its sign goes as far as all steps together."""
@@ -89,30 +91,27 @@ class MomentumState:
 
     def check(self, module, labels):
         """Raise InputError unless a module can be attacked so."""
-        check(
-            module,
-            labels,
-            end=self.end,
-            first=self.first,
-            second=self.first if self.second is None else self.second,
-        )
+        moments = {"first": self.first}
+        if self.second is not None:
+            moments["second"] = self.second
+        check(module, labels, end=self.end, **moments)
         if not self.first.any():
             raise InputError(
-                "The first moment is zero everywhere: the optimiser made no step, or was emptied."
+                "The first moment is zero: the optimiser made no step, or was emptied."
             )
         if not 0 < self.beta < 1:
             raise InputError(
-                f"β is {self.beta}: this is SGD without momentum, whose state holds no gradient."
+                f"β is {self.beta}: SGD without momentum, whose state holds no gradient."
             )
 
     @property
     def change(self):
-        """What the gradients add up to, but for a factor: (P,)."""
+        """M (P,)."""
         return self.first
 
     @property
     def last(self):
-        """The number of the last step."""
+        """T, the number of the last step."""
         return self.steps or BACK
 
     @property
@@ -121,49 +120,47 @@ class MomentumState:
         return 10 * self.rate * self.move(self.first, self.second, self.last).norm()
 
     def move(self, first, second, step):
-        """The `step` that an optimiser makes by these moments, over its rate: (P,)."""
+        """M̂/(√V̂ + ε) (P,), what an optimiser's step by these moments is over its rate; M without V."""
         if second is None:
             return first
-        whole = (second / (1 - SECOND**step)).sqrt() + 1e-8
-        return (first / (1 - self.beta**step) / whole).clamp(-FARTHEST, FARTHEST)
+        root = (second / (1 - SECOND**step)).sqrt() + 1e-8
+        return (first / (1 - self.beta**step) / root).clamp(-FARTHEST, FARTHEST)
 
-    def back(self, module, x, y):
-        """The weights (n, P) at which the last n gradients were taken, the last first, and how much each counts (n,).
+    def walk_back(self, module, x, y):
+        """Where the last n gradients were taken, the last one first (n, P), and how much each counts (n,) in M.
 
-        Both as if training had been on images x (m, …). A gradient taken a steps before the last one counts β^a in the
-        first moment. It counts less if the images are not right yet, since no more is taken out of the moment than this
-        holds of it, and 0 before training began.
+        Both as if training had been on images x (m, d) with labels y (m,). A gradient taken a steps before the last
+        one counts c β^a. c is at most 1, and less if the images are not right yet: no more of their gradient is taken
+        out of the moment than the moment holds of it, which is nothing for steps before training began.
         """
         theta = self.end
         first = self.first
         second = self.second
         places = []
         counts = []
-        fresh = 1.0 if second is None else 1 - self.beta
+        fresh = 1.0 if second is None else 1 - self.beta  # of a gradient, in M
         for step in range(self.last, max(0, self.last - BACK), -1):
-            theta = theta + self.rate * self.move(first, second, step)
-            places.append(theta)
+            theta = theta + self.rate * self.move(first, second, step)  # θ_{t−1}
             g = gradient(module, theta, x, y)
-            part = (first @ g / (fresh * g @ g)).clamp(0, 1)
-            counts.append(part * self.beta ** len(counts))
-            first = (first - fresh * part * g) / self.beta
-            if second is not None:
-                second = (second - (1 - SECOND) * (part * g).square()).clamp_min(0) / SECOND
+            c = (first @ g / (fresh * g @ g)).clamp(0, 1)
+            places.append(theta)
+            counts.append(c * self.beta ** len(counts))
+            first = (first - fresh * c * g) / self.beta  # M_{t−1}
+            if second is not None:  # V_{t−1}
+                second = (second - (1 - SECOND) * (c * g).square()).clamp_min(0) / SECOND
         return torch.stack(places), torch.stack(counts)
 
-    def total(self, path, g, done):
-        """What gradients g (K, P) at anchors add up to, but for a factor: (P,)."""
-        return g.sum(0) if path.rest is None else path.counts @ (g[path.part] + path.rest)
-
     def begin(self):
-        """The Path that the attack begins with: only the last place is known."""
+        """The last place alone, which is known."""
         last = self.end + self.rate * self.move(self.first, self.second, self.last)
         return Path(last[None], torch.zeros(1, dtype=torch.long, device=last.device))
 
-    def again(self, module, path, x, y, done):
-        """The Path of a training on images x (m, …), walked back."""
-        places, counts = self.back(module, x, y)
+    def retrace(self, module, path, x, y, done):
+        """The Path of a training on images x (m, d), walked back."""
+        places, counts = self.walk_back(module, x, y)
         share = (counts.cumsum(0) - counts / 2) / counts.sum().clamp_min(1e-12)
-        return grouped(places, share, lambda at: gradients(module, at, x, y))._replace(
-            counts=counts
-        )
+        return group(module, places, share, x, y)._replace(counts=counts)
+
+    def total(self, path, g, done):
+        """Σ_a c_a β^a (∇E(a_k; x) + r_a), but for a factor: (P,)."""
+        return g.sum(0) if path.rest is None else path.counts @ (g[path.part] + path.rest)

@@ -26,7 +26,7 @@ import torch
 from scipy.optimize import nnls
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import cross_entropy, pad, softplus
 
 from attacks.contract import Attack
 from utils.errors import InputError
@@ -43,24 +43,15 @@ NUDGE = 0.02  # times ‖θ* − θ⁰‖: half the width of a difference of two
 NOISE = 0.075
 BOUND = 0.5
 ANCHORS = 3
-# steps until the first simulation, and between two
-FIRST = 40
-EVERY = 20
+FIRST = 40  # steps until the first simulation
+EVERY = 20  # and between two
 LONGEST = 60  # steps of a simulation: at most
 PATIENCE = 5  # in a row that come no nearer to θ*
 COARSE = (0.25, 0.36, 0.5, 0.7, 1.0, 1.4, 2.0)  # factors of the rate, tried first
 FINE = 0.1  # largest change of the rate, tried later; it shrinks to 0
 FAR = 0.4  # times ‖θ* − θ⁰‖: a simulation that ends farther from θ* is no guess at the path
 # What makes a gradient depend on the batch, or on chance, in training mode.
-BATCHED = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-)
+BATCHED = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
 
 
 def flat(module):
@@ -129,39 +120,36 @@ class Path(NamedTuple):
     counts: torch.Tensor | None = None
 
 
-def grouped(places, share, slopes, anchors=ANCHORS):
-    """The Path of places (T, P), of which a share (T,) of the way is gone; `slopes` gives gradients at places."""
-    part = (share * anchors).long().clamp_max(anchors - 1).unique(return_inverse=True)[1]
-    middle = torch.stack([places[part == k].mean(0) for k in range(int(part.max()) + 1)])
-    return Path(middle, part, slopes(places) - slopes(middle)[part])
+def group(module, places, share, x, y):
+    """The Path of places (T, P), before each of which a share (T,) of the way is gone, for images x (n, d)."""
+    part = (share * ANCHORS).long().clamp_max(ANCHORS - 1).unique(return_inverse=True)[1]
+    anchors = torch.stack([places[part == k].mean(0) for k in range(int(part.max()) + 1)])
+    rest = gradients(module, places, x, y) - gradients(module, anchors, x, y)[part]
+    return Path(anchors, part, rest)
 
 
 def descend(module, initial, end, x, y, move):
     """Weights (T + 1, P) of steps that `move` makes of gradients, up to where they come nearest to `end`."""
     places = [initial]
+    distances = [(end - initial).norm().item()]
     nearest = 0
-    least = (end - initial).norm()
     while len(places) <= LONGEST and len(places) - 1 - nearest < PATIENCE:
         places.append(places[-1] - move(gradient(module, places[-1], x, y)))
-        distance = (end - places[-1]).norm()
-        if distance < least:
-            nearest = len(places) - 1
-            least = distance
+        distances.append((end - places[-1]).norm().item())
+        nearest = distances.index(min(distances))
     return torch.stack(places[: max(1, nearest) + 1])
 
 
 def bend(places, end):
-    """A descent's places (T + 1, P), moved to a new end by shares (T,) of the way gone; and these shares."""
+    """Where steps began that made these places (T + 1, P), moved to a new end by shares (T,) of the way; the shares."""
     length = places.diff(dim=0).norm(dim=1).cumsum(0)
     share = length / length[-1]
-    return places + torch.cat([torch.zeros_like(share[:1]), share])[:, None] * (
-        end - places[-1]
-    ), share
+    return places[:-1] + pad(share[:-1], (1, 0))[:, None] * (end - places[-1]), share
 
 
 def check(module, labels, **weights):
     """Raise InputError unless a module can be attacked with labels and flat weights, or moments, of these names."""
-    size = sum(p.numel() for p in module.parameters())
+    size = len(flat(module))
     for name, given in weights.items():
         if given.shape != (size,):
             raise InputError(f"The module has {size} weights, and `{name}` has {given.numel()}.")
@@ -171,43 +159,49 @@ def check(module, labels, **weights):
         raise InputError("Labels must be whole numbers, one for each image that is sought.")
     for part in module.modules():
         if part.training and isinstance(part, BATCHED):
+            name = type(part).__name__
             raise InputError(
-                f"{type(part).__name__} is in training mode: its gradients are not sums. Call eval()."
+                f"{name} is in training mode: its gradients are not sums. Call eval()."
             )
 
 
 class Evidence(Protocol):
-    """What is known of a training, and what the attack makes of it: `Ends`, or a class of `optimisers`."""
+    """What is known of a training. Images x are sought for which, but for a factor, and in the metric D,
+
+    D total(path, ∇E(a_k; x)) ≈ D change,
+
+    where `change` is what training left, and `total` what the gradients at a path's anchors a_k would have left.
+    `Ends` and the classes of `optimisers` keep this protocol.
+    """
 
     def check(self, module: nn.Module, labels: torch.Tensor) -> None:
         """Raise InputError unless a module can be attacked so."""
 
     @property
-    def end(self) -> torch.Tensor:
-        """θ* (P,)."""
-
-    @property
     def metric(self) -> Callable:
-        """Of gradients: which directions count less, see `whitening`."""
+        """D of gradients: which directions count less, see `whitening`."""
 
     @property
     def change(self) -> torch.Tensor:
-        """What the gradients, or the moves of an optimiser, add up to, but for a factor: (P,)."""
+        """θ⁰ − θ* (P,), the sum of an optimiser's moves; or its first moment M, a sum of gradients."""
 
     @property
     def way(self) -> torch.Tensor:
-        """How far training went."""
-
-    def total(self, path: Path, g: torch.Tensor, done: float) -> torch.Tensor:
-        """What gradients g (K, P) at anchors add up to; a share `done` of the attack is over: (P,)."""
+        """How far training went: ‖θ⁰ − θ*‖, or an estimate."""
 
     def begin(self) -> Path:
-        """The Path that the attack begins with."""
+        """The Path before anything is known of the images."""
 
-    def again(
+    def retrace(
         self, module: nn.Module, path: Path, x: torch.Tensor, y: torch.Tensor, done: float
     ) -> Path:
-        """The Path of a training on images x (m, d), for one guessed before."""
+        """The Path of a training on images x (m, d) with labels y (m,), for one guessed before."""
+
+    def total(self, path: Path, g: torch.Tensor, done: float) -> torch.Tensor:
+        """Σ_t (∇E(a_k(t); x) + r_t), or the moves made of these, from g = ∇E(a_k; x) (K, P): (P,).
+
+        `done` is the share of the attack that is over.
+        """
 
 
 @dataclass(frozen=True)
@@ -224,70 +218,65 @@ class Ends:
         """Raise InputError unless a module can be attacked so."""
         check(module, labels, initial=self.initial, end=self.end)
         if torch.equal(self.initial, self.end):
-            raise InputError(
-                "The weights are those of the start: nothing was trained, or the start is no start."
-            )
+            raise InputError("The weights are those of the start: nothing was trained since.")
 
     @property
     def change(self):
-        """What the moves of the optimiser add up to: (P,)."""
+        """θ⁰ − θ* (P,)."""
         return self.initial - self.end
 
     @property
     def way(self):
-        """How far training went."""
+        """‖θ⁰ − θ*‖."""
         return self.change.norm()
 
-    def move(self, rate):
-        """What makes a gradient (P,) a move."""
-        return lambda g: rate * g
+    def begin(self):
+        """A straight line, with anchors at the middles of its equal parts."""
+        part = torch.arange(ANCHORS, device=self.end.device)
+        return Path(self.initial - (part[:, None] + 0.5) / ANCHORS * self.change, part)
 
-    def total(self, path, g, done):
-        """What gradients g (K, P) at anchors add up to, but for a factor; a share `done` of the attack is over."""
-        if path.rest is None:
-            return shares(self.metric(g.detach()), self.metric(self.change)) @ g
-        return (g[path.part] + path.rest).sum(0)
+    def retrace(self, module, path, x, y, done):
+        """The Path of the descent on images x (m, d), of those at several rates, that ends nearest to θ*."""
+        factor = 1 + FINE * (1 - done)
+        if self.rate:
+            rates = [self.rate]
+        elif path.rate:
+            rates = [path.rate / factor, path.rate, path.rate * factor]
+        else:
+            rates = self.rates(module, x, y)
+        descents = [
+            descend(module, self.initial, self.end, x, y, self.move(rate)) for rate in rates
+        ]
+        lengths = torch.stack([(self.end - places[-1]).norm() for places in descents])
+        gaps = (lengths / self.way).nan_to_num(math.inf).tolist()
+        best = gaps.index(min(gaps))
+        path = self.begin()
+        if gaps[best] <= self.far:
+            places, share = bend(descents[best], self.end)
+            path = group(module, places, share, x, y)
+        return path._replace(gap=gaps[best], rate=rates[best])
 
     def rates(self, module, x, y):
         """Rates to begin with: from 80 down to 10 steps like the first one would be as long as the way."""
         once = (self.way / gradient(module, self.initial, x, y).norm() / 20).item()
         return [once * factor for factor in COARSE]
 
-    def begin(self):
-        """The Path that the attack begins with: a straight line, with anchors at the middles of its equal parts."""
-        part = torch.arange(ANCHORS, device=self.end.device)
-        return Path(self.initial - (part[:, None] + 0.5) / ANCHORS * self.change, part)
+    def move(self, rate):
+        """What makes a gradient (P,) a move."""
+        return lambda g: rate * g
 
-    def again(self, module, path, x, y, done):
-        """The Path of a training on images x (m, …), for one guessed before."""
-        near = 1 + FINE * (1 - done)
-        around = (
-            (path.rate / near, path.rate, path.rate * near)
-            if path.rate
-            else self.rates(module, x, y)
-        )
-        rates = [self.rate] if self.rate else around
-        tried = [
-            (descend(module, self.initial, self.end, x, y, self.move(rate)), rate) for rate in rates
-        ]
-        gaps = [
-            ((self.end - places[-1]).norm() / self.way).nan_to_num(math.inf).item()
-            for places, _ in tried
-        ]
-        (places, rate), gap = min(zip(tried, gaps), key=lambda one: one[1])
-        if gap > self.far:
-            return self.begin()._replace(gap=gap, rate=rate)
-        bent, share = bend(places, self.end)
-        return grouped(bent[:-1], share, lambda at: gradients(module, at, x, y))._replace(
-            gap=gap, rate=rate
-        )
+    def total(self, path, g, done):
+        """Σ_t (∇E(a_k(t); x) + r_t); on a straight line Σ_k w_k ∇E(a_k; x), with weights that fit best."""
+        if path.rest is None:
+            return fit_weights(self.metric(g.detach()), self.metric(self.change)) @ g
+        return (g[path.part] + path.rest).sum(0)
 
 
 @dataclass(frozen=True)
 class Straight(Ends):
     """Both ends, with the straight line between them as the only guess: nothing is simulated."""
 
-    def again(self, module, path, x, y, done):
+    def retrace(self, module, path, x, y, done):
         """The same Path."""
         return path
 
@@ -301,13 +290,12 @@ class Start(Straight):
         return Path(self.initial[None], torch.zeros(1, dtype=torch.long, device=self.end.device))
 
 
-def shares(gradients, change):
-    """Weights w ≥ 0 (K,) for which Σ w_k g_k is nearest to a change (P,), for gradients g (K, P)."""
+def fit_weights(gradients, change):
+    """Weights w ≥ 0 (K,) for which Σ w_k g_k is nearest to a change (P,), for gradients g (K, P); ones if all are 0."""
     q, r = torch.linalg.qr(gradients.double().mT)
-    found = torch.as_tensor(nnls(r.cpu().numpy(), (change.double() @ q).cpu().numpy())[0]).to(
-        change
-    )
-    return found if found.any() else torch.ones_like(found)
+    fitted, _ = nnls(r.cpu().numpy(), (change.double() @ q).cpu().numpy())
+    weights = torch.as_tensor(fitted).to(change)
+    return weights if weights.any() else torch.ones_like(weights)
 
 
 def misfit(evidence, path, g, done):
@@ -321,14 +309,21 @@ def misfit(evidence, path, g, done):
 
 def pull(module, anchors, x, y, toward, width):
     """Slope by the pixels of Σ_k v_k·∇E(a_k; x), v = toward (K, P): differences of two slopes, ±width along v_k."""
-    each = []
+    total = torch.zeros_like(x)
     for a, v in zip(anchors, toward):
         if (size := v.norm()) > 0:
             step = width / size * v
-            each.append(
-                (slope(module, a + step, x, y) - slope(module, a - step, x, y)) * size / (2 * width)
-            )
-    return sum(each)
+            difference = slope(module, a + step, x, y) - slope(module, a - step, x, y)
+            total += difference * size / (2 * width)
+    return total
+
+
+def loss_and_slope(module, evidence, path, x, y, done):
+    """1 − cos(D total, D change) at images x (n, d), and its slope by the pixels (n, d)."""
+    g = gradients(module, path.anchors, x, y)  # ∇E(a_k; x)
+    loss, toward = misfit(evidence, path, g, done)  # and v_k, its slopes by these
+    with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
+        return loss, pull(module, path.anchors, x, y, toward, NUDGE * evidence.way)
 
 
 def variation_slope(x, shape):
@@ -347,16 +342,19 @@ def between(ends, share):
 def noise(count, shape, seed):
     """Where a search begins if nothing better is at hand: images (n, d) of a shape (H, W, C), less their mean."""
     height, width, colours = shape
-    planes = torch.randn(
-        count, colours, height, width, generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    planes = torch.randn(count, colours, height, width, generator=generator)
     return NOISE * planes.permute(0, 2, 3, 1).flatten(1)
 
 
 def attack(
-    released: Released, evidence: Evidence, shape: Shape, steps: int = 300, seed: int = 0,
+    released: Released,
+    evidence: Evidence,
+    shape: Shape,
+    steps: int = 300,
+    seed: int = 0,
     start: torch.Tensor | None = None,
-) -> Attack:  # fmt: skip
+) -> Attack:
     """Images (n, d) of a shape (H, W, C) behind a released module, from what is known of its training, as `Ends` are.
 
     The search begins at `noise`, or at a `start` (n, d); the details are the last Path. InputError as `check` says.
@@ -365,30 +363,26 @@ def attack(
     module = released.network
     labels = released.labels.long()
     clock = time.perf_counter()
-    x = (noise(len(labels), shape, seed) if start is None else start).to(evidence.end, copy=True)
+    x = noise(len(labels), shape, seed) if start is None else start
+    x = x.to(evidence.change, copy=True)
     optimiser = torch.optim.Adam([x], lr=RATE, betas=(0.9, 0.99))
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, RATE / 100)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, RATE / 100)
     path = evidence.begin()
     losses = []
     for k in range(steps):
         done = k / steps
         if k >= FIRST and k % EVERY == 0:
-            path = evidence.again(module, path, x, labels, done)
-        at_anchors = gradients(module, path.anchors, x, labels)
-        loss, toward = misfit(evidence, path, at_anchors, done)
-        with InPlaceOfReLU(partial(softplus, beta=between(SHARPNESS, done))):
-            x.grad = pull(module, path.anchors, x, labels, toward, NUDGE * evidence.way)
-        x.grad += between(VARIATION, done) * variation_slope(x, shape)
-        x.grad.sign_()
+            path = evidence.retrace(module, path, x, labels, done)
+        loss, slopes = loss_and_slope(module, evidence, path, x, labels, done)
+        x.grad = (slopes + between(VARIATION, done) * variation_slope(x, shape)).sign()
         optimiser.step()
-        cosine.step()
+        schedule.step()
         x.clamp_(-BOUND, BOUND)
         losses.append(loss)
-    history = torch.tensor(losses, dtype=torch.float64)
     return Attack(
         images=x,
-        loss=history[-1],
-        history=history,
+        loss=torch.tensor(losses[-1], dtype=torch.float64),
+        history=torch.tensor(losses, dtype=torch.float64),
         stopped="iterations",
         seconds=time.perf_counter() - clock,
         details=path,

@@ -26,8 +26,15 @@ from utils.networks import Released
 
 TRIES = 8  # of a preparation, at most
 ENOUGH = 1e-6  # relative squared distance at which no other preparation is tried
-# Weights and margins once the kinks are sharp, and how often the conditions are computed at most.
-SHARP = (1, 3e-3, 300), (0.1, 3e-3, 300), (0.01, 2e-3, 300), (0, 1e-3, 300), (0, 3e-4, 1500)
+# Stages of the search: β over its own value, weight of `curving`, margin of `parting`, most evaluations.
+SOFT = [(factor, 1, 3e-3, 40) for factor in (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)]
+SHARP = [
+    (1, 1, 3e-3, 300),
+    (1, 0.1, 3e-3, 300),
+    (1, 0.01, 2e-3, 300),
+    (1, 0, 1e-3, 300),
+    (1, 0, 3e-4, 1500),
+]
 LOWEST = 1e-4  # over μ, the least eigenvalue of ∇²E at which a stationary point counts as a minimum
 
 
@@ -45,14 +52,16 @@ class Problem(NamedTuple):
 
 
 class At(NamedTuple):
-    """What the conditions are made of, at Z (m, r)."""
+    """What the conditions are made of, at Z (m, r): a one_hidden.State, and more."""
 
-    rows: torch.Tensor  # z̄ (m, r+1)
+    x: torch.Tensor  # z̄ (m, r+1)
     first: torch.Tensor  # W̄₁ (K, r+1)
     w: torch.Tensor  # (K,), the weights of the second layer
     active: torch.Tensor  # σ (m, K)
     slope: torch.Tensor  # σ' (m, K)
     curvature: torch.Tensor  # σ'' (m, K)
+    rise: torch.Tensor  # σ'w (m, K)
+    logits: torch.Tensor  # (m,)
     third: torch.Tensor  # σ''' (m, K)
     s: torch.Tensor  # (m, K), the pre-activations
     r: torch.Tensor  # (m, 1), the residuals ℓ'/m
@@ -60,61 +69,83 @@ class At(NamedTuple):
     decay: float  # μ
 
 
-def problem_of(released: Released, start: torch.Tensor) -> Problem:
+def problem_of(released, start):
     """The Problem for images T (m, d) behind a whole network with one hidden layer."""
     if bilevel.model_of(released) is not one_hidden or released.copies:
         raise InputError(
             "Planting needs a network with one hidden layer, not merged: for others, see bilevel.attack."
         )
     small = bilevel.merge_neurons(released)
-    first, *rest = bilevel.lower_level(small).target
-    axes, upper = torch.linalg.qr(first[:, :-1].T)
-    axes = axes[
-        :, upper.diagonal().abs() > 1e-9 * upper.abs().max()
-    ]  # fewer than K if the rows are dependent
-    theta = one_hidden.Weights(torch.cat([first[:, :-1] @ axes, first[:, -1:]], 1), *rest)
+    theta = bilevel.lower_level(small).target
+    rows = theta.first[:, :-1]
+    axes, upper = torch.linalg.qr(rows.T)
+    # Fewer than K axes if the rows are dependent.
+    axes = axes[:, upper.diagonal().abs() > 1e-9 * upper.abs().max()]
     coordinates = start @ axes
-    copied = torch.tensor(small.copies).to(first) > 1
-    others = start - coordinates @ axes.T
-    sizes = 1 + start.square().sum(1)
     return Problem(
-        theta,
-        released.labels,
-        released.recipe.weight_decay,
-        coordinates,
-        others,
-        axes,
-        sizes,
-        copied,
+        theta=theta._replace(first=torch.cat([rows @ axes, theta.first[:, -1:]], 1)),
+        labels=released.labels,
+        weight_decay=released.recipe.weight_decay,
+        coordinates=coordinates,
+        others=start - coordinates @ axes.T,
+        axes=axes,
+        sizes=1 + start.square().sum(1),
+        copied=torch.tensor(small.copies).to(rows) > 1,
     )
 
 
-def nearest(z: torch.Tensor, problem: Problem) -> torch.Tensor:
-    """The images nearest to the start with these coordinates: (m, d)."""
-    state, r = evaluate(z, problem.labels, problem.theta)
-    columns = torch.linalg.qr(normalize(r[:, None] * state.slope, dim=0))[0]  # of C
+def decided(z, problem):
+    """An orthonormal basis (m, K) of the columns of C, in which images with coordinates Z are bound outside of U."""
+    at = evaluate(z, problem, problem.theta)
+    return torch.linalg.qr(normalize(at.r * at.slope, dim=0))[0]  # β_j may make columns tiny
+
+
+def nearest(z, problem):
+    """The images nearest to the start with these coordinates, eq. (eq-nearest-images): (m, d)."""
+    columns = decided(z, problem)
     return z @ problem.axes.T + problem.others - columns @ (columns.T @ problem.others)
+
+
+def leverages(released: Released, images: torch.Tensor) -> torch.Tensor:
+    """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
+    problem = problem_of(released, images)
+    return decided(problem.coordinates, problem).square().sum(1)
 
 
 # ---- When are weights a minimum for images Z (m, r)? ----
 # With z̄ = (z, 1), s_ij = z̄_i·w̄_j and the residuals r_i = ℓ'_i/m each condition rests on sums over images of functions
 # f(r_i, s_ij), whose change with z_i is ∂f/∂r_i · ∂r_i/∂z_i + ∂f/∂s_ij · w_j. All is over μ, the weight decay. Each
-# function gives values (k,) and slopes (k, m, r).
+# condition gives values (k,) and slopes (k, m, r).
 
 
-def evaluate(z, labels, theta):
-    """A one_hidden.State at Z, and the residuals ℓ'/m (m,)."""
-    state = one_hidden.forward(one_hidden.pack(theta), z, theta.sharpness)
-    return state, affine.residuals(state.logits, labels) / len(z)
+def conditions(z, problem, theta, weight, margin):
+    """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E at images with coordinates Z, and their slopes.
+
+    θ are the problem's own weights, but perhaps with softer kinks.
+    """
+    at = evaluate(z, problem, theta)
+    last_bias = at.r.sum()[None] / at.decay + theta.second[-1:], at.turns[None] / at.decay
+    values, slopes = zip(
+        stationary(at),  # the first part of eq. (eq-asked), for W̄₁
+        kink_balance(at),  # its second part, for w₂, in the form of eq. (eq-kinks)
+        last_bias,  # its last part, for b₂
+        curving(at, weight),  # E does not curve down at a kink
+        parting(at, problem, margin),  # the least eigenvalue of q_j, eq. (eq-parting)
+    )
+    return torch.cat(values), torch.cat(slopes)
 
 
-def terms(z, labels, theta, decay):
+def evaluate(z, problem, theta):
     """Evaluate at Z what the conditions are made of: At."""
-    (rows, first, w, active, slope, curvature, logits), r = evaluate(z, labels, theta)
-    third = theta.sharpness * curvature * (1 - 2 * slope)
-    turns = curvatures(logits)[:, None] / len(z) * ((slope * w) @ first[:, :-1])  # (m, K) @ (K, r)
+    state = one_hidden.forward(one_hidden.pack(theta), z, theta.sharpness)
+    rise = state.rise @ state.first[:, :-1]  # of the logits with z: (m, K) @ (K, r)
     return At(
-        rows, first, w, active, slope, curvature, third, rows @ first.T, r[:, None], turns, decay
+        **state._asdict(),
+        third=theta.sharpness * state.curvature * (1 - 2 * state.slope),
+        s=state.x @ state.first.T,
+        r=affine.residuals(state.logits, problem.labels)[:, None] / len(z),
+        turns=curvatures(state.logits)[:, None] / len(z) * rise,
+        decay=problem.weight_decay,
     )
 
 
@@ -125,15 +156,12 @@ def changes(at, of_r, of_s):
 
 def stationary(at):
     """∇_θE of every neuron over μw_j: Σ_i r_i σ'(s_ij) z̄_i/μ + w̄_j/w_j, zero if the first layer is stationary."""
-    values = (at.r * at.slope).T @ at.rows / at.decay + at.first / at.w[
-        :, None
-    ]  # (K, m) @ (m, r+1)
-    slopes = (
-        changes(at, at.slope, at.r * at.curvature)[:, None] * at.rows.T[:, :, None]
-    )  # (K, r+1, m, r)
-    slopes[:, :-1] += (at.r * at.slope).T[:, None, :, None] * torch.eye(slopes.shape[-1]).to(
-        slopes
-    )[:, None]
+    signals = at.r * at.slope
+    values = signals.T @ at.x / at.decay + at.first / at.w[:, None]  # (K, m) @ (m, r+1)
+    falls = changes(at, at.slope, at.r * at.curvature)
+    slopes = torch.einsum("jib,ia->jaib", falls, at.x)  # (K, r+1, m, r)
+    one = torch.eye(falls.shape[2]).to(falls)  # the change of z̄_i with z_i
+    slopes[:, :-1] += torch.einsum("ij,ab->jaib", signals, one)
     return values.flatten(), slopes.flatten(0, 1) / at.decay
 
 
@@ -150,9 +178,8 @@ def kink_balance(at):
     above = parts.clamp_min(0).sum(0) + (-balance).clamp_min(0) + 1e-30
     below = (-parts).clamp_min(0).sum(0) + balance.clamp_min(0) + 1e-30
     weights = sign / torch.where(parts > 0, above, below)
-    return (above.log() - below.log()) / 10, changes(
-        at, weights * height, -weights * at.r * at.s * at.curvature
-    ) / 10
+    slopes = changes(at, weights * height, -weights * at.r * at.s * at.curvature)
+    return (above.log() - below.log()) / 10, slopes / 10
 
 
 def downward(at):
@@ -161,58 +188,47 @@ def downward(at):
     return pull * at.curvature, -at.w * at.curvature * (pull > 0), pull * at.third
 
 
-def parting(at, copied, sizes, margin):
+def curving(at, weight):
+    """√Σ_i f_ij, f as in `downward`: E curves up unless images of its class lie near the kink of a neuron (K,)."""
+    each, *of = downward(at)
+    roots = (each.sum(0) + 1e-14).sqrt()
+    return weight * roots, weight / 2 * changes(at, *of) / roots[:, None, None]
+
+
+def lowest_of_copies(at):
+    """The least eigenvalue of q_j − μ, eq. (eq-parting), in the coordinates Z alone: (K,), and its slopes (K, m, r)."""
+    curved = torch.einsum("ia,ij,ib->jab", at.x, at.r * at.w * at.curvature, at.x)  # (K, r+1, r+1)
+    mixed = (at.r * at.slope).T @ at.x
+    q = torch.cat([torch.cat([curved, mixed[:, :, None]], 2), pad(mixed, (0, 1))[:, None]], 1)
+    values, vectors = torch.linalg.eigh(q)
+    a = vectors[:, :-1, 0]
+    u = vectors[:, -1, 0]
+    # The eigenvalue is Σ_i r_i (w_j σ'' t² + 2uσ' t)_ij for t = a·z̄, and a, u need no slopes.
+    t = at.x @ a.T
+    one = at.w * at.curvature * t
+    two = u * at.slope
+    of_s = at.r * t * (at.w * at.third * t + 2 * u * at.curvature)
+    slopes = changes(at, (one + 2 * two) * t, of_s)
+    return values[:, 0], slopes + 2 * (at.r * (one + two)).T[:, :, None] * a[:, None, :-1]
+
+
+def parting(at, problem, margin):
     """What keeps equal neurons from parting: q_j has no eigenvalue below `margin`, and Σ_i ‖x̄_i‖² f_ij is at most 15.
 
-    Both over μ, for every neuron j that stands for several equal ones, `copied` (K,). q_j, eq. (eq-parting), is the
-    curvature of E as one of these moves against the others, in the coordinates Z alone. In all other directions of
-    pixels the sum, f as in `downward`, bounds how far E curves down: `sizes` are ‖x̄‖² (m,) of whole images, those of
-    the start. Values (2K,), zero where both hold, and their slopes.
+    Both over μ, for every neuron j that stands for several equal ones. q_j, eq. (eq-parting), is the curvature of E as
+    one of these moves against the others, in the coordinates Z alone. In all other directions of pixels the sum, f as
+    in `downward`, bounds how far E curves down, for the ‖x̄_i‖² of the start's whole images. Values (2K,), zero where
+    both hold.
     """
-    if not margin > 0 or not copied.any():
-        return at.w.new_zeros(2 * len(copied)), at.w.new_zeros(2 * len(copied), *at.turns.shape)
-    curved = torch.einsum(
-        "ia,ij,ib->jab", at.rows, at.r * at.w * at.curvature, at.rows
-    )  # (K, r+1, r+1)
-    sums = (at.r * at.slope).T @ at.rows
-    q = torch.cat([torch.cat([curved, sums[:, :, None]], 2), pad(sums, (0, 1))[:, None]], 1)
-    lowest, vectors = torch.linalg.eigh(q)
-    p = vectors[:, :-1, 0]
-    last = vectors[:, -1, 0]
-    t = at.rows @ p.T  # the eigenvalue is Σ_i r_i (w_j σ'' t² + 2 last σ' t)_ij
-    one = at.w * at.curvature * t
-    two = last * at.slope
-    falls = changes(
-        at, (one + 2 * two) * t, at.r * t * (at.w * at.third * t + 2 * last * at.curvature)
-    )
-    falls = falls + 2 * (at.r * (one + two)).T[:, :, None] * p[:, None, :-1]
+    lowest, falls = lowest_of_copies(at)
     each, *of = downward(at)
-    values = torch.cat(
-        [1 - (lowest[:, 0] / at.decay + 1) / margin, sizes @ each / (15 * at.decay) - 1]
-    ).clamp_min(0)
+    sizes = problem.sizes
+    short = 1 - (lowest / at.decay + 1) / margin
+    values = torch.cat([short, sizes @ each / (15 * at.decay) - 1]).clamp_min(0)
     slopes = torch.cat([-falls / margin, sizes[:, None] * changes(at, *of) / 15]) / at.decay
-    on = copied.repeat(2)
-    return on * torch.log1p(values.square()) / 10, (on * values / (1 + values.square()) / 5)[
-        :, None, None
-    ] * slopes
-
-
-def conditions(z, problem, theta, weight, margin=0.0):
-    """Numbers (K² + 5K + 1,) that vanish where θ is a minimum of E at images with coordinates Z, and their slopes.
-
-    θ are the problem's own weights, but perhaps with softer kinks. `weight` is that of the condition that E curves up,
-    and `margin` that of `parting`.
-    """
-    here = terms(z, problem.labels, theta, problem.weight_decay)
-    bias = here.r.sum()[None] / here.decay + theta.second[-1:], here.turns[None] / here.decay
-    each, *of = downward(
-        here
-    )  # E curves up unless images of its class lie near the kink of a neuron
-    roots = (each.sum(0) + 1e-14).sqrt()
-    curving = weight * roots, weight / 2 * changes(here, *of) / roots[:, None, None]
-    parts = parting(here, problem.copied, problem.sizes, margin)
-    values, slopes = zip(stationary(here), kink_balance(here), bias, curving, parts)
-    return torch.cat(values), torch.cat(slopes)
+    on = problem.copied.repeat(2)
+    factors = on * values / (1 + values.square()) / 5
+    return on * torch.log1p(values.square()) / 10, factors[:, None, None] * slopes
 
 
 # ---- The search ----
@@ -225,32 +241,35 @@ def settle(z, problem):
     more; only then do weight and margin fall, as SHARP says.
     """
     own = problem.theta.sharpness
-    softer = (1 / 8, 0.18, 1 / 4, 0.35, 1 / 2, 0.7, 1)
-    for factor, *pair, steps in [
-        *((factor, 1, 3e-3, 40) for factor in softer),
-        *((1, *pair) for pair in SHARP),
-    ]:
+    for factor, weight, margin, steps in SOFT + SHARP:
         theta = problem.theta._replace(sharpness=torch.maximum(factor * own, own.clamp_max(1.25)))
-        z = least(z, problem, theta, pair, steps)
+        z = least(z, problem, steps, theta, weight, margin)
         if steps >= 300:
             yield z
 
 
-def least(z, problem, theta, pair, steps):
-    """Move Z to least squares of the conditions, in a trust region; the `pair` is a weight and a margin."""
+def least(z, problem, steps, *terms):
+    """Move Z to least squares of the conditions with these `terms`, in a trust region, by so many evaluations."""
     unit = 0.02 * math.sqrt(len(z) * len(problem.axes))  # its radius, at first
 
     def moved(u):
-        return z + unit * torch.from_numpy(u).to(z).view_as(z)
+        return z + unit * z.new_tensor(u).view_as(z)
 
-    @functools.lru_cache(1)
-    def both(point):  # values and slopes, which are asked for one after the other
-        values, slopes = conditions(moved(np.frombuffer(point).copy()), problem, theta, *pair)
+    @functools.lru_cache(1)  # values and slopes are asked for one after the other
+    def both(point):
+        values, slopes = conditions(moved(np.frombuffer(point)), problem, *terms)
         return values.cpu().numpy(), unit * slopes.flatten(1).cpu().numpy()
 
-    settings = {"max_nfev": steps, "xtol": 1e-12, "ftol": 1e-10, "gtol": 1e-14}
-    values, slopes = (lambda u, k=k: both(u.tobytes())[k] for k in (0, 1))
-    return moved(least_squares(values, np.zeros(z.numel()), slopes, **settings).x)
+    found = least_squares(
+        lambda u: both(u.tobytes())[0],
+        np.zeros(z.numel()),
+        lambda u: both(u.tobytes())[1],
+        max_nfev=steps,
+        xtol=1e-12,
+        ftol=1e-10,
+        gtol=1e-14,
+    )
+    return moved(found.x)
 
 
 def prepare(released: Released, start: torch.Tensor, seed: int = 0) -> torch.Tensor:
@@ -264,36 +283,36 @@ def prepare(released: Released, start: torch.Tensor, seed: int = 0) -> torch.Ten
     small = bilevel.merge_neurons(released)
     best = ((True, math.inf), start)
     generator = torch.Generator().manual_seed(seed)
-    initial = problem.coordinates
     for k in range(TRIES):
-        change = torch.randn(initial.shape, dtype=torch.float64, generator=generator).to(initial)
-        for z in settle(initial + (0.5 * (1 + k % 3) if k + seed else 0) * change, problem):
+        change = torch.randn(problem.coordinates.shape, dtype=torch.float64, generator=generator)
+        change *= 0.5 * (1 + k % 3) if k + seed else 0
+        for z in settle(problem.coordinates + change.to(start), problem):
             images = nearest(z, problem)
             far = distance(small, images)
             key = far > 3e-4 or lowest(halves, images) < LOWEST, far
-            best = (key, images) if key < best[0] else best
+            best = min(best, (key, images), key=lambda one: one[0])
         if not best[0][0]:
             break
     return best[1]
 
 
-def split_copies(released: Released) -> Released:
+def split_copies(released):
     """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
     small = bilevel.merge_neurons(released)
     theta = bilevel.lower_level(small).target
-    copies = torch.tensor(small.copies).to(theta.first)
-    which = torch.cat([torch.arange(len(copies)).to(copies.device), (copies > 1).nonzero()[:, 0]])
-    parts = (1.0 + (copies > 1))[which]  # 1 or 2
-    second = torch.cat([theta.second[which] / parts.sqrt(), theta.second[-1:]])
-    network = one_hidden.network(
-        theta._replace(first=theta.first[which] / parts.sqrt()[:, None], second=second)
+    copies = torch.tensor(small.copies)
+    parts = 1 + (copies > 1).long()
+    which = torch.arange(len(parts)).repeat_interleave(parts)
+    roots = parts[which].to(theta.first).sqrt()
+    halves = theta._replace(
+        first=theta.first[which] / roots[:, None],
+        second=torch.cat([theta.second[which] / roots, theta.second[-1:]]),
     )
-    return small._replace(network=network, copies=tuple((copies[which] / parts).tolist()))
+    shares = (copies / parts)[which].tolist()
+    return small._replace(network=one_hidden.network(halves), copies=tuple(shares))
 
 
-def train(
-    released: Released, images: torch.Tensor
-) -> tuple[one_hidden.Solved, torch.Tensor, one_hidden.Weights]:
+def retrain(released, images):
     """The Solved that training on images (m, d) finds from θ*, the images and θ*, in the span of images and weights."""
     basis = networks.span_of(images, bilevel.merge_neurons(released).network[0].weight)
     _, target, labels, decay = bilevel.lower_level(released, basis)
@@ -302,24 +321,14 @@ def train(
 
 def distance(released: Released, images: torch.Tensor) -> float:
     """‖θ(x) − θ*‖²/‖θ*‖² for the minimum θ(x) that training on images (m, d) finds from θ*."""
-    solved, _, target = train(released, images)
-    far = one_hidden.square_norm(one_hidden.difference(solved, target)) / one_hidden.square_norm(
-        target
-    )
-    return far.item() if solved.converged else math.inf
-
-
-def leverages(released: Released, images: torch.Tensor) -> torch.Tensor:
-    """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
-    problem = problem_of(released, images)
-    state, r = evaluate(images @ problem.axes, problem.labels, problem.theta)
-    columns = normalize(r[:, None] * state.slope, dim=0)  # β_j may make them tiny
-    return torch.linalg.svd(columns, full_matrices=False)[0].square().sum(1)
+    solved, _, target = retrain(released, images)
+    far = one_hidden.square_norm(one_hidden.difference(solved, target))
+    return (far / one_hidden.square_norm(target)).item() if solved.converged else math.inf
 
 
 def lowest(released: Released, images: torch.Tensor) -> float:
     """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
-    (theta, *_), coordinates, _ = train(released, images)
+    (theta, *_), coordinates, _ = retrain(released, images)
     v = one_hidden.pack(theta)
     decay = released.recipe.weight_decay
     product = one_hidden.hessian(v, coordinates, released.labels, decay, theta.sharpness)[0]
@@ -339,23 +348,22 @@ def attack(
     problem_of(released, start)  # says so if it cannot be done
     check_stationary(released)
     before = distance(bilevel.merge_neurons(released), start)
+    done = before <= tolerance  # nothing is to be prepared
+    halves = split_copies(released)
     tried = []
-    settings: dict = {"iterations": iterations, "tolerance": tolerance, "progress": progress}
-    for seed in range(3):
-        images = start if before <= tolerance else prepare(released, start, seed=seed)
-        result = bilevel.attack(released, images, **settings)
-        tried.append(
-            (lowest(split_copies(released), result.images) < LOWEST, result.loss.item(), result)
+    for seed in range(1 if done else 3):
+        images = start if done else prepare(released, start, seed)
+        result = bilevel.attack(
+            released, images, iterations=iterations, tolerance=tolerance, progress=progress
         )
-        if tried[-1][:2] <= (False, ENOUGH) or before <= tolerance:
+        tried.append((lowest(halves, result.images) < LOWEST, result.loss.item(), result))
+        if tried[-1][:2] <= (False, ENOUGH):
             break
     best = min(tried, key=lambda one: one[:2])[2]
-    history = (
-        best.history
-        if before <= tolerance
-        else torch.cat([best.history.new_tensor([before]), best.history])
+    begun = best.history.new_tensor([] if done else [before])
+    return best._replace(
+        history=torch.cat([begun, best.history]), seconds=time.perf_counter() - clock
     )
-    return best._replace(history=history, seconds=time.perf_counter() - clock)
 
 
 def check_stationary(released):
@@ -367,15 +375,14 @@ def check_stationary(released):
     _, theta, _, decay = bilevel.lower_level(released)
     a = theta.first.norm(dim=1)[:, None]
     b = theta.second[:-1, None].abs()
-    # (h, 1001)
-    at = torch.linspace(0, 1, 1001).to(a) * (a + b)
     c = math.log(2) / decay / theta.sharpness
-    ends = (at.square() - c * at).clamp_min(0).sqrt(), (at.square() + c * at).sqrt()
-    far = ((at - b).square() + (torch.clamp(a, *ends) - a).square()).amin(
-        1
-    ).sum() / one_hidden.square_norm(theta)
+    at = torch.linspace(0, 1, 1001).to(a) * (a + b)  # trial values of |w_j| (h, 1001)
+    low = (at.square() - c * at).clamp_min(0).sqrt()  # of ‖w̄_j‖
+    high = (at.square() + c * at).sqrt()
+    squares = (at - b).square() + (torch.clamp(a, low, high) - a).square()
+    far = squares.amin(1).sum() / one_hidden.square_norm(theta)
     if far > 1e-4:
-        least = f"the relative distance cannot fall below {far:.2g}; give a network trained to the end, or its decay"
         raise InputError(
-            f"These weights are not a stationary point of any images for WEIGHT_DECAY {decay:g}: {least}."
+            f"These weights are not a stationary point of any images for WEIGHT_DECAY {decay:g}: the relative distance "
+            f"cannot fall below {far:.2g}; give a network trained to the end, or its decay."
         )

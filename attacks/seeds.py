@@ -4,44 +4,25 @@ Torch draws on a CPU by MT19937 (Matsumoto and Nishimura, 1998), of whose seed t
 much of the first layer: it agrees with what its own seed draws, and with other seeds no more than fair coins do.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable
 from heapq import nlargest
 from itertools import takewhile
-from pathlib import Path
 
 import numpy as np
 import torch
 from joblib import Parallel, delayed
 
-from utils.errors import InputError, check_writable, write
+from utils.errors import InputError
 
-FAVOURITES = (
-    42,
-    0,
-    1,
-    1234,
-    123,
-    2,
-    3,
-    1337,
-    3407,
-    12345,
-    7,
-    10,
-    31337,
-    -1,
-    67280421310721,
-)  # the last is torch's own
+# the last is torch's own
+FAVOURITES = 42, 0, 1, 1234, 123, 2, 3, 1337, 3407, 12345, 7, 10, 31337, -1, 67280421310721
 LARGE = (123456, 1234567, 12345678, 123456789, 1234567890, 987654321, 314159, 2**31 - 1, 0xDEADBEEF)
-# z of a seed that is told, the next one's part of it, z of a seed to look at
-SURE = 10
-APART = 0.75
-LEAST = 3.5
-# seeds at once, and between two writes of a search
-BLOCK = 2**15
-SHARE = 2**20
+SURE = 10  # z of a seed that is told
+APART = 0.75  # the next one's part of it
+LEAST = 3.5  # z of a seed to look at
+FEW = 40  # weights by which all seeds are compared
+BLOCK = 2**15  # seeds at once
+SHARE = 2**20  # and in a task
 # masks, see `signs`
 OUTPUT = 0x00880100
 TWIST = 0x01100201
@@ -56,10 +37,8 @@ def common() -> list[int]:
 
 def score(seed: int, draw: Callable[[torch.Generator], torch.Tensor], values: np.ndarray) -> float:
     """z of a seed: √n times the correlation of weights (n,) with what `draw` takes of its generator, by any fill."""
-    return float(
-        np.corrcoef(draw(torch.Generator().manual_seed(seed)).flatten(), values)[0, 1]
-        * len(values) ** 0.5
-    )
+    drawn = draw(torch.Generator().manual_seed(seed)).flatten()
+    return float(np.corrcoef(drawn, values)[0, 1] * len(values) ** 0.5)
 
 
 def told(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
@@ -67,9 +46,9 @@ def told(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
     (z, seed), (second, _) = [*nlargest(2, scored), *[(-np.inf, -1)] * 2][:2]
     if z > SURE and second < APART * z:
         return z, seed
-    need = f"one above {SURE}, and the next far below: try more weights, or other seeds"
     raise InputError(
-        f"No seed is told by its z, {z:.1f}, with {second:.1f} for the next; it takes {need}."
+        f"No seed is told by its z, {z:.1f}, with {second:.1f} for the next; it takes one above {SURE}, and the next "
+        "far below: try more weights, or other seeds."
     )
 
 
@@ -109,47 +88,28 @@ def scan(
     return found
 
 
-def resume(path, name):
-    """The next seed and the best (z, seed) of a search, by its file at a Path; InputError if it is another's."""
-    check_writable("PATH", path)
-    text = path.read_text(errors="replace") if path.exists() else json.dumps((name, 0, []))
-    if name not in text:
-        raise InputError(f"{str(path)!r} is not of this search: give another PATH, or delete it.")
-    return json.loads(text)[1:]
-
-
 def search(
-    draws: np.ndarray,
-    values: np.ndarray,
-    path: Path | None = None,
-    seeds: int = 2**32,
-    jobs: int = 1,
-    top: int = 40,
+    draws: np.ndarray, values: np.ndarray, seeds: int = 2**32, jobs: int = 1
 ) -> tuple[float, int]:
-    """(z, seed) of all below `seeds`, in shares, by values (n,) of draws (n,) of torch.rand; InputError as `told`.
+    """(z, seed) of all below `seeds`, by values (n,) of draws (n,) of torch.rand; InputError as `told`.
 
-    The `top` largest values of draws t < 227 choose by `scan` whom all score: 40 take a core 0.4 hours for 2³². Of a
-    normal fill give the second eight of each sixteen, sin(2πu), signs turned. With a `path`, a stopped search goes on.
+    The FEW largest values of draws t < 227 choose by `scan` whom all score: that takes a core 0.4 hours for 2³². Of a
+    normal fill give the second eight of each sixteen, sin(2πu), signs turned.
     """
-    some = np.argsort(-np.abs(np.where(draws < 227, values, 0)))[:top]
+    some = np.argsort(-np.abs(np.where(draws < 227, values, 0)))[:FEW]
     if len(values) <= SURE**2 or draws[some].max() >= 227 or not np.isfinite(values).all():
         raise InputError(
-            f"A seed is told by more than {SURE**2} finite weights, {top} of them of the first 227 draws."
+            f"A seed is told by more than {SURE**2} finite weights, {FEW} of them of the first 227 draws."
         )
-    name = hashlib.sha256(repr((draws.tolist(), values.tolist(), top)).encode()).hexdigest()
-    first, best = resume(path, name) if path else (0, [])
-    todo = range(first, seeds, SHARE)
     most = int(draws.max()) + 1
-    ahead = takewhile(
-        lambda _: not best or best[0][0] <= SURE, todo
-    )  # after a sure one, no share is begun
-    tasks = (delayed(scan)(draws[some], values[some], first, SHARE, LEAST) for first in ahead)
-    for first, hits in zip(todo, Parallel(jobs, return_as="generator")(tasks)):
+    best: list = []
+    # after a sure one, no share is begun
+    firsts = takewhile(lambda _: not best or best[0][0] <= SURE, range(0, seeds, SHARE))
+    tasks = (delayed(scan)(draws[some], values[some], first, SHARE, LEAST) for first in firsts)
+    for hits in Parallel(jobs, return_as="generator")(tasks):
         scored = [
             (score(seed, lambda g: torch.rand(most, generator=g)[draws], values), seed)
             for _, seed in hits
         ]
-        best = nlargest(2, [*map(tuple, best), *scored])
-        if path:
-            write(path, json.dumps((name, first + SHARE, best)).encode())
+        best = nlargest(2, [*best, *scored])
     return told(best)

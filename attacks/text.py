@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import normalize, pad
 
 from utils.errors import InputError
 
@@ -23,18 +24,15 @@ EMBEDDINGS = (
     "embed_in",
     "embedding",
 )
-HEADS = "head", "lm_head", "embed_out", "output"
+HEADS = ("head", "lm_head", "embed_out", "output")
 ROUNDING = 1e-4  # relative move of most rows above which it is not rounding
 MOVED = 20  # times the median move is more than rounding
-GROUPS = {
-    "q": ("q", "k", "v"),
-    "out": ("out",),
-    "mlp.0": ("mlp.0",),
-}  # layers of a block with the same inputs
+# layers of a block with the same inputs
+GROUPS = {"q": ("q", "k", "v"), "out": ("out",), "mlp.0": ("mlp.0",)}
 # one of so many directions that the inputs leave is asked: others have drifted in training
 PART = 4
 MANY = 1000  # words of a bag
-WIDE = 4  # prefixes kept of each first token
+BEAM = 4  # prefixes that a search keeps of each first token
 
 
 class Bag(NamedTuple):
@@ -47,12 +45,11 @@ class Bag(NamedTuple):
 
 def table(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor | None:
     """The first matrix of a state dict whose name ends in one of `names`, or None."""
-    keys = {
-        key.split(".")[-2]: key
-        for key in reversed([*state])
-        if key.endswith(".weight") and state[key].dim() == 2
-    }
-    return next((state[keys[name]] for name in names if name in keys), None)
+    for name in names:
+        for key, one in state.items():
+            if f".{key}".endswith(f".{name}.weight") and one.dim() == 2:
+                return one
+    return None
 
 
 def embedding(one: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -73,14 +70,12 @@ def embedding(one: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
 def pair(before, after):
     """Two embeddings (V, d) in double precision; InputError unless they are of one shape, and finite."""
     if before.shape != after.shape:
-        shapes = " and ".join(str(tuple(one.shape)) for one in (before, after))
+        shapes = f"{tuple(before.shape)} and {tuple(after.shape)}"
         raise InputError(
             f"The embeddings are {shapes}: that is another tokenizer, give the start of this network."
         )
     if not (before.isfinite().all() and after.isfinite().all()):
-        raise InputError(
-            "An embedding holds values that are NaN or infinite: give weights as they were."
-        )
+        raise InputError("An embedding holds values that are NaN or infinite: give it as it was.")
     return before.detach().double(), after.detach().double()
 
 
@@ -90,15 +85,12 @@ def bag(
 ) -> Bag:
     """The Bag of two embeddings (V, d), or of two state dicts: the rows that moved, but for a common factor."""
     before, after = (embedding(one) for one in (before, after))
-    if (
-        after.element_size() < 4
-        and before.shape == after.shape
-        and (before != after).any(1).double().mean() > 0.5
-    ):
+    short = after.element_size() < 4
+    before, after = pair(before, after)
+    if short and (before != after).any(1).double().mean() > 0.5:
         raise InputError(
             "The weights have 16 bits, in which decay rounds every row anew: give them in 32 bits."
         )
-    before, after = pair(before, after)
     size = before.norm(dim=1).clamp_min(1e-30)
     alpha = ((before * after).sum(1) / size.square()).median().item()
     moved = (after - alpha * before).norm(dim=1) / size
@@ -126,8 +118,8 @@ def bag_of_tied(before: torch.Tensor, after: torch.Tensor) -> Bag:
     texts' own tokens along with them.
     """
     before, after = pair(before, after)
-    moved = torch.nn.functional.normalize(after - before)
-    score = 1 - moved @ torch.nn.functional.normalize(moved.median(0).values, dim=0)
+    moved = normalize(after - before)
+    score = 1 - moved @ normalize(moved.median(0).values, dim=0)
     return Bag(above_the_gap(score.clamp_min(1e-12).log()), score)
 
 
@@ -199,32 +191,26 @@ def share(inputs, directions):
 
 
 @torch.no_grad()
-def places(evidence):
-    """The log-share (T, V) in the unseen directions of the first layers' inputs, of every token at every place."""
-    block = evidence.model.blocks[0]
-    tokens = evidence.model.tokens.weight
-    rows = evidence.model.places.weight
-    return torch.stack([share(block.norm(tokens + row), evidence.unseen["q"]) for row in rows])
-
-
 def bag_of_span(evidence: Evidence) -> Bag:
     """The Bag of Evidence, where the embedding did not train: tokens that some place leaves without a share."""
-    score = -places(evidence)[1:].amin(0)
+    model = evidence.model
+    shares = [
+        share(model.blocks[0].norm(model.tokens.weight + place), evidence.unseen["q"])
+        for place in model.places.weight[1:]
+    ]  # (V,) of every place behind the first one
+    score = -torch.stack(shares).amin(0)
     return Bag(above_the_gap(score), score)
 
 
 @torch.no_grad()
 def sum_shares(evidence, tokens, at, mask, first):
     """The summed log-shares (m, T − first) of tokens (m, T) at places (T,), which see others by a mask (T, T)."""
-    inputs = evidence.model.blocks[0].attend(
-        evidence.model.tokens(tokens) + evidence.model.places(at), mask
-    )[1]
-    return sum(
-        share(inputs[name][:, first:], directions) for name, directions in evidence.unseen.items()
-    )
+    model = evidence.model
+    inputs = model.blocks[0].attend(model.tokens(tokens) + model.places(at), mask)[1]
+    return sum(share(inputs[name][:, first:], unseen) for name, unseen in evidence.unseen.items())
 
 
-def extend(evidence, prefixes, tokens):
+def score_next(evidence, prefixes, tokens):
     """The summed log-shares (m, n) of the last inputs where each of tokens (n,) follows each of prefixes (m, place)."""
     (m, place), n = prefixes.shape, len(tokens)
     mask = torch.eye(place + n, dtype=torch.bool)  # a token sees the prefix and itself
@@ -234,45 +220,43 @@ def extend(evidence, prefixes, tokens):
     return sum_shares(evidence, torch.cat([prefixes, tokens.expand(m, n)], 1), at, mask, place)
 
 
-def search_texts(
-    evidence: Evidence, tokens: torch.Tensor, count: int, length: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """At most `count` sequences (…, length) of `tokens` (n,) that no layer leaves unseen, and scores, low if sure.
+def extend(evidence, beams, scores, tokens):
+    """The best of all prefixes of beams (b, w, place) with one more of tokens (n,), and their summed scores (b, w)."""
+    added = score_next(evidence, beams.flatten(0, 1), tokens)  # (b·w, n)
+    candidates = (scores.flatten()[:, None] + added).view(len(beams), -1)  # (b, w·n)
+    scores, best = candidates.topk(min(BEAM, candidates.shape[1]), largest=False)
+    row = torch.arange(len(beams))[:, None]
+    kept = beams[row, best // len(tokens)]  # (b, w, place)
+    return torch.cat([kept, tokens[best % len(tokens), None]], 2), scores
 
-    Prefixes grow by one token, from token 0 on; the best are kept of each of so many first tokens, since some texts
-    wrote more than others.
+
+def search_texts(evidence: Evidence, tokens: torch.Tensor, count: int, length: int) -> torch.Tensor:
+    """At most `count` sequences (…, length) of `tokens` (n,) that no layer leaves unseen, the surest first.
+
+    A beam search begins with token 0 and each of the best first tokens; its score is the summed log-share. Every first
+    token has a beam of its own, since some texts wrote more than others.
     """
-    if len(tokens) > MANY:
-        raise InputError(f"{len(tokens)} words are too many to try at every place: give fewer.")
-    first = extend(evidence, torch.zeros(1, 1, dtype=torch.long), tokens)[0]
-    kept = torch.nn.functional.pad(
-        tokens[first.argsort()[:count]][:, None, None], (1, 0)
-    )  # (families, wide, place)
-    scores = torch.zeros(kept.shape[:2])
-    for place in range(2, length + 1):
-        added = extend(evidence, kept.flatten(0, 1), tokens).unflatten(0, kept.shape[:2])
-        total = (scores[:, :, None] + added).flatten(1)
-        scores, best = total.topk(min(WIDE, total.shape[1]), largest=False)
-        parents = kept.gather(1, (best // len(tokens))[:, :, None].expand(-1, -1, place))
-        kept = torch.cat([parents, tokens[best % len(tokens)][:, :, None]], 2)
-    order = scores.flatten().argsort()
-    return drop_similar(kept.flatten(0, 1)[order, 1:], scores.flatten()[order], count)
+    if not 0 < len(tokens) <= MANY:
+        raise InputError(f"{len(tokens)} words cannot be tried at every place: give 1 to {MANY}.")
+    first = score_next(evidence, torch.zeros(1, 1, dtype=torch.long), tokens)[0]
+    beams = pad(tokens[first.argsort()[:count], None, None], (1, 0))  # (b, 1, 2)
+    scores = torch.zeros(len(beams), 1)
+    while beams.shape[2] <= length:
+        beams, scores = extend(evidence, beams, scores, tokens)
+    rows = beams[:, :, 1:].flatten(0, 1)
+    return drop_similar(rows[scores.flatten().argsort()], count)
 
 
-def drop_similar(rows, scores, count):
-    """The first of rows (n, T) that agree with none before them at more than half of the places, and their scores."""
+def drop_similar(rows, count):
+    """The first of rows (n, T) that agree with none before them at more than half of the places, at most `count`."""
     chosen: list = []
-    for row in range(len(rows)):
-        if len(chosen) < count and all(
-            (rows[row] == rows[one]).double().mean() <= 0.5 for one in chosen
-        ):
+    for row in rows:
+        if all((row == one).double().mean() <= 0.5 for one in chosen):
             chosen.append(row)
-    return rows[chosen], scores[chosen]
+    return torch.stack(chosen[:count])
 
 
 def membership(evidence: Evidence, rows: torch.Tensor) -> torch.Tensor:
     """The mean log-share (n,) of whole texts (n, T): the lower, the likelier they were trained on."""
     at = torch.arange(rows.shape[1] + 1)
-    return sum_shares(
-        evidence, torch.nn.functional.pad(rows, (1, 0)), at, at[:, None] >= at, 1
-    ).mean(1)
+    return sum_shares(evidence, pad(rows, (1, 0)), at, at[:, None] >= at, 1).mean(1)

@@ -14,19 +14,20 @@ from attacks.contract import Attack, check_layers
 from utils.errors import InputError
 from utils.kernels import contrast
 from utils.kernels.layers import Shape
-from utils.kernels.products import possible, use_precision
+from utils.kernels.products import rough, use_precision
 from utils.networks import Released, change, flatten, gap
 
-FEW = 100  # images, up to which colours are taken together, and most signs come from `relation`
+# images, up to which colours are taken together, and most signs come from `solve_factors`
+FEW = 100
 STAGES = (1.0, 3, 60), (0.1, 3, 300)  # for few images: ε, window, steps at most
 LATER = (0.03, 9, 150), (0.003, 9, 150), (0.003, 5, 150), (0.003, 3, 150)  # for more
-SOON = tuple(
-    (floor, window, 60) for floor, window, _ in LATER
-)  # for more where other evidence follows
-EVEN = 1.5  # largest spread of the logarithms of lengths at which no image is missing
+SOON = tuple((floor, window, 60) for floor, window, _ in LATER)  # where other evidence follows
+Stages = Sequence[tuple[float, int, int]]
+EVEN = 1.5  # spread of the logarithms of lengths, above which an image was found twice, and another lost
 SURE = 1 / math.e  # of the median length: a longer image has the sign that the relation gives it
 MOST = 0.9  # share of the living neurons, or pixels, that images may be
 RESTARTS = 8  # at most, for few images
+SPREAD = 0.22  # of an image's pixels
 
 
 class Unmixed(NamedTuple):
@@ -37,11 +38,6 @@ class Unmixed(NamedTuple):
     basis: torch.Tensor | None = None
     # M (m, r): the images are its rows in the basis, but for factors
     matrix: torch.Tensor | None = None
-    uneven: float = (
-        math.inf
-    )  # spread of logarithms of lengths; above EVEN an image was found twice, and another lost
-    # the share of ‖B‖² at neurons that the images activate; near 1 for the truth
-    agreement: float = 0.0
     # (m,), which images are exact, behind a known start: see `sparse`
     sure: torch.Tensor | None = None
     columns: torch.Tensor | None = None  # of B (h, m), there, but for the size of each
@@ -64,10 +60,10 @@ def read(
             "The weights hold values that are NaN, infinite or huge: give a network that has converged."
         )
     wide = weight.shape[0] <= weight.shape[1]
+    gram = weight @ weight.mT if wide else weight.mT @ weight
     values, vectors = torch.linalg.eigh(
-        weight @ weight.mT if wide else weight.mT @ weight
-    )  # faster than an SVD
-    # exact to 1e-8 of the largest one
+        gram
+    )  # faster than an SVD, and exact to 1e-8 of the largest
     values = values.flip(0).clamp_min(0).sqrt()
     vectors = vectors.flip(1)
     r = gap(released.network, 10.0, values=values).count if count is None else count - centred
@@ -83,47 +79,46 @@ def read(
     return r + centred, basis, weight @ basis
 
 
-def orthogonal(count: int, r: int, seed: int) -> torch.Tensor:
+def orthogonal(count, r, seed):
     """Random rows (count, r) to begin with, nearly orthogonal: the first r columns of an orthogonal matrix."""
-    noise = torch.randn(
-        count, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(count, count, dtype=torch.float64, generator=generator)
     return torch.linalg.qr(noise)[0][:, :r]
 
 
-def whiten_features(
-    basis: torch.Tensor, shape: Shape, few: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def whiten_features(basis, shape, few):
     """The features of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
     features, white = contrast.whiten(contrast.features(basis.mT, shape, 1.7 if few else 1.0, few))
     return features.float(), white
 
 
 def unmix(
-    basis: torch.Tensor, shape: Shape, count: int, seed: int = 0,
-    each: Callable[[torch.Tensor], object] = lambda matrix: None, later: Sequence[tuple[float, int, int]] = LATER,
-    precision: str = "exact",
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    basis: torch.Tensor,
+    shape: Shape,
+    count: int,
+    seed: int = 0,
+    *,
+    each: Callable[[torch.Tensor], object] = lambda matrix: None,
+    later: Stages = LATER,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows M (count, r) for which a basis (d, r) becomes pictures, and the objective of every step.
 
-    `each` sees whitened rows; `later` are the stages for many images, all but the last with products of a `precision`.
+    `each` sees whitened rows; `later` are the stages for many images. All but the last are of `products.precision`.
     """
     few = count <= FEW
     history = []
     features, white = whiten_features(basis, shape, few)
     rows = orthogonal(count, basis.shape[1], seed).to(basis)
-    *stages, last = STAGES if few else later
-    for digits, (floor, window, steps) in [
-        *((precision, stage) for stage in stages),
-        ("exact", last),
-    ]:
-        with use_precision(possible(digits, basis.device)):
+    stages = STAGES if few else later
+    precision = rough(basis.device, otherwise="exact")
+    for k, (floor, window, steps) in enumerate(stages, 1):
+        with use_precision("exact" if k == len(stages) else precision):
             rows, values = contrast.minimise(rows, features, floor, window, steps, each=each)
         history += values
     return rows @ white, torch.tensor(history)
 
 
-def relation(matrix: torch.Tensor, mixing: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def solve_factors(matrix, mixing, bias):
     """ω (m,), the factors that the rows M (m, r) lack: Σ ω_i m_i = 0 if images sum to zero, else from b₁ = B1."""
     if len(matrix) > matrix.shape[1]:
         return torch.linalg.svd(matrix.mT)[2][-1]
@@ -132,17 +127,13 @@ def relation(matrix: torch.Tensor, mixing: torch.Tensor, bias: torch.Tensor | No
     return 1 / (matrix @ torch.linalg.lstsq(mixing, bias[:, None]).solution)[:, 0]
 
 
-def read_signals(
-    matrix: torch.Tensor, mixing: torch.Tensor, bias: torch.Tensor | None, centred: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
+def read_signals(matrix, mixing, bias, centred):
     """What W₁ says of images X with the coordinates M (m, r) in the basis: W₁X⁺ and W₁Xᵀ (n_1, m); and b₁ (n_1,)."""
     bias = mixing.new_zeros(len(mixing)) if bias is None else bias
     return mixing @ torch.linalg.pinv(matrix, rtol=1e-6), mixing @ matrix.mT, bias, centred
 
 
-def agreement(
-    signals: tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool], signs: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def agreement(signals, signs):
     """The share of ‖B‖² at neurons that the image activates, for every image s_i x_i and in all. Signs are (m,).
 
     The signals are what `read_signals` returns. B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0
@@ -169,58 +160,70 @@ def flip_signs(signals, signs, unsure, clear=0.2):
     return signs
 
 
-def attack(
-    released: Released, shape: Shape, *, count: int | None = None, seed: int = 0,
-    later: Sequence[tuple[float, int, int]] = LATER, precision: str = "exact", most: float = MOST,
-) -> Attack:  # fmt: skip
-    """Unmix the training images (m, d), each with a spread of 0.22, from the released first layer.
+def choose_signs(signals, factors):
+    """Signs (m,) of images that agree best where b₁ = B1 leaves them open, given the `factors` (m,) of their rows."""
+    sizes = factors.abs()
+    signs = max((factors.sign(), -factors.sign()), key=lambda signs: agreement(signals, signs)[1])
+    sure = sizes > (SURE * sizes.median() if len(sizes) <= FEW else math.inf)
+    return flip_signs(signals, signs, [i for i in sizes.argsort() if not sure[i]])
 
-    `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
-    while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
-    for more than FEW images, and `precision` that of all but its last stage. `most` and InputError as `read` says.
-    """
-    clock = time.perf_counter()
-    centred = released.recipe.centred
-    (first,) = change(released.network[:1], torch.Tensor.double)
-    if first.weight.shape[1] != math.prod(shape):
-        raise InputError(
-            f"W₁ takes {first.weight.shape[1]} values, and an image of {shape} has {math.prod(shape)}."
-        )
-    asked, (count, basis, mixing) = count, read(released, count, most)
+
+def unmix_evenly(basis, mixing, bias, shape, count, seed, later):
+    """Unmix until no image is found twice: (spread of lengths, objectives, M (m, r), factors (m,)) of the most even."""
     tried = []
     for k in range(RESTARTS if count <= FEW else 1):
-        matrix, history = unmix(basis, shape, count, seed + k, later=later, precision=precision)
-        factors = relation(matrix, mixing, first.bias) * matrix.norm(dim=1)
+        matrix, history = unmix(basis, shape, count, seed + k, later=later)
+        factors = solve_factors(matrix, mixing, bias) * matrix.norm(dim=1)
         tried.append((factors.abs().log().std().item(), history, matrix, factors))
         if tried[-1][0] < EVEN:
             break
-    uneven, history, matrix, factors = min(tried, key=lambda one: one[0])
-    matrix = matrix * 0.22 / (matrix @ basis.mT).std(dim=1, keepdim=True)
-    signals = read_signals(matrix, mixing, first.bias, centred)
+    return min(tried, key=lambda one: one[0])
+
+
+def attack(
+    released: Released,
+    shape: Shape,
+    *,
+    count: int | None = None,
+    seed: int = 0,
+    later: Stages = LATER,
+    most: float = MOST,
+) -> Attack:
+    """Unmix the training images (m, d), each with the same SPREAD, from the released first layer.
+
+    `shape` is (H, W, C) of an image; a `count` m is read from the layer if it is not given. The attack begins anew
+    while the relation between images is uneven, and returns the most even result. `later` are the stages of the search
+    for more than FEW images. `most` and InputError as `read` says.
+    """
+    clock = time.perf_counter()
+    (first,) = change(released.network[:1], torch.Tensor.double)
+    inputs = first.weight.shape[1]
+    if inputs != math.prod(shape):
+        raise InputError(
+            f"W₁ takes {inputs} values, and an image of {shape} has {math.prod(shape)}."
+        )
+    m, basis, mixing = read(released, count, most)
+    uneven, history, matrix, factors = unmix_evenly(
+        basis, mixing, first.bias, shape, m, seed, later
+    )
+    matrix = matrix * SPREAD / (matrix @ basis.mT).std(dim=1, keepdim=True)
     signs = factors.sign()
-    if first.bias is None or centred:  # b₁ = B1 leaves signs open
-        signs = max((signs, -signs), key=lambda signs: agreement(signals, signs)[1])
-        sure = factors.abs() > (SURE * factors.abs().median() if count <= FEW else math.inf)
-        signs = flip_signs(signals, signs, [i for i in factors.abs().argsort() if not sure[i]])
+    if first.bias is None or released.recipe.centred:
+        signals = read_signals(matrix, mixing, first.bias, released.recipe.centred)
+        signs = choose_signs(signals, factors)
     matrix = signs[:, None] * matrix
-    agreed = agreement(signals, signs)[1].item()
-    details = Unmixed(count if asked is None else None, basis, matrix, uneven, agreed)
     return Attack(
         images=matrix @ basis.mT,
         loss=history[-1],
         history=history,
         stopped="even" if uneven < EVEN else "uneven",
         seconds=time.perf_counter() - clock,
-        details=details,
+        details=Unmixed(count=m if count is None else None, basis=basis, matrix=matrix),
     )
 
 
 def attempt(
-    released: Released,
-    shape: Shape,
-    count: int | None,
-    seed: int = 0,
-    later: Sequence[tuple[float, int, int]] = LATER,
+    released: Released, shape: Shape, count: int | None, seed: int = 0, later: Stages = LATER
 ) -> Attack:
     """Read the count from the layer, and unmix; with the given `count` if the layer tells none; or refuse: Attack."""
     refusals = ()

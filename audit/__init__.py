@@ -1,4 +1,20 @@
-"""An audit: from a network and pictures to what it gives away, in one call, `audit`, or `python -m audit`."""
+"""An audit: from a network and pictures to what it gives away, in one call, `audit`, or by the command `audit`.
+
+What happens to a file, from the command line to the exit status, in the order of the modules:
+
+1. `__main__` starts a process of its own for all that follows; `command` reads the line. Its options are the fields of
+   `showing`, how a network saw pictures and what is asked. `run.audit` then calls one module after the other:
+2. `weights` reads the network, `modules` builds it by a stranger's code where that is asked for, and `pictures` reads
+   both sides, without `copies`. `states` finds an optimiser's state.
+3. `before` takes the network from before the training, given, or read by `start`.
+4. `shadows`, `stages` and `whole` plan attacks and tests, each a function that returns an Outcome; `run` makes them.
+5. `judge` compares what they gave for both sides under one null. `fit` asks whether the pictures were shown as in
+   training, and doubts the rest if not.
+6. `report` decides the finding and its status in `finding`, and `page` draws it. `command` writes both files, says the
+   finding, and returns the status.
+
+`words` is the audit of language models, `benchmark` the count of what anybody's attack returned.
+"""
 
 import importlib
 import sys

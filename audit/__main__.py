@@ -1,4 +1,4 @@
-"""python -m audit, or the command audit: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault.
+"""The command `audit`, or python -m audit: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault.
 
 An audit runs in a process of its own, which sends its status to this one. So whatever else ends it, such as a library
 that finds no memory or code of a stranger's, is a fault, and is never taken for an answer.
@@ -28,6 +28,10 @@ class Helped(Exception):
 class Line(argparse.ArgumentParser):
     """A command line that says in one sentence what is wrong with it."""
 
+    def __init__(self, prog, usage, description, epilog):
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, usage, description, epilog, formatter_class=raw)
+
     def error(self, message):
         """Raise InputError with a message of argparse's."""
         usage = str(self.usage) % {"prog": self.prog}
@@ -39,13 +43,13 @@ class Line(argparse.ArgumentParser):
         raise Helped
 
 
-def watched(module):
-    """The status that `main` of a module returns, in a process of its own; or FAULT."""
+def command():
+    """The exit status of an audit, in a process of its own; FAULT if that sends none."""
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(receiver)
-        status = status_of(module)
+        status = status_of_child()
         os.write(sender, bytes([status]))
         os._exit(0)  # whatever a stranger's code left running
     os.close(sender)
@@ -63,13 +67,12 @@ def watched(module):
     return FAULT
 
 
-def status_of(module):
-    """The status that `main` of a module returns, and that of a fault where the module cannot be loaded."""
+def status_of_child():
+    """The status that `audit.command.main` returns, and that of a fault where this cannot be loaded."""
     try:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # libraries that are being loaded know no interrupt
-        loaded = importlib.import_module(module)
+        # libraries that are being loaded know no interrupt
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        loaded = importlib.import_module("audit.command")
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = loaded.main()
         sys.stdout.flush()
@@ -80,11 +83,6 @@ def status_of(module):
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return FAULT
-
-
-def command():
-    """The exit status of an audit."""
-    return watched("audit.command")
 
 
 if __name__ == "__main__":

@@ -1,27 +1,37 @@
-"""The command line of an audit."""
+"""The command line, of two verbs: `audit network` writes a report on pictures, `audit words` prints words."""
 
-import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import fields
 
 from audit.__main__ import FAULT, HELPED, INTERRUPTED, Helped, Line
-from audit.report import FILES, NO_ANSWER, check_room
+from audit.report import FILES, LEAKS, NO_ANSWER, check_room
 from audit.run import audit
-from audit.weights import ACTIVATIONS
+from audit.showing import Asking, Showing
+from audit.words import words
 from training.images import DATA
 from utils.errors import InputError, printable
 from utils.kernels.step import full
 
-WHAT = """\
+VERBS = """\
+usage: audit network NETWORK MEMBERS HELD_OUT [options]
+       audit words NETWORK --before NETWORK [options]
+
+  network   which of its training pictures does a network give away?
+  words     which words was a fine-tuned language model shown?
+
+`audit network --help` and `audit words --help` list the options. Outside of an
+environment in which it is installed, `python -m audit` is the same command.
+"""
+NETWORK = """\
 Which of its training pictures does a network give away?
 
 The audit makes all attacks of this book on a network, and compares what comes
 back with the training pictures and with held-out ones, which give the null.
 
 example, a network that was fine-tuned from a public one:
-  %(prog)s tuned.safetensors training-pictures held-out-pictures \\
+  audit network tuned.safetensors training-pictures held-out-pictures \\
       --before public.safetensors --mean 0.49 0.48 0.45 --out report
 """
 END = """\
@@ -41,13 +51,38 @@ exit status:
 
 README.md and the chapter "Try your own" tell more.
 """
+WORDS = """\
+Which words was a fine-tuned language model shown?
+
+The words that training used are the rows of the embedding that moved. They are
+training data. It never says that nothing leaks: other attacks may tell what
+this one does not.
+"""
+WORDS_END = "exit status: 1 the words can be read, 2 there is no answer, 70 the program failed."
+NETWORK_FILES = {
+    "--before": (
+        "NETWORK",
+        "the network before training, if an attacker can have it; else its start is read from the signs of the weights,"
+        " where torch drew it on a CPU",
+    ),
+    "--model": (
+        "MODULE:FUNCTION",
+        "your function that builds it, of any kind, such as nets:resnet or path/nets.py:resnet; its code is run",
+    ),
+    "--key": ("NAME", "which of several networks in its file, such as model_ema"),
+    "--optimizer": ("FILE", "its optimiser's state, where its own file does not hold that"),
+}
+WORDS_FILES = {
+    "--vocabulary": ("FILE", "vocab.json or tokenizer.json, or one word in a line"),
+    "--key": ("NAME", "which of several networks in a file"),
+    "--embedding": ("NAME", "of the matrix with a row for each word, if it is not found"),
+}
 
 
-def parser():
-    """The command line."""
-    prog = "audit" if Path(sys.argv[0]).stem == "audit" else "python -m audit"
-    line = Line(prog, "%(prog)s NETWORK MEMBERS HELD_OUT [options]", WHAT, END)
-    line.formatter_class = argparse.RawDescriptionHelpFormatter
+def network_line():
+    """The command line of `audit network`, whose options are the fields of Showing and Asking."""
+    usage = "%(prog)s NETWORK MEMBERS HELD_OUT [options]"
+    line = Line("audit network", usage, NETWORK, END)
     line.add_argument(
         "network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run"
     )
@@ -59,124 +94,85 @@ def parser():
         "held_out",
         help="ten or more pictures of the same source that it never saw, in the same form",
     )
-    of_network(line.add_argument_group("the network").add_argument)
-    of_pictures(line.add_argument_group("how it saw the pictures").add_argument)
-    of_audit(line.add_argument_group("the audit").add_argument)
+    add_files(line.add_argument_group("the network"), NETWORK_FILES)
+    add_fields(line.add_argument_group("how it saw the pictures"), Showing)
+    group = line.add_argument_group("the audit")
+    add_fields(group, Asking)
+    out = "for the report's two files (%(default)s)"
+    group.add_argument("-o", "--out", default="report", metavar="FOLDER", help=out)
     return line
 
 
-def of_network(add):
-    """Options that tell more of the network."""
-    add("--before", metavar="NETWORK", help="the network before training, if an attacker can have it; else its start is"
-        " read from the signs of the weights, where torch drew it on a CPU")  # fmt: skip
-    add("--model", metavar="MODULE:FUNCTION", help="your function that builds it, of any kind, such as nets:resnet or"
-        " path/nets.py:resnet; its code is run")  # fmt: skip
-    add("--key", metavar="NAME", help="which of several networks in its file, such as model_ema")
-    add(
-        "--activation",
-        default="relu",
-        choices=ACTIVATIONS,
-        help="between a file's layers (%(default)s)",
+def words_line():
+    """The command line of `audit words`."""
+    usage = "%(prog)s NETWORK --before NETWORK [options]"
+    line = Line("audit words", usage, WORDS, WORDS_END)
+    known = "a state dict of the fine-tuned model in a .pth or .safetensors file"
+    line.add_argument("network", help=known)
+    line.add_argument(
+        "--before", required=True, metavar="NETWORK", help="the same before fine-tuning"
     )
-    add(
-        "--optimizer",
-        metavar="FILE",
-        help="its optimiser's state, where its own file does not hold that",
-    )
+    add_files(line, WORDS_FILES)
+    return line
 
 
-def of_pictures(add):
-    """Options on how its trainer showed the pictures."""
-    add("--mean", nargs="+", type=float, metavar="X", help="subtracted from pixels in [0, 1], one number or one for"
-        " each channel; else what the network's file holds as normalize.mean and .std, or 0 and 1")  # fmt: skip
-    add("--deviation", nargs="+", type=float, metavar="X", help="then divided by, in the same form")
-    add(
-        "--centred",
-        action="store_true",
-        help="the mean of the training pictures was subtracted, too",
-    )
-    add(
-        "--layout",
-        choices=["CHW", "HWC"],
-        default="CHW",
-        help="how it flattened them (%(default)s)",
-    )
-    add(
-        "--shape",
-        nargs="+",
-        type=int,
-        metavar="N",
-        help="height, width and channels (1 or 3) that it takes",
-    )
-    add("--resize", type=side_or_word, default="crop", metavar="HOW", help="files of another size are cut to their"
-        " middle (crop), or squashed (squash); or their shorter side is resized to so many pixels (a number), and the"
-        " middle is cut out (%(default)s)")  # fmt: skip
-    add(
-        "--unturned",
-        action="store_false",
-        dest="turn",
-        help="do not turn pictures as their cameras say (EXIF)",
-    )
-    add("--alpha", choices=["white", "black", "drop"], default="white", help="transparent pictures are laid on this"
-        " paper, or lose their transparency (%(default)s)")  # fmt: skip
-    add("--classes", nargs="+", default=(), metavar="NAME", help="in the order of the outputs, - for one without"
-        " pictures (else the alphabet's; numbers are outputs)")  # fmt: skip
-    add("--skip-corrupt", action="store_true", dest="skip", help="leave out broken pictures")
+def add_files(group, options):
+    """Add options that are {name: (metavar, help)}."""
+    for name, (metavar, help) in options.items():
+        group.add_argument(name, metavar=metavar, help=help)
 
 
-def side_or_word(text):
-    """A number of pixels, or what else is given."""
-    return int(text) if text.isdecimal() else text
+def add_fields(group, kind):
+    """Add the fields of a dataclass as options; it checks their values itself."""
+    for one in fields(kind):
+        how = {name: part for name, part in one.metadata.items() if name != "between"}
+        flag = how.pop("flag", f"--{one.name}")
+        if isinstance(one.default, bool):
+            how["action"] = "store_false" if one.default else "store_true"
+        elif choices := how.pop("choices", ()):
+            how["metavar"] = f"{{{','.join(choices)}}}"
+        group.add_argument(flag, dest=one.name, default=one.default, **how)
 
 
-def of_audit(add):
-    """Options on what is asked, and where the report goes."""
-    add("--accuracy", type=float, metavar="SHARE", help="of its training pictures that it classified correctly when its"
-        " training ended, if that was below 0.9")  # fmt: skip
-    add(
-        "-o",
-        "--out",
-        default="report",
-        metavar="FOLDER",
-        help="for the report's two files (%(default)s)",
-    )
-    add("--shadows", type=int, default=0, metavar="N", help="train so many reference networks, such as 16, on random"
-        " halves of all pictures, for two more tests of membership")  # fmt: skip
-    add("--train", metavar="MODULE:FUNCTION", help="your function (pictures, labels, seed) that trains such a network"
-        " as yours was, on normalised pictures, and returns it; its code is run")  # fmt: skip
-    add(
-        "--loss",
-        choices=["auto", "square", "logistic", "cross_entropy"],
-        default="auto",
-        help="it was trained by",
-    )
-    add("--steps", type=int, default=200, help="of the stationarity attack (%(default)s)")
-    add("--seed", type=int, default=0, help="of what is drawn at random (%(default)s)")
-    add("--level", type=float, default=0.05, help="chance of a false alarm (%(default)s)")
-    add("--limit", type=float, default=600, help="seconds that a stage may take a usual core; beyond, it is left out"
-        " (%(default)s)")  # fmt: skip
+def audit_network(given):
+    """Audit, write the report, say the finding, and return the exit status."""
+    settings = vars(given)
+    folder = settings.pop("out")
+    if not DATA.is_dir():
+        mend = "install it from a clone, by pip install -e ."
+        raise InputError(f"The audit reads files of its repository: {mend}")
+    check_room(folder)
+    report = audit(**settings)
+    path = report.save(folder)
+    for warning in report.content["warnings"]:
+        print(printable(f"Note: {warning}"), file=sys.stderr)
+    print(printable(report.sentence))
+    print(printable(f"{path} ({FILES[0]} beside it)"), flush=True)
+    return report.status
+
+
+def print_words(given):
+    """Print the finding and the words, and return the exit status."""
+    found = words(**vars(given))
+    print(found.sentence, *(printable(str(name)) for name in found.names), sep="\n")
+    return LEAKS
+
+
+VERB_OF = {"network": (network_line, audit_network), "words": (words_line, print_words)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Audit, write the report, say the finding or what went wrong, and return the exit status."""
+    """Do what the command line says, say what went wrong, and return the exit status."""
+    verb, *rest = with_verb(sys.argv[1:] if arguments is None else [*arguments])
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        settings = vars(parser().parse_args(arguments))
-        folder = settings.pop("out")
-        if not DATA.is_dir():
-            raise InputError(
-                "The audit reads files of its repository: install it from a clone, by pip install -e ."
-            )
-        check_room(folder)
-        report = audit(**settings)
-        path = report.save(folder)
-        for warning in report.content["warnings"]:
-            print(printable(f"Note: {warning}"), file=sys.stderr)
-        print(printable(report.sentence))
-        print(printable(f"{path} ({FILES[0]} beside it)"), flush=True)
-        return report.status
+        if verb not in VERB_OF:
+            print(VERBS)
+            return HELPED if verb else NO_ANSWER
+        line, run = VERB_OF[verb]
+        return run(line().parse_args(rest))
     except Helped:
         return HELPED
     except KeyboardInterrupt:
@@ -187,9 +183,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NO_ANSWER
     except Exception as error:
         if full(error):
-            print(
-                "The memory is full: audit fewer pictures, or end other programs.", file=sys.stderr
-            )
+            mend = "audit fewer pictures, or end other programs"
+            print(f"The memory is full: {mend}.", file=sys.stderr)
             return NO_ANSWER
         traceback.print_exc()
         return FAULT
+
+
+def with_verb(arguments):
+    """A command line with its verb: the old spelling has none, and a sentence names the new one."""
+    verb, *_ = arguments = arguments or [""]
+    if verb in (*VERB_OF, "-h", "--help", ""):
+        return arguments
+    print("This spelling is old: say `audit network NETWORK MEMBERS HELD_OUT`.", file=sys.stderr)
+    return ["network", *arguments]

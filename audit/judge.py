@@ -9,14 +9,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.stats import chi2_contingency, hypergeom
+from torch.nn.functional import interpolate
 
 from evaluation import null
+from training import images
+from utils.kernels.similarity import match
 
 NEAR = 0.9  # |NCC| of a picture that came back almost exactly
 BACK = f"correlation above {NEAR:g}"  # how the Comparisons of such counts begin
 TELLING = 0.75  # area of membership that must lie above its 95 % interval before an audit may say that it found nothing
 DIFFERENT = 0.01  # level at which training and held-out pictures differ by themselves
 RATES = 0.01, 0.001  # of false positives
+STRANGERS = 100  # photographs that are nobody's
+OWN = 0.95  # correlation above which one of them is somebody's, after all
 
 
 class Comparison(NamedTuple):
@@ -96,23 +101,36 @@ def adjusted(values):
     return found.tolist()
 
 
-def differences(sides, likeness, labels=(None, None)):
-    """Comparisons that say whether the two sides, (m, d) and (n, d), differ before any network: two-sided, adjusted.
+def control(case):
+    """Comparisons that say whether the two sides of a stages.Case differ before any network: two-sided, adjusted.
 
-    By brightness, contrast, the balance of classes, and `likeness` (m,), (n,) to photographs that have nothing to do
-    with them.
+    By brightness, contrast, the balance of classes, and likeness to photographs that have nothing to do with them.
     """
+    sides = [side.images for side in case.pictures]
+    return differences(sides, strangers(sides, case.shape), case.labels)
+
+
+def strangers(sides, shape):
+    """How like every picture (m, d), (n, d) is to the best of some photographs of nobody's: (m,) and (n,)."""
+    views = torch.from_numpy(images.views()[0]).double().permute(0, 3, 1, 2) / 255
+    views = views if shape[2] == 3 else views.mean(1, keepdim=True)
+    views = interpolate(views, size=shape[:2], mode="area").permute(0, 2, 3, 1).flatten(1)
+    own = match(views, torch.cat(sides)).signed > OWN
+    views = views if own.all() else views[~own]
+    return [match(side, views[:STRANGERS], shape).signed for side in sides]
+
+
+def differences(sides, likeness, labels=(None, None)):
+    """The Comparisons of `control` of both sides' pictures, (m, d), (n, d), and likeness to strangers, (m,), (n,)."""
     scores = {"brightness": [x.mean(1) for x in sides], "contrast": [x.std(1) for x in sides]}
     tests = []
-    for name, (ours, theirs) in (scores | {"likeness to strangers": likeness}).items():
-        score = scored((ours, theirs), labels)
-        tests.append(
-            Comparison(name, score.area.value, 0.5, min(1.0, 2 * score.p, 2 * score.opposite))
-        )
+    for name, values in (scores | {"likeness to strangers": likeness}).items():
+        score = scored(values, labels)
+        p = min(1.0, 2 * score.p, 2 * score.opposite)
+        tests.append(Comparison(name, score.area.value, 0.5, p))
     if labels[0] is not None:
-        counts = np.stack(
-            [np.bincount(part, minlength=int(torch.cat(labels).max()) + 1) for part in labels]
-        )
+        most = int(torch.cat(labels).max()) + 1
+        counts = np.stack([np.bincount(part, minlength=most) for part in labels])
         counts = counts[:, counts.any(0)]
         p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
         ours, theirs = (counts[:, 0] / counts.sum(1)).tolist()

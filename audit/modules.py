@@ -89,6 +89,11 @@ def redrawn(module):
     return module
 
 
+def equal(module, other):
+    """Whether two modules have the same weights."""
+    return all(map(torch.equal, module.state_dict().values(), other.state_dict().values()))
+
+
 def twin(module, network, key=None):
     """A copy of a module with the weights of another one, of a state dict or of a file; InputError if they do not fit.
 

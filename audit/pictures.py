@@ -3,7 +3,6 @@
 import contextlib
 import warnings
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeGuard
 
@@ -12,34 +11,17 @@ import torch
 from PIL import Image, ImageOps
 
 from audit import copies
+from audit.showing import Showing
 from training import images
 from utils.errors import InputError
-from utils.kernels.layers import Shape
 
-Source: TypeAlias = (
-    str | Path | np.ndarray | torch.Tensor | tuple | list
-)  # of pictures; a pair has labels
+# of pictures; a pair has labels
+Source: TypeAlias = str | Path | np.ndarray | torch.Tensor | tuple | list
 FEWEST = 10  # pictures of each side, with which a test can say anything
 Image.init()
-FORMATS: list[
-    str
-] = [  # of pixels alone, as far as this Pillow has them: others, such as PostScript, it hands to a program
-    name
-    for name in (
-        "AVIF",
-        "BMP",
-        "DIB",
-        "GIF",
-        "JPEG",
-        "JPEG2000",
-        "PNG",
-        "PPM",
-        "TGA",
-        "TIFF",
-        "WEBP",
-    )
-    if name in Image.OPEN
-]
+# of pixels alone, as far as this Pillow has them: others, such as PostScript, it hands to a program
+PIXELS = ["AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP"]
+FORMATS = [name for name in PIXELS if name in Image.OPEN]
 FILTER = Image.Resampling.LANCZOS
 ORIENTATION = 0x112  # where EXIF says how a camera was held
 GREY = 3  # levels of 255 by which the channels of a grey picture may differ
@@ -53,27 +35,29 @@ class Pictures(NamedTuple):
     names: list  # n, of files or places
     notes: list  # sentences on what was done to them
     count: int = 0  # how many there were, near-copies among them
-    kinds: list = []  # the labels of these
+    kinds: list = []  # the labels of all these
+
+
+def both(sources, showing):
+    """Both sides' Pictures without copies, as a Showing reads them, and notes on what was done to them."""
+    whats = "training pictures", "held-out pictures"
+    return distinct([load(*one, showing) for one in zip(sources, whats)], showing.shape)
 
 
 def own_shapes(folders):
     """The shapes (H, W, C) of most of the first pictures of folders, as they are; grey ones can be taken as colour."""
     kinds = Counter()
-    for path in (
-        path for folder in folders for path in files(Path(folder).expanduser())[1][:FEWEST]
-    ):
+    paths = (path for one in folders for path in files(Path(one).expanduser())[1][:FEWEST])
+    for path in paths:
         with contextlib.suppress(InputError):
-            picture = opened(path, Counter())
+            picture = opened(path, Showing(), Counter())
             kinds[picture.size[::-1], coloured(picture)] += 1
     if not kinds:
         raise InputError(
             f"There is no picture that can be read in {folders[0]}: give PNG or JPEG files."
         )
-    return [
-        (*size, k)
-        for (size, colour), _ in kinds.most_common(1)
-        for k in ([3] if colour else [1, 3])
-    ]
+    size, colour = kinds.most_common(1)[0][0]
+    return [(*size, k) for k in ([3] if colour else [1, 3])]
 
 
 def files(folder):
@@ -99,25 +83,19 @@ def is_folder(source: Source) -> TypeGuard[str | Path]:
     return isinstance(source, str | Path) and not str(source).endswith((".npz", ".npy"))
 
 
-def load(
-    source: Source, shape: Shape, what: str, skip: bool = False, resize: str | int = "crop", turn: bool = True,
-    alpha: str = "white",
-) -> Pictures:  # fmt: skip
+def load(source: Source, what: str, showing: Showing) -> Pictures:
     """The Pictures of a folder, an `.npz` file, an array, or a pair of an array and labels; errors name them `what`.
 
-    A folder holds pictures, or one folder of them for each class. They are read as `pixels_of` does; arrays have the
-    `shape` (H, W, C). InputError names a picture that cannot be read, unless they are to be skipped.
+    A folder holds pictures, or one folder of them for each class, which are read as a Showing says; arrays have its
+    shape. InputError names a picture that cannot be read, unless they are to be skipped.
     """
     if is_folder(source):
-        return of_folder(
-            Path(source).expanduser(), what, skip, partial(pixels_of, shape, resize, turn, alpha)
-        )
+        return of_folder(Path(source).expanduser(), what, showing)
     pixels, labels = batch(source)
-    rows = torch.as_tensor(
-        pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)
-    ).flatten(1)
-    names = [f"{what.split()[0]} {k}" for k in range(len(rows))]
-    return Pictures(rows, None if labels is None else [*map(named, labels.tolist())], names, [])
+    pixels = pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)
+    names = [f"{what.split()[0]} {k}" for k in range(len(pixels))]
+    kinds = None if labels is None else [*map(named, labels.tolist())]
+    return Pictures(torch.as_tensor(pixels).flatten(1), kinds, names, [])
 
 
 def arrays(source):
@@ -174,34 +152,30 @@ def plain_labels(labels):
     return labels.astype(str) if labels.dtype.kind == "S" else labels
 
 
-def of_folder(folder, what, skip, read):
-    """The Pictures of a folder, sorted by name, as a function (path, done) reads them; folders in it are classes."""
+def of_folder(folder, what, showing):
+    """The Pictures of a folder, sorted by name, as a Showing reads them; folders in it are classes."""
     inside, paths = files(folder)
     classes = sum(path.parent != folder for path in paths)
     if 0 < classes < len(paths):
-        raise InputError(
-            f"{folder} holds pictures beside folders of pictures: give either, the folders as classes."
-        )
-    # {name: pixels}
+        mend = "give either, the folders as classes"
+        raise InputError(f"{folder} holds pictures beside folders of pictures: {mend}.")
+    rows = {}  # {name: pixels}
     done = Counter()
-    rows = {}
     for path in paths:
         try:
-            rows[path.relative_to(folder).as_posix()] = read(path, done)
+            rows[path.relative_to(folder).as_posix()] = pixels_of(showing, path, done)
         except InputError:
-            if not skip:
+            if not showing.skip:
                 raise
             done["could not be read or used, and were left out"] += 1
     if not rows:
-        raise InputError(
-            f"{folder} holds no picture that can be read: give the {what} as PNG or JPEG files."
-        )
+        mend = f"give the {what} as PNG or JPEG files"
+        raise InputError(f"{folder} holds no picture that can be read: {mend}.")
     done["files are no pictures and were left out"] += len(inside) - len(paths)
     notes = [f"Of the {what}, {count} {deed}." for deed, count in done.items() if count]
     stacked = torch.from_numpy(np.stack([*rows.values()])).flatten(1)
-    return Pictures(
-        stacked, [name.split("/")[0] for name in rows] if classes else None, [*rows], notes
-    )
+    labels = [name.split("/")[0] for name in rows] if classes else None
+    return Pictures(stacked, labels, [*rows], notes)
 
 
 def named(label):
@@ -215,40 +189,40 @@ def by_name(label):
     return not isinstance(label, int), label if isinstance(label, int) else str(label)
 
 
-def pixels_of(shape, resize, turn, alpha, path, done):
-    """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`. InputError if it cannot be read.
+def pixels_of(showing, path, done):
+    """A picture as (H, W, C) in [0, 1], as a Showing reads it; what was done to it is counted in `done`.
 
-    It is turned as its camera says if `turn`; a transparent one is laid on `alpha`, white or black paper, or loses this
-    (drop).
+    It is turned as its camera says, laid on paper where it is transparent, and cut or resized, or InputError.
     """
-    picture = opened(path, done, turn, alpha)
-    if shape[2] == 1 and coloured(picture):
-        grey = f"the network takes grey ones of {shape[0]}×{shape[1]}"
+    picture = opened(path, showing, done)
+    height, width, channels = showing.shape
+    if channels == 1 and coloured(picture):
+        grey = f"the network takes grey ones of {height}×{width}"
         raise InputError(f"{path} is in colour, and {grey}: give the pictures as it saw them.")
-    return shaped(picture, shape, resize, done)
+    return shaped(picture, showing, done)
 
 
-def shaped(picture, shape, resize, done):
+def shaped(picture, showing, done):
     """A picture as (H, W, C) in [0, 1]; what was done to it is counted in `done`.
 
     One of another size loses what is outside of its middle (`resize`: crop), or not (squash), and is resized. Or its
     shorter side is brought to so many pixels (a number), and what is outside of the middle is cut away.
     """
-    height, width, channels = shape
+    height, width, channels = showing.shape
+    resize = showing.resize
     done["are grey and were taken as colour"] += channels == 3 and picture.mode == "L"
     picture = picture.convert("L" if channels == 1 else "RGB")
     if isinstance(resize, int):
         picture = middle(picture, (width, height), resize)
-        done[
-            f"were resized to {resize} pixels on their shorter side, and cut to {height}×{width} in the middle"
-        ] += 1
+        how = f"resized to {resize} pixels on their shorter side"
+        done[f"were {how}, and cut to {height}×{width} in the middle"] += 1
     elif picture.size != (width, height):
         squash = resize == "squash"
         change = Image.Image.resize if squash else ImageOps.fit
         picture = change(picture, (width, height), FILTER)
         deed = "squashed" if squash else "cut to their middle"
         done[f"were {deed} and resized to {height}×{width} by Lanczos' filter"] += 1
-    return np.asarray(picture, dtype=np.float64).reshape(shape) / 255
+    return np.asarray(picture, dtype=np.float64).reshape(showing.shape) / 255
 
 
 def middle(picture, size, shorter):
@@ -262,16 +236,17 @@ def middle(picture, size, shorter):
     return picture.resize(sides, FILTER).crop((left, top, left + size[0], top + size[1]))
 
 
-def opened(path, done, turn=True, alpha="white"):
+def opened(path, showing, done):
     """A picture of a file in eight bits, grey or in colour, if asked turned as its camera says.
 
     Transparent ones are laid on white or black paper, or lose their transparency (`alpha`: drop), and deep ones are
     divided by 257. InputError if it cannot be read.
     """
+    alpha = showing.alpha
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as file:
             file.load()
-            turned = turn and file.getexif().get(ORIENTATION, 1) in range(2, 9)
+            turned = showing.turn and file.getexif().get(ORIENTATION, 1) in range(2, 9)
             picture = ImageOps.exif_transpose(file) if turned else file
     except Exception as error:  # every format has errors of its own
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -287,13 +262,11 @@ def opened(path, done, turn=True, alpha="white"):
         done["have 16 bits a pixel and were brought to 8"] += 1
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
+        deed = ", which was ignored"
         if alpha != "drop":
             picture = Image.alpha_composite(Image.new("RGBA", picture.size, alpha), picture)
-        done[
-            "are transparent, which was ignored"
-            if alpha == "drop"
-            else f"are transparent and were laid on {alpha}"
-        ] += 1
+            deed = f" and were laid on {alpha}"
+        done[f"are transparent{deed}"] += 1
     return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
 
 
@@ -302,12 +275,15 @@ def coloured(picture):
     return bool(np.ptp(np.asarray(picture.convert("RGB"), int), 2).max() > GREY)
 
 
-def kept(side, names):
-    """The Pictures that have these names; KeyError if there is none of one."""
-    places = {name: k for k, name in enumerate(side.names)}
-    rows = [places[name] for name in names]
+def kept(side, mask):
+    """The Pictures of a mask (n,), which remember how many there were, and of which classes."""
+    rows = mask.nonzero()[:, 0].tolist()
     return side._replace(
-        images=side.images[rows], labels=side.labels and [side.labels[k] for k in rows], names=names
+        images=side.images[rows],
+        labels=side.labels and [side.labels[k] for k in rows],
+        names=[side.names[k] for k in rows],
+        count=len(mask),
+        kinds=side.labels or [],
     )
 
 
@@ -318,32 +294,24 @@ def distinct(sides, shape):
     chance alone would tell two sides apart. A picture that is on both sides is neither a training nor a held-out one.
     """
     notes = [note for side in sides for note in side.notes]
-    found = []
     if len({side.labels is None for side in sides}) > 1:
-        notes.append(
-            "Classes are known on one side alone, so they were not used: give both sides in the same form."
-        )
+        mend = "so they were not used: give both sides in the same form"
+        notes.append(f"Classes are known on one side alone, {mend}.")
     sizes = [len(side.images) for side in sides]
     places = torch.arange(sum(sizes))
     held_out = places >= sizes[0]
-    counts = (places < places[:, None]) | (
-        held_out != held_out[:, None]
-    )  # is earlier, or on the other side
+    # is earlier, or on the other side
+    counts = (places < places[:, None]) | (held_out != held_out[:, None])
     pairs = copies.find(torch.cat([side.images for side in sides]), shape) & counts
+    found = []
     for side, what, out in zip(sides, ("training", "held-out"), pairs.any(1).split(sizes)):
-        left = kept(side, [name for name, gone in zip(side.names, out) if not gone])
-        found.append(left._replace(count=len(side.images), kinds=side.labels or []))
-        if left_out := [name for name, gone in zip(side.names, out) if gone]:
-            such = f"and were left out, such as {left_out[0]}"
-            notes.append(
-                f"{len(left_out)} {what} pictures are copies of others, or nearly so, {such}."
-            )
+        found.append(kept(side, ~out))
+        if out.any():
+            such = f"and were left out, such as {side.names[int(out.int().argmax())]}"
+            notes.append(f"{out.sum()} {what} pictures are copies of others, or nearly so, {such}.")
         if (count := len(found[-1].names)) < FEWEST:
-            there = (
-                f"There are {count} {what} pictures"
-                + ", without near-copies of others on either side" * any(out)
-            )
-            raise InputError(f"{there}: give {FEWEST} or more.")
+            alone = ", without near-copies of others on either side" * bool(out.any())
+            raise InputError(f"There are {count} {what} pictures{alone}: give {FEWEST} or more.")
     return found, notes
 
 
@@ -354,10 +322,8 @@ def order_of(sides, outputs, classes=()):
     """
     if any(part.labels is None for part in sides):
         return []
-    most, (ours, theirs) = (
-        max(outputs, 2),
-        (sorted({*(part.kinds or part.labels)}, key=by_name) for part in sides),
-    )
+    most = max(outputs, 2)
+    ours, theirs = (sorted({*part.kinds}, key=by_name) for part in sides)
     names = [*map(named, classes or ours)]
     if not classes and all(isinstance(name, int) and 0 <= name < most for name in names):
         names = [*range(most)]

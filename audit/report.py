@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from bisect import bisect_left
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,8 @@ import torch
 
 from audit import judge
 from audit.page import bytes_of, page
-from audit.stages import BY_LOSS, BY_SHADOWS, READ, UNREAD, Outcome
+from audit.stages import BY_LOSS, BY_SHADOWS, READ, UNREAD, Case, Outcome
+from audit.start import WORDS
 from evaluation.notation import number
 from training.images import DATA
 from utils.errors import check_writable, write_all, written
@@ -63,27 +65,26 @@ class Report(NamedTuple):
 
 def check_room(folder):
     """InputError unless a report can be written into a folder; one that is not there yet is not made."""
+    folder = Path(folder)
     there = os.path.exists(folder)
-    check_writable("The report", Path(folder) / FILES[0])
+    check_writable("The report", folder / FILES[0])
     if not there:
         os.rmdir(folder)
 
 
-def not_asked(target, outcomes):
-    """Sentences on what was not asked of a weights.Target, and why; nothing, if its loss and an attack were run."""
-    sentences = [] if target.logits and (target.layers or target.module) else [*target.notes]
+def not_asked(network, outcomes):
+    """Sentences on what was not asked of a weights.Network, and why; none, if its loss and an attack were run."""
+    sentences = [] if network.logits and (network.layers or network.is_more) else [*network.notes]
     for one in outcomes:
-        if one.state == "skipped" or (
-            one.name in (BY_LOSS, BY_SHADOWS, UNREAD) and one.state == "refused"
-        ):
+        needed = one.name in (BY_LOSS, BY_SHADOWS, UNREAD) and one.state == "refused"
+        if needed or one.state == "skipped":
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
         if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
             sentences.append(
                 "Membership by loss took the likeliest classes for true ones: give folders of classes."
             )
-    attacked = any(
-        one.state == "ran" and one.name not in (BY_LOSS, BY_SHADOWS, READ) for one in outcomes
-    )
+    others = (one for one in outcomes if one.name not in (BY_LOSS, BY_SHADOWS, READ))
+    attacked = any(one.state == "ran" for one in others)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
 
@@ -205,102 +206,111 @@ def risks(outcomes, sides):
     return sorted(listed, key=lambda one: one.strength, reverse=True)
 
 
-def reported(case, target, sides, outcomes, control, warnings, doubts, settings, level, seconds):
-    """The Report of the outcomes of a case of a weights.Target; `doubts` are `better` and `poor` of `finding`."""
+def reported(case: Case, outcomes: list, doubts: tuple, stated: dict, seconds: float) -> Report:
+    """The Report of the outcomes of a Case; `doubts` are `better` and `poor` of `finding`, `stated` other settings."""
     comparisons = judge.holm([one for of in outcomes for one in of.comparisons])
-    missed = not_asked(target, outcomes)
-    near = [
-        torch.stack(side).amax(0) > judge.NEAR
-        for side in zip(*(one.ncc for one in outcomes if one.ncc))
-    ]
+    control = judge.control(case)
+    missed = not_asked(case.network, outcomes)
+    returned = zip(*(one.ncc for one in outcomes if one.ncc))
+    near = [torch.stack(side).amax(0) > judge.NEAR for side in returned]
     scores = rates(outcomes)
-    ranked = risks(outcomes, sides)
+    ranked = risks(outcomes, case.pictures)
+    level = case.asking.level
     better, poor = doubts
     status, sentence = finding(
         near, comparisons, control, level, missed, better, poor, blindness(scores)
     )
-    notes = [*(note for note in target.notes if note not in missed), *warnings]
+    notes = [*(note for note in case.network.notes if note not in missed), *case.notes]
     if unfinished := [f"{one.name} ({one.state})" for one in outcomes if one.state != "ran"]:
-        notes.append(
-            f"{len(unfinished)} of {len(outcomes)} stages gave no answer: {', '.join(unfinished)}."
-        )
+        many = f"{len(unfinished)} of {len(outcomes)} stages"
+        notes.append(f"{many} gave no answer: {', '.join(unfinished)}.")
     notes += [doubt for doubt in doubts if doubt and doubt not in sentence]
-    significant = [one.name for one in comparisons if one.adjusted < level]
-    widths = [
-        *(layer.weight.shape[1] for layer in case.layers[:1]),
-        *(len(layer.weight) for layer in case.layers),
-    ]
+    layers = case.network.layers
+    sizes = zip(SIDES, map(len, case.sides))
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
         "warnings": notes,
-        "network": {"name": target.name, "widths": widths, "code": case.module is not None},
-        "pictures": {
-            "shape": list(case.shape),
-            **{of: len(side.images) for of, side in zip(SIDES, sides)},
+        "network": {
+            "name": case.network.name,
+            "widths": [layer.weight.shape[1] for layer in layers[:1]]
+            + [len(one.weight) for one in layers],
+            "code": case.network.is_more,
         },
+        "pictures": {"shape": list(case.shape), **dict(sizes)},
         "stages": [staged(one) for one in outcomes],
         "comparisons": [one._asdict() for one in comparisons],
         "control": [one._asdict() for one in control],
         "true_positives": scores,
         "images": [one.image for one in ranked],
-        "settings": settings,
+        "settings": settings_of(case, stated),
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "seconds": round(seconds, 2),
     }
-    alike = any(name.startswith("alike ") for name in significant) or (near and near[0].any())
-    shown = galleries(case, sides, ranked if alike else [])
+    told = any(one.name.startswith("alike ") and one.adjusted < level for one in comparisons)
+    alike = told or (near and near[0].any())
     small = ranked if len(ranked) <= SMALL else []
-    thumbnails = [bytes_of(sides[one.side].images[one.index], case.shape)[0] for one in small]
-    return Report(status, sentence, content, shown, thumbnails)
+    thumbnails = [
+        bytes_of(case.pictures[one.side].images[one.index], case.shape)[0] for one in small
+    ]
+    return Report(status, sentence, content, galleries(case, ranked if alike else []), thumbnails)
+
+
+def settings_of(case, stated):
+    """How the pictures were shown, and what was asked: all options but empty ones, and what else was stated."""
+    given = asdict(case.showing) | asdict(case.asking) | stated
+    given |= {
+        "loss": case.loss,
+        "state": case.state.entry,
+        "classes": [*map(str, case.showing.classes)],
+    }
+    given["before"] = WORDS if case.since else given["before"]
+    given["train"] = given["train"] and str(given["train"])
+    return {name: value for name, value in given.items() if value not in (None, "", (), [])}
 
 
 def staged(outcome):
     """A stage for the content."""
-    facts = {key: value for key, value in outcome.facts.items() if key != "losses"}
-    times = {"expected_seconds": round(outcome.expected, 2), "seconds": round(outcome.seconds, 2)}
     return {
         "name": outcome.name,
         "state": outcome.state,
         "said": outcome.sentence,
-        "facts": facts,
-        **times,
+        "facts": {key: value for key, value in outcome.facts.items() if key != "losses"},
+        "seconds": round(outcome.seconds, 2),
     }
 
 
 def rates(outcomes):
     """Of every score of membership the share of training pictures above all but few of the held-out ones."""
+    scores = [of for one in outcomes for of in ((one.name, one.score), *one.others) if of[1]]
     rows = []
-    for name, score in [
-        of for one in outcomes for of in ((one.name, one.score), *one.others) if of[1]
-    ]:
-        area = dict(zip(("auc", "low", "high"), score.area))
+    for name, score in scores:
         n = len(score.held_out)
         for rate in judge.RATES:
-            bar = score.held_out.sort(descending=True).values[allowed := int(rate * n)]
+            allowed = int(rate * n)
+            bar = score.held_out.sort(descending=True).values[allowed]
             value = (score.training > bar).double().mean().item()
-            rows.append(
-                {"score": name, **area, "rate": rate, "allowed": allowed, "of": n, "value": value}
-            )
+            row = {"score": name, **dict(zip(("auc", "low", "high"), score.area))}
+            rows.append(row | {"rate": rate, "allowed": allowed, "of": n, "value": value})
     return rows
 
 
-def galleries(case, sides, ranked):
+def galleries(case, ranked):
     """Of either side the pictures that came back best, beside what came back: {title: [(picture, returned, words)]}."""
     titles = "Training pictures most at risk", "Held-out pictures, chosen in the same way"
     best = ([one for one in ranked if one.side == side and one.attack][:SHOWN] for side in (0, 1))
-    return {title: [pair(case, sides, one) for one in some] for title, some in zip(titles, best)}
+    return {title: [pair(case, one) for one in some] for title, some in zip(titles, best)}
 
 
-def pair(case, sides, risk):
+def pair(case, risk):
     """A picture, its best match of what came back, in its own sign and contrast, stretched, and words on both."""
     seen = case.sides[risk.side][risk.index]
+    picture = case.pictures[risk.side].images[risk.index]
     returned = risk.attack.images
     likeness = ncc(seen[None], returned)[0]
     best = likeness.abs().argmax()
     drawn = likeness[best].sign() * (returned[best] - returned[best].mean())
-    match = stretch(
-        case.shown(drawn * seen.std() / drawn.std().clamp_min(1e-30) + seen.mean())[None]
-    )[0]
+    contrast = seen.std() / drawn.std().clamp_min(1e-30)
+    match = stretch(case.shown(drawn * contrast + seen.mean())[None])[0]
     words = f"{risk.image['name']}: {risk.image['ncc']:.2f}{', sure' * bool(risk.image['sure'])}"
-    return *bytes_of(torch.stack([sides[risk.side].images[risk.index], match]), case.shape), words
+    return *bytes_of(torch.stack([picture, match]), case.shape), words

@@ -4,8 +4,6 @@ A picture is in exactly half of them, whichever side it is on, and no training h
 neither, both can still be exchanged. The scores are those of `evaluation.membership`, LiRA and RMIA.
 """
 
-import time
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -23,40 +21,32 @@ GUESS = "Adam on its own widths, a guess: where its training was another one, th
 MEND = "let it take pictures (n, C, H, W), labels (n,) and a seed, and return a torch module or a function of pictures"
 
 
-def planned(
-    case: stages.Case, count: int, train: Callable | str | None = None
-) -> list[stages.Stage]:
-    """The Stages of so many reference networks for a stages.Case: none, or one, whose first two are trained here.
+def planned(case: stages.Case) -> list[stages.Stage]:
+    """The Stages of reference networks for a stages.Case, none or one; InputError if there is nothing to train.
 
-    `train` is a function (pictures (n, C, H, W) as the network sees them, labels (n,), seed) -> a torch module or a
-    function of a batch; or "MODULE:FUNCTION", whose code is run. InputError if there is nothing to train or to compare.
+    Its `train` is a function (pictures (n, C, H, W) as the network sees them, labels (n,), seed) -> a torch module or a
+    function of a batch; or "MODULE:FUNCTION", whose code is run. The first network is trained at once, so that a
+    mistake in it is told before an attack is made.
     """
+    count, train, network = case.asking.shadows, case.asking.train, case.network
     if count == 0 and train is None:
         return []
     if count < 4 or count % 2:
-        raise InputError(
-            f"The number of reference networks is {count}: give an even one of 4 or more (--shadows 16)."
-        )
-    if case.logits is None or case.labels[0] is None:
-        missing = "outputs of the network" if case.logits is None else "classes of the pictures"
-        raise InputError(
-            f"Reference networks need the {missing}, which are not known: leave --shadows away here."
-        )
-    if train is None and (case.module or not case.layers):
+        mend = "give an even one of 4 or more (--shadows 16)"
+        raise InputError(f"The number of reference networks is {count}: {mend}.")
+    if network.logits is None or case.labels[0] is None:
+        missing = "outputs of the network" if network.logits is None else "classes of the pictures"
+        mend = "which are not known: leave --shadows away here"
+        raise InputError(f"Reference networks need the {missing}, {mend}.")
+    if train is None and (network.is_more or not network.layers):
         raise InputError(
             "Reference networks of this kind need a function that trains them: give --train."
         )
-    masks = halves(torch.cat(case.labels), count, case.seed)
+    masks = halves(torch.cat(case.labels), count, case.asking.seed)
     ask = partial(asked, case, train or own(case))
-    first = ask(masks[0], 0)
-    started = (
-        time.monotonic()
-    )  # after the first, whose time is not that of the others: libraries were loaded
-    begun = [first, ask(masks[1], 1)]
-    seconds = (count - 2) * (time.monotonic() - started)
     how = GUESS if train is None else f"the code of {named(train)}, which was run"
-    run = partial(by_shadows, case, masks, ask, begun, how)
-    return [stages.Stage(stages.BY_SHADOWS, seconds, run)]
+    run = partial(by_shadows, case, masks, ask, ask(masks[0], 0), how)
+    return [stages.Stage(stages.BY_SHADOWS, run)]
 
 
 def named(train):
@@ -68,7 +58,7 @@ def asked(case, train, mask, k):
     """The losses (n,) of all pictures in the k-th reference network, which is trained on a mask (n,) of them."""
     x = torch.cat(case.exchanged)
     labels = torch.cat(case.labels)
-    seed = case.seed + k
+    seed = case.asking.seed + k
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         rows = mask.nonzero()[torch.randperm(mask.sum()), 0]  # an order that tells no side
@@ -78,7 +68,7 @@ def asked(case, train, mask, k):
             if not callable(network):
                 raise TypeError(f"it returned a {type(network).__name__}")
             logits = weights.read(network, case.shape).logits
-            found, expected = (of(x[:2]) for of in (logits, case.logits))  # type: ignore[misc]
+            found, expected = (of(x[:2]) for of in (logits, case.network.logits))  # type: ignore[misc]
             if found.shape != expected.shape or not found.isfinite().all():
                 raise ValueError("its outputs are NaN or of another number")
         except (Exception, SystemExit) as error:
@@ -89,10 +79,9 @@ def asked(case, train, mask, k):
 
 def losses(case, logits, sides):
     """The losses (n,) of both sides' pictures, training ones first, in a network of these logits."""
-    outputs, labels, *_ = stages.classified(case._replace(logits=logits, sides=sides))
-    return torch.cat([stages.losses(case, *one) for one in zip(outputs, labels)]).clamp_min(
-        SMALLEST
-    )
+    outputs, labels, _ = stages.classified(logits, sides, case.labels)
+    values = [stages.losses(case.loss, *one) for one in zip(outputs, labels)]
+    return torch.cat(values).clamp_min(SMALLEST)
 
 
 def own(case):
@@ -100,22 +89,21 @@ def own(case):
 
     A function as `planned` takes it.
     """
-    values = losses(case, case.logits, case.sides).sort().values
+    values = losses(case, case.network.logits, case.sides).sort().values
     # whichever side that half is
     enough = values[: len(values) // 2].mean()
-    outputs = len(case.layers[-1].weight)
+    layers_of, recipe = case.network.layers, case.released.recipe
 
     def adam(batch, labels, seed):
-        known = len(case.initial) == len(case.layers)
         rows = weights.flattened(batch, "HWC")
-        initial = (
-            case.initial if known else networks.initial(case.recipe, rows.shape[1], seed, outputs)
-        )
+        outputs = len(layers_of[-1].weight)
+        drawn = networks.initial(recipe, rows.shape[1], seed, outputs)
+        initial = case.initial if len(case.initial) == len(layers_of) else drawn
         layers = networks.change(initial, lambda part: part.float().requires_grad_())
         logits = weights.outputs(layers)
         step = torch.optim.Adam(filter(torch.is_tensor, sum(layers, ())), RATE)
         for _ in range(STEPS):
-            loss = stages.losses(case, logits(rows), labels).mean()
+            loss = stages.losses(case.loss, logits(rows), labels).mean()
             if loss <= enough:
                 break
             step.zero_grad()
@@ -126,18 +114,19 @@ def own(case):
     return adam
 
 
-def by_shadows(case, masks, ask, begun, how):
+def by_shadows(case, masks, ask, first, how):
     """Whether the network knows training pictures better than its reference networks do, more than held-out ones."""
-    target = losses(case, case.logits, case.sides)
-    known = torch.stack([*begun, *(ask(masks[k], k) for k in range(len(begun), len(masks)))])
-    found = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
-    found = {
-        name: judge.scored(values.split([*map(len, case.sides)]), case.labels)
-        for name, values in found.items()
-    }
+    target = losses(case, case.network.logits, case.sides)
+    known = torch.stack([first, *(ask(masks[k], k) for k in range(1, len(masks)))])
+    values = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
+    sizes = [len(side) for side in case.sides]
+    scores = {name: judge.scored(of.split(sizes), case.labels) for name, of in values.items()}
     return stages.Outcome(
-        stages.BY_SHADOWS, "ran",
+        stages.BY_SHADOWS,
+        "ran",
         f"{len(masks)} networks were trained, each on a random half of both sides' pictures, by {how}.",
-        comparisons=tuple(judge.of_area(f"likelihood ratio, {name}", score) for name, score in found.items()),
-        others=tuple((f"{stages.BY_SHADOWS}, {name}", score) for name, score in found.items()),
-    )  # fmt: skip
+        comparisons=tuple(
+            judge.of_area(f"likelihood ratio, {name}", of) for name, of in scores.items()
+        ),
+        others=tuple((f"{stages.BY_SHADOWS}, {name}", of) for name, of in scores.items()),
+    )

@@ -3,15 +3,15 @@
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 
 import audit.judge as judge
-import audit.states as states
 from attacks import decoreco, first_layer, starts, unmixing
-from audit.weights import Whole
+from audit.showing import Asking, Showing
+from audit.states import State
+from audit.weights import Network
 from evaluation import measures
 from utils import networks
 from utils.errors import InputError
@@ -20,46 +20,62 @@ from utils.kernels.similarity import match, ncc
 from utils.networks import Released
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
-EVALUATIONS = 200, 620  # of the objective of an unmixing, for up to unmixing.FEW pictures, and more
 BY_LOSS = "membership by loss"
 BY_SHADOWS = "membership by reference networks"
 UNREAD = "unmixing of the optimiser's state"
 READ = "reading of the start"
-RATE = 5e10  # operations in a second of a usual core: no verdict depends on how busy this one is
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
 
 
 class Case(NamedTuple):
     """All that stages look at. Rows are pictures as the network sees them, flattened as (H, W, C)."""
 
-    layers: tuple  # of the network: all, the first one, or none
-    initial: tuple  # of the network before training; empty if it is not known
-    logits: Callable | None  # rows (n, d) -> outputs (n, K)
-    outputs: int  # K, or 1 if they are not known
+    network: Network
+    showing: Showing  # with its shape, mean and deviation
+    asking: Asking
+    pictures: tuple  # both sides' Pictures
     sides: tuple  # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted
     exchanged: tuple  # the same, but without the mean of both sides together where the trainer subtracted that of one
+    average: torch.Tensor  # (d,) what was subtracted; zero unless the network is centred
+    outputs: int  # K, or 1 if they are not known
     labels: tuple  # (m,) and (n,), or two None
-    shape: tuple  # (H, W, C)
-    shown: Callable  # rows as the network sees them (n, d) -> pictures, mostly in [0, 1]
-    recipe: networks.Recipe = networks.Recipe((), "logistic", 0.0)
-    steps: int = 1  # of the stationarity attack
-    seed: int = 0
-    state: states.State = states.State()  # of the optimiser
-    module: Whole | None = None  # where its layers are not all that it computes
-    # of training pictures, near-copies among them; 0 for as many as there are on their side
-    count: int = 0
-    # in the names of attacks on what training added: from when, if nobody gave that start
-    since: str = ""
+    notes: tuple = ()  # sentences for the report
+    state: State = State()  # of the optimiser
+    initial: tuple = ()  # Layers of the network before training; empty if they are not known
+    before: torch.nn.Module | None = (
+        None  # the module from then, where the network is more than layers
+    )
+    since: str = (
+        ""  # in the names of attacks on what training added: from when, if nobody gave that start
+    )
+
+    @property
+    def shape(self):
+        """(H, W, C) of the pictures."""
+        return self.showing.shape
+
+    @property
+    def loss(self):
+        """The name of the loss that the network was trained by, which follows from its outputs if it is not given."""
+        usual = "cross_entropy" if self.outputs > 1 else "logistic"
+        return usual if self.asking.loss == "auto" else self.asking.loss
+
+    @property
+    def stated(self):
+        """How many training pictures there were, near-copies among them, as is stated to an attacker."""
+        return self.pictures[0].count
 
     @property
     def released(self):
         """What an attacker is given."""
-        return Released(self.layers, torch.zeros(self.stated), self.recipe)
+        layers = self.network.layers
+        widths = tuple(len(layer.weight) for layer in layers[:-1])
+        recipe = networks.Recipe(widths, self.loss, 0.0, centred=self.showing.centred)
+        return Released(layers, torch.zeros(self.stated), recipe)
 
-    @property
-    def stated(self):
-        """How many training pictures there were, as is stated to an attacker."""
-        return self.count or len(self.sides[0])
+    def shown(self, rows):
+        """Rows (n, d) as the network sees them as pictures, mostly in [0, 1]."""
+        return self.showing.pixels(rows + self.average)
 
 
 class Outcome(NamedTuple):
@@ -68,7 +84,6 @@ class Outcome(NamedTuple):
     name: str
     state: str  # ran, refused or skipped
     sentence: str
-    expected: float = 0.0  # seconds, as they were estimated beforehand
     seconds: float = 0.0
     comparisons: tuple = ()  # judge.Comparisons
     images: torch.Tensor | None = None  # pictures (k, d) that came back, as the network sees them
@@ -92,47 +107,30 @@ class Stage(NamedTuple):
     """What can be run."""
 
     name: str  # of the attack or test, and of what it looks at
-    expected: float  # about how many seconds it takes
     run: Callable  # () -> Outcome
-
-
-def forecast(case):
-    """About how many seconds an unmixing of the first layer, and the stationarity attack take here.
-
-    The unmixing of more pictures than the layer can tell takes none, as it refuses.
-    """
-    m = case.stated
-    weights = [layer.weight for layer in case.layers]
-    # numbers of a picture that unmixing looks at
-    rank = min(weights[0].shape)
-    details = 8 * weights[0].shape[1]
-    unmix = 6 * m * m * details * EVALUATIONS[m > unmixing.FEW] * (m <= unmixing.MOST * rank)
-    widths = [rank, *map(len, weights)]
-    move = (
-        2 * m * case.steps * sum(12 * a * b + 10_000 * b for a, b in pairwise(widths))
-    )  # of products, and one by one
-    return unmix / RATE, move / RATE
 
 
 def planned(case: Case) -> list[Stage]:
     """The Stages for a Case, the fast ones first."""
-    stages = [Stage(BY_LOSS, 1.0, partial(by_loss, case))] if case.logits else []
+    network = case.network
+    stages = [Stage(BY_LOSS, partial(by_loss, case))] if network.logits else []
     if case.state.refusal:
-        stages.append(Stage(UNREAD, 0.0, partial(Outcome, UNREAD, "refused", case.state.refusal)))
-    if not case.layers:
+        stages.append(Stage(UNREAD, partial(Outcome, UNREAD, "refused", case.state.refusal)))
+    if not network.layers:
         return stages
-    first = case.released._replace(network=case.layers[:1])
+    first = case.released._replace(network=network.layers[:1])
     layers = {"W₁": lambda: (first, None)}
     if case.initial:
         layers[f"the change of W₁{case.since}"] = cache(partial(change_of, case, first))
     if case.state.entry:
         layers[case.state.entry] = cache(partial(moment_of, case, first))
-    mixing, moving = forecast(case)
-    for kind, seconds, attack in (("structure", 0.0, structure), ("unmixing", mixing, unmixed)):
-        for name, of in layers.items():
-            stages.append(Stage(f"{kind} of {name}", 1 + seconds, partial(attack, case, name, of)))
-    if case.logits and len(case.layers) > 1:
-        stages.append(Stage("stationarity", 1 + moving, partial(stationary, case)))
+    for kind, attack in (("structure", structure), ("unmixing", unmixed)):
+        stages += [
+            Stage(f"{kind} of {name}", partial(attack, case, name, of))
+            for name, of in layers.items()
+        ]
+    if network.logits and len(network.layers) > 1:
+        stages.append(Stage("stationarity", partial(stationary, case)))
     return stages
 
 
@@ -207,7 +205,7 @@ def returned(case, name, images, sentence, sure=None):
 def unmixed(case, name, of):
     """The unmixing attack on a first layer; it is given the number of pictures where the layer does not show it."""
     m, (released, refine) = case.stated, of()
-    mixed = unmixing.attempt(released, case.shape, m, case.seed)
+    mixed = unmixing.attempt(released, case.shape, m, case.asking.seed)
     if mixed.images is None:
         raise InputError(mixed.refusals[-1])
     count = mixed.details.count
@@ -229,44 +227,40 @@ def unmixed(case, name, of):
 
 def stationary(case):
     """The stationarity attack, from noise in the span of the first layer, with twice as many candidates as pictures."""
-    outputs = len(case.layers[-1].weight)
     released = case.released
+    outputs, inputs = len(released.network[-1].weight), released.network[0].weight.shape[1]
     count = max(2 * len(case.sides[0]), outputs)
-    inputs = case.layers[0].weight.shape[1]
-    start = starts.normal(count, inputs, decoreco.SETTINGS["adam"].scale, case.seed)
-    wide = (
-        max(part.abs().max() for part in case.sides) > 1
-    )  # then the published range of pixels is not theirs
-    settings: dict = {
-        "rule": "signed" if outputs == 1 else "multiclass",
-        "range_weight": 0.0 if wide else 1.0,
-    }
-    settings |= {
-        "basis": networks.span(released.network),
-        "seed": case.seed,
-        "iterations": case.steps,
-    }
-    attack = decoreco.attack(released, start, **settings)
-    sentence = f"{count} candidates moved for {case.steps} steps; the loss fell to {attack.loss:.2g} of ‖θ‖²."
+    seed = case.asking.seed
+    start = starts.normal(count, inputs, decoreco.ADAM.scale, seed)
+    # pixels beyond the published range are not theirs
+    wide = max(part.abs().max() for part in case.sides) > 1
+    settings = decoreco.ADAM._replace(
+        rule="signed" if outputs == 1 else "multiclass",
+        range_weight=0.0 if wide else 1.0,
+        iterations=case.asking.steps,
+    )
+    basis = networks.span(released.network)
+    attack = decoreco.attack(released, start, settings, basis=basis, seed=seed)
+    sentence = f"{count} candidates moved for {case.asking.steps} steps; the loss fell to {attack.loss:.2g} of ‖θ‖²."
     return returned(case, "stationarity", attack.images, sentence)
 
 
-def classified(case):
-    """What a network makes of both sides' pictures, Classified; InputError if its outputs are no classes.
+def classified(logits, sides, labels):
+    """What logits make of both sides' pictures, Classified; InputError if they are no classes.
 
-    Two classes of one output are exchanged if it has them so.
+    Where there are no labels the likeliest are taken. Two classes of one output are exchanged if it has them so.
     """
-    outputs = [case.logits(x) for x in case.sides]
+    outputs = [logits(x) for x in sides]
     if not all(part.isfinite().all() for part in outputs):
         raise InputError(
             "The outputs of the network are not finite for these pictures: check their normalisation."
         )
-    if outputs[0].shape[1] == case.sides[0].shape[1]:
+    if outputs[0].shape[1] == sides[0].shape[1]:
         raise InputError(
             "The outputs are as many as the values of a picture, as an autoencoder's are, and no classes."
         )
     likeliest = [z.argmax(1) if z.shape[1] > 1 else (z[:, 0] > 0).long() for z in outputs]
-    labels = likeliest if case.labels[0] is None else case.labels
+    labels = likeliest if labels[0] is None else labels
     right = [ours == own for ours, own in zip(likeliest, labels)]
     if outputs[0].shape[1] == 1 and torch.cat(right).double().mean() < 0.5:
         labels = [1 - part for part in labels]
@@ -274,17 +268,17 @@ def classified(case):
     return Classified(outputs, labels, right)
 
 
-def losses(case, outputs, labels):
+def losses(loss, outputs, labels):
     """The loss of every picture, from outputs (n, K) and labels (n,): (n,)."""
-    of_one = "square" if case.recipe.loss == "square" else "logistic"
+    of_one = "square" if loss == "square" else "logistic"
     return LOSSES["cross_entropy" if outputs.shape[1] > 1 else of_one].value(outputs, labels)
 
 
-def margins(case, outputs, labels):
+def margins(loss, outputs, labels):
     """What falls as the loss of a picture rises, (n,), and is not rounded where that is 0."""
     if outputs.shape[1] == 1:
         own = signs(labels) * outputs[:, 0]
-        return -(own - 1).abs() if case.recipe.loss == "square" else own
+        return -(own - 1).abs() if loss == "square" else own
     own = outputs.gather(1, labels[:, None])
     others = outputs.scatter(1, labels[:, None], -math.inf)
     return own[:, 0] - others.logsumexp(1)
@@ -292,10 +286,10 @@ def margins(case, outputs, labels):
 
 def by_loss(case):
     """Whether the loss of training pictures is smaller than that of held-out ones."""
-    outputs, labels, right = classified(case)
-    values = [losses(case, *one) for one in zip(outputs, labels)]
+    outputs, labels, right = classified(case.network.logits, case.sides, case.labels)
+    values = [losses(case.loss, *one) for one in zip(outputs, labels)]
     facts = {"losses": [part.tolist() for part in values]}
-    score = judge.scored([margins(case, *one) for one in zip(outputs, labels)], case.labels)
+    score = judge.scored([margins(case.loss, *one) for one in zip(outputs, labels)], case.labels)
     comparisons = (judge.of_area("loss", score),)
     sentence = "The classes are not known, so the loss of the likeliest class was taken."
     if case.labels[0] is not None:

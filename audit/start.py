@@ -8,24 +8,24 @@ from attacks import generator, mersenne
 from audit import modules, weights
 from audit.stages import READ, Outcome, Stage
 from utils.errors import InputError
+from utils.kernels.layers import Network
 from utils.networks import Layer
 
 SINCE = " since the read start"  # in the names of attacks that use it
 WORDS = "read from the signs"  # in the settings, in place of a network that was given
-# that a core takes for few weights, and how many more in a second
-SECONDS = 30
-RATE = 5e5
 MOST = 30_000_000  # weights, for which a reading takes five gigabytes
 MANY = f"No start is read of more than {MOST:,} weights, as that takes too much memory here; another attacker has it."
 NEEDED = mersenne.ORDER + generator.SPARE  # weights
-SAID = "The initial weights were read from the signs of the trained ones: torch's generator drew them ({}); "
-SAID += "nobody needs a file from before the training."
+SAID = (
+    "The initial weights were read from the signs of the trained ones: torch's generator drew them ({}); "
+    "nobody needs a file from before the training."
+)
 
 
 def planned(target, network, model, shape, layout):
-    """The Stages, one or none, that read the start of a `network`, which is a weights.Target or built by a `model`."""
-    module = target.built or (target.module and target.module.module)
-    layers = target.all_layers or target.layers
+    """The Stages, one or none, that read the start of a `network`, a weights.Network that may be built by a `model`."""
+    module = target.module
+    layers = target.stack or target.layers
     if not (module or layers):
         return []
     asked = of_module(module, model) if module else of_layers(layers, network, shape, layout)
@@ -35,8 +35,8 @@ def planned(target, network, model, shape, layout):
     every = sum(p.numel() for p in parameters)
     few = generator.FEW.format(f"{count:,}", f"{NEEDED:,}") if count < NEEDED else ""
     if why := few or MANY * (every > MOST):
-        return [Stage(READ, 0.0, partial(Outcome, READ, "refused", why))]
-    return [Stage(READ, SECONDS + every / RATE, partial(read, *asked))]
+        return [Stage(READ, partial(Outcome, READ, "refused", why))]
+    return [Stage(READ, partial(read, *asked))]
 
 
 def of_module(module, model):
@@ -56,7 +56,15 @@ def of_layers(layers, network, shape, layout):
         drawn, *others = (Layer(one.weight, one.bias) for one in module.requires_grad_(False))
         return drawn._replace(weight=drawn.weight[:, order.argsort()]), *others
 
-    return generator.parameters_of((first, *layers[1:])), partial(generator.stack_of, layers), given
+    linear = {f"{k}.weight": layer.weight for k, layer in enumerate((first, *layers[1:]))}
+    biases = {f"{k}.bias": l.bias for k, l in enumerate(layers) if l.bias is not None}
+    return linear | biases, partial(stack_of, layers), given
+
+
+def stack_of(network: Network) -> torch.nn.Sequential:
+    """Fully connected layers of these sizes with torch's own start, in this order."""
+    layers = [torch.nn.Linear(*l.weight.shape[::-1], bias=l.bias is not None) for l in network]
+    return torch.nn.Sequential(*layers)
 
 
 def read(parameters, build, given):

@@ -103,9 +103,7 @@ def of_one(state, layers, shape, layout, where):
             for part in (weight, bias)
         )
     )
-    first = first._replace(
-        weight=weights.flattened(weights.batched(first.weight, shape, layout), "HWC")
-    )
+    first = first._replace(weight=weights.reordered(first.weight, shape, layout, "HWC"))
     if not first.weight.any():
         raise InputError(NO_STEP)
     network = (layers[0]._replace(bias=None), *layers[1:]) if bias is None else layers

@@ -6,7 +6,6 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,9 +15,9 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from torch.serialization import safe_globals
 
+from audit.showing import ACTIVATIONS
 from utils import networks
 from utils.errors import InputError, choose
-from utils.kernels.layers import Shape
 from utils.networks import Layer
 
 scalar = np.float64(0).__reduce__()[0]  # by which numpy's numbers are pickled
@@ -30,41 +29,33 @@ PART = re.compile(
 )
 LARGEST = 1e30  # weight
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
-ACTIVATIONS = {  # of its layers, by name
-    name: getattr(functional, name)
-    for name in ("relu", "leaky_relu", "gelu", "silu", "tanh", "sigmoid")
-}
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
-Source: TypeAlias = (
-    str | Path | Mapping[str, Any] | Sequence[Layer] | torch.nn.Module | Callable
-)  # of a network
+# of a network
+Source: TypeAlias = str | Path | Mapping[str, Any] | Sequence[Layer] | torch.nn.Module | Callable
 BUILD = "name the function that builds the network (--model)"
 
 
-class Whole(NamedTuple):
-    """A network as it computes."""
-
-    module: torch.nn.Module  # in eval mode
-    takes: Callable  # pictures as it sees them, rows (n, d) -> what it takes
-    before: torch.nn.Module | None = None  # from before the training
-
-
-class Target(NamedTuple):
-    """A network to be audited, as far as it could be read."""
+class Network(NamedTuple):
+    """A network to be audited, as far as it could be read. Rows (n, d) are pictures as it sees them, as (H, W, C)."""
 
     name: str
-    layers: tuple  # of Layers in double precision: all, or the first one alone; empty if that is not fully connected
-    logits: (
-        Callable | None
-    )  # pictures as it sees them (n, d) -> outputs (n, K); None if only a part could be read
-    notes: list  # sentences on what could not be read
-    # mean and deviation of pixels, (1,) or (C,), where the file holds them
-    normalisation: tuple | None = None
-    module: Whole | None = None  # where these layers are not all
-    all_layers: tuple = ()  # of a file or a state dict, if all were read, whatever stands between them
-    # (H, W, C) -> logits of pictures of this shape, where it may take any
-    sized: Callable | None = None
-    built: torch.nn.Module | None = None  # by the user's function
+    source: Any = None  # what `read` takes to read it in another way
+    layers: tuple = ()  # in double precision: all, if ReLUs alone are between, or the first alone, or none
+    stack: tuple = ()  # all layers, whatever stands between them; empty if there is more
+    logits: Callable | None = (
+        None  # rows (n, d) -> outputs (n, K); None if only a part could be read
+    )
+    notes: tuple = ()  # sentences on what could not be read
+    normalisation: tuple | None = (
+        None  # mean and deviation, (1,) or (C,), where its file holds them
+    )
+    module: torch.nn.Module | None = None  # as it computes, in eval mode, if it was given or built
+    takes: Callable | None = None  # rows (n, d) -> what the module takes
+
+    @property
+    def is_more(self):
+        """Whether it is a module that computes more than its layers do."""
+        return self.module is not None and not self.stack
 
 
 def square(inputs):
@@ -77,77 +68,66 @@ def square(inputs):
 
 def outputs(layers, activation="relu"):
     """The logits of layers with one of ACTIVATIONS between them: a function of rows (n, d) -> (n, K)."""
-    between = ACTIVATIONS[choose("The activation", activation, ACTIVATIONS)]
+    between = getattr(functional, choose("The activation", activation, ACTIVATIONS))
     return lambda x: networks.forward(layers, x, between)[1][-1]
 
 
 def read(
     network: Source,
-    shape: Shape | None = None,
+    shape: Sequence[int] | None = None,
     layout: str = "CHW",
     key: str | None = None,
     activation: str = "relu",
-) -> Target:
-    """The Target that is a file (.pth, .safetensors, .npz), a state dict, a torch module, or a function of pictures.
+) -> Network:
+    """The Network that is a file (.pth, .safetensors, .npz), a state dict, a torch module, or a function of pictures.
 
     Or our own Layers, which take pictures as (H, W, C). With no `shape` (H, W, C), the first layer must take square
-    pictures. `layout` says how the trainer flattened them, CHW as torch does or HWC; the Target takes HWC. A function
+    pictures. `layout` says how the trainer flattened them, CHW as torch does or HWC; the Network takes HWC. A function
     takes a batch (n, C, H, W) and gives (n, K). Of several networks in a file `key` names one. With another of
-    ACTIVATIONS than ReLUs between the layers, the Target has the first layer and the outputs. InputError if nothing can
-    be read.
+    ACTIVATIONS than ReLUs between the layers, the first one and the outputs are used. InputError if none can be read.
     """
-    if callable(network) and (key is not None or activation != "relu"):
-        raise InputError(
-            "A key and an activation are those of a file or a state dict: leave them away here."
-        )
-    if isinstance(network, torch.nn.Module):
-        return of_module(network, shape, layout)
     if callable(network):
-        note = "The network is a function: only its outputs were looked at."
+        if key is not None or activation != "relu":
+            mend = "are those of a file or a state dict: leave them away here"
+            raise InputError(f"A key and an activation {mend}.")
+        if isinstance(network, torch.nn.Module):
+            return of_module(network, shape, layout)
         name = getattr(network, "__name__", "a function")
-        sized = partial(of_shape, network)
-        return Target(name, (), sized(shape), [note], sized=sized)
-    (name, state), note, normalisation = opened(network, "a state dict"), "", None
-    if (
-        key is None
-        and isinstance(state, tuple | list)
-        and all(isinstance(layer, Layer) for layer in state)
-    ):
-        layers = networks.change(tuple(state), lambda part: part.cpu().double())
+        notes = ("The network is a function: only its outputs were looked at.",)
+        return Network(name, network, logits=of_function(network, taking(shape)), notes=notes)
+    name, state = opened(network, "a state dict")
+    if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
+        found = Network(name, network, networks.change(state, lambda part: part.cpu().double()))
     else:
         path, state = chosen(state, name, key)
-        layers, note, normalisation = of_state(
-            state, name, shape, choose("The layout", layout, ("CHW", "HWC"))
-        )
-        name = f"{path} of {name}" if path else name
-    if note:
-        return Target(name, layers, None, [note], normalisation)
-    notes = [f"As the activation is {activation}, the first layer and the outputs were used."]
-    used, notes = (layers, []) if activation == "relu" else (layers[:1], notes)
-    return Target(name, used, outputs(layers, activation), notes, normalisation, all_layers=layers)
+        found = of_state(state, name, shape, choose("The layout", layout, ("CHW", "HWC")))
+        found = found._replace(name=f"{path} of {name}" if path else name, source=state)
+    if found.notes:
+        return found
+    found = found._replace(stack=found.layers, logits=outputs(found.layers, activation))
+    if activation == "relu":
+        return found
+    note = f"As the activation is {activation}, the first layer and the outputs were used."
+    return found._replace(layers=found.layers[:1], notes=(note,))
 
 
 def of_state(state, source, shape, layout):
-    """The Layers of named tensors, "" or why the first alone was read, and the normalisation among them, or None."""
+    """The Network of named tensors, without its outputs: all layers, or the first alone and why it is alone."""
     state = {name: checked(part, f"{source}: {name}") for name, part in state.items()}
     normalisation = normalised(state)
     state = merged(state, source)
     names, rest = matrices(state, source, shape)
-    layers = (Layer(state[name], state.get(bias_of(name, state))) for name in names)
-    first, *others = networks.change(tuple(layers), torch.Tensor.double)
+    named = (Layer(state[name], state.get(bias_of(name, state))) for name in names)
+    first, *others = networks.change(named, torch.Tensor.double)
     if not first.weight.any():
         raise InputError(f"{source}: {names[0]} is zero everywhere: give a trained network.")
-    shape = shape or square(first.weight.shape[1])
-    first = first._replace(weight=flattened(batched(first.weight, shape, layout), "HWC"))
+    weight = reordered(first.weight, shape or square(first.weight.shape[1]), layout, "HWC")
+    layers = first._replace(weight=weight), *others
     if not rest:
-        return (first, *others), "", normalisation
-    note = f"Only {names[0]} of {source} was read, and its outputs are not known, as {listed(rest)} may come between"
-    return (first,), f"{note}: {BUILD}.", normalisation
-
-
-def of_shape(function, shape):
-    """The logits of a function of a batch (n, C, H, W), for pictures of a shape (H, W, C)."""
-    return of_function(function, taking(shape))
+        return Network(source, layers=layers, normalisation=normalisation)
+    why = f"and its outputs are not known, as {listed(rest)} may come between: {BUILD}."
+    note = f"Only {names[0]} of {source} was read, {why}"
+    return Network(source, layers=layers[:1], notes=(note,), normalisation=normalisation)
 
 
 def of_function(function, takes):
@@ -175,36 +155,33 @@ def taking(shape, layout=None):
 
 
 def of_module(module, shape, layout):
-    """The Target that is a torch module: its layers, if fully connected, and its own outputs."""
-    name = type(module).__name__
+    """The Network that is a torch module: its layers, if fully connected, and its own outputs."""
+    name, source = type(module).__name__, module
     module = copy.deepcopy(module).cpu().float().eval()
-    try:
-        target = read(dict(module.state_dict()), shape, layout)
-        layers = (
-            () if target.normalisation else target.layers
-        )  # then the module sees other pictures than its layers
-    except InputError:
-        layers = ()
-    flat = isinstance(
-        next(part for part in module.modules() if not [*part.children()]), torch.nn.Linear
-    )
+    read_as = Network(name)
+    with contextlib.suppress(InputError):
+        read_as = read(dict(module.state_dict()), shape, layout)
+    # where it normalises, the module sees other pictures than its layers
+    layers = () if read_as.normalisation else read_as.layers
+    leaf = next(part for part in module.modules() if not [*part.children()])
     shape = shape or (square(layers[0].weight.shape[1]) if layers else None)
-    takes = taking(shape, layout if flat else None)
-    own = of_function(module, takes)
-    if layers and target.logits:
-        probe = torch.rand(
-            8, math.prod(shape), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-        )
-        ours = target.logits(probe)
-        theirs = own(probe)
-        if ours.shape == theirs.shape and (ours - theirs).norm() <= LOOK * theirs.norm():
-            return target._replace(name=name, logits=own, all_layers=())
+    takes = taking(shape, layout if isinstance(leaf, torch.nn.Linear) else None)
+    found = Network(
+        name, source, layers[:1], (), of_function(module, takes), (), None, module, takes
+    )
+    if layers and read_as.logits and agree(read_as.logits, found.logits, shape):
+        return found._replace(layers=layers, stack=layers)
     note = "The module is more than layers with ReLUs between them: only its first layer was read."
     none = "No first layer of the module was read, so no picture was reconstructed: membership alone was asked."
-    sized = None if flat else partial(of_shape, module)
-    return Target(
-        name, layers[:1], own, [note if layers else none], module=Whole(module, takes), sized=sized
-    )
+    return found._replace(notes=(note if layers else none,))
+
+
+def agree(one, other, shape):
+    """Whether two logits are the same for random pictures of a shape (H, W, C)."""
+    draw = torch.Generator().manual_seed(0)
+    probe = torch.rand(8, math.prod(shape), dtype=torch.float64, generator=draw)
+    ours, theirs = one(probe), other(probe)
+    return ours.shape == theirs.shape and (ours - theirs).norm() <= LOOK * theirs.norm()
 
 
 def batched(rows, shape, layout):
@@ -220,6 +197,11 @@ def batched(rows, shape, layout):
 def flattened(batch, layout):
     """A batch (n, C, H, W) as rows in a layout."""
     return (batch if layout == "CHW" else batch.permute(0, 2, 3, 1)).flatten(1)
+
+
+def reordered(rows, shape, layout, other):
+    """Rows (n, d) of pictures (H, W, C) in a layout, CHW or HWC, as rows in the other one."""
+    return flattened(batched(rows, shape, layout), other)
 
 
 def opened(source, name):

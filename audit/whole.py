@@ -3,7 +3,6 @@
 from functools import partial
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import audit.judge as judge
 import audit.stages as stages
@@ -18,50 +17,32 @@ BY_SPAN = "span of what training added"
 
 
 def planned(case: stages.Case) -> list[stages.Stage]:
-    """The Stages for the module of a stages.Case."""
-    if case.module is None:
+    """The Stages for a stages.Case whose network is a module of more than layers."""
+    if not case.network.is_more:
         return []
-    module, takes, before = case.module
-    forward = sum(map(len, case.sides)) * seconds(lambda x: module(takes(x)), case.sides[0])
-    found = [stages.Stage(BY_GRADIENT, 1 + 10 * forward, partial(by_gradient, case))]
-    if before is not None:
-        layers = roomy(case)
-        algebra = (
-            200
-            * sum(len(weight) * weight.numel() for _, weight, _ in layers.values())
-            / stages.RATE
-        )
-        found.append(
-            stages.Stage(
-                BY_SPAN + case.since, 1 + algebra + LAYERS * forward, partial(by_span, case, layers)
-            )
-        )
-    return found
-
-
-@torch.no_grad()
-def seconds(network, rows):
-    """About how long a network takes for one of these rows (n, d), by its products alone."""
-    with FlopCounterMode(display=False) as counter:
-        network(rows[:1])
-    return counter.get_total_flops() / stages.RATE
+    found = [stages.Stage(BY_GRADIENT, partial(by_gradient, case))]
+    name = BY_SPAN + case.since
+    return found + [stages.Stage(name, partial(by_span, case))] * (case.before is not None)
 
 
 def by_gradient(case):
     """Whether the gradient of the loss of training pictures is shorter than that of held-out ones, in all weights."""
-    module, takes, _ = case.module
+    module, takes = case.network.module, case.network.takes
     if not any(part.requires_grad for part in module.parameters()):
         module.requires_grad_()
     trained = [part for part in module.parameters() if part.requires_grad]
 
     def length(x, label):
-        loss = stages.losses(case, module(takes(x[None])).flatten(1), label[None]).sum()
+        loss = stages.losses(case.loss, module(takes(x[None])).flatten(1), label[None]).sum()
         parts = torch.autograd.grad(loss, trained, allow_unused=True)
         return torch.stack([part.norm() for part in parts if part is not None]).norm()
 
-    known = zip(case.sides, stages.classified(case).labels)
+    known = stages.classified(case.network.logits, case.sides, case.labels)
     try:
-        values = [torch.stack([length(*one) for one in zip(*side)]) for side in known]
+        values = [
+            torch.stack([length(*one) for one in zip(*side)])
+            for side in zip(case.sides, known.labels)
+        ]
     except RuntimeError as error:  # of a stranger's code
         raise InputError(f"The gradient cannot be taken ({str(error).splitlines()[0]}).") from error
     score = judge.scored([-part for part in values], case.labels)
@@ -78,32 +59,27 @@ def roomy(case):
     Its pictures can have taken as many directions of the inputs as they have places there, or as there are outputs;
     the latter are looked at if they leave room.
     """
-    module, takes, before = case.module
+    module, takes = case.network.module, case.network.takes
     found = {}
     for name, layer in module.named_modules():
         if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
-            weight = before.get_submodule(name).weight
+            weight = case.before.get_submodule(name).weight
             try:
                 _, places, size = span.inputs(module, layer, takes(case.sides[0][:1])).shape
-            except (
-                InputError,
-                TypeError,
-                ValueError,
-            ):  # a kind that is not read, or used twice or never
+            # a kind that is not read, or used twice or never
+            except (InputError, TypeError, ValueError):
                 continue
             outputs = len(weight)
-            taken = min(len(weight), len(case.sides[0]) * places)
+            taken = min(outputs, len(case.sides[0]) * places)
             if 2 < taken < ROOM * size and not torch.equal(layer.weight, weight):
-                found[places * taken / size, name] = (
-                    layer,
-                    weight,
-                    outputs if outputs < ROOM * size else taken,
-                )
+                directions = outputs if outputs < ROOM * size else taken
+                found[places * taken / size, name] = layer, weight, directions
     return {key[1]: found[key] for key in sorted(found)[:LAYERS]}
 
 
-def by_span(case, layers):
+def by_span(case):
     """Whether what training pictures are to layers lies in the span of what training added to these."""
+    layers = roomy(case)
     if not layers:
         raise InputError(
             "What training added leaves no room in any layer for what it did not see: none was tested."
@@ -116,7 +92,7 @@ def by_span(case, layers):
             basis = span.basis(layer.weight, weight)
         except InputError:  # no gap
             basis = span.basis(layer.weight, weight, rank=directions)
-        shares = [inside(case.module, layer, basis, x) for x in case.sides]
+        shares = [inside(case.network, layer, basis, x) for x in case.sides]
         score, tests = stages.in_span(shares, f"the change of {name}.weight", case.labels)
         scores.append(score)
         comparisons += tests
@@ -126,7 +102,7 @@ def by_span(case, layers):
     return stages.Outcome(name, "ran", sentence, comparisons=tuple(comparisons), score=scores[0])
 
 
-def inside(whole, layer, basis, x):
+def inside(network, layer, basis, x):
     """The shares (n,) of the energy of pictures x (n, d), as a layer sees them, in a basis of its inputs."""
-    parts = (span.inputs(whole.module, layer, whole.takes(part)) for part in x.split(BATCH))
+    parts = (span.inputs(network.module, layer, network.takes(part)) for part in x.split(BATCH))
     return torch.cat([1 - span.distances(part, basis).square() for part in parts]).nan_to_num(0.0)

@@ -1,24 +1,23 @@
-"""python -m audit.words NETWORK --before NETWORK: which words a fine-tuned language model was shown.
+"""Which words a fine-tuned language model was shown: the rows of its embedding that moved."""
 
-Exit status 1: the words that training used can be read. 2: there is no answer. 70: the program failed. It never says
-that nothing leaks: other attacks may tell what this one does not. The words are training data.
-"""
-
+import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit.__main__ import HELPED, Helped, Line, watched
-
 if __name__ == "__main__":  # before a library is loaded that may end this process
-    sys.exit(watched("audit.words"))
+    from audit.__main__ import command
+
+    with contextlib.suppress(OSError):
+        print("This spelling is old: say `audit words NETWORK --before NETWORK`.", file=sys.stderr)
+    sys.argv.insert(1, "words")
+    sys.exit(command())
 
 from attacks import text
 from audit import weights
-from audit.report import LEAKS, NO_ANSWER
-from utils.errors import InputError, printable
+from utils.errors import InputError
 
 
 class Words(NamedTuple):
@@ -36,9 +35,12 @@ class Words(NamedTuple):
 
 
 def words(
-    network: str | Path | Mapping[str, Any], before: str | Path | Mapping[str, Any],
-    vocabulary: str | Path | None = None, key: str | None = None, embedding: str | None = None,
-) -> Words:  # fmt: skip
+    network: str | Path | Mapping[str, Any],
+    before: str | Path | Mapping[str, Any],
+    vocabulary: str | Path | None = None,
+    key: str | None = None,
+    embedding: str | None = None,
+) -> Words:
     """The Words that two networks, files or state dicts, tell. InputError if they tell none.
 
     A `key` names one of several networks in a file, and is used for `before` if that holds it; `embedding` is the name
@@ -76,52 +78,16 @@ def names_of(path, count):
     """The words of a vocabulary, {word: number} in JSON, as tokenizers have it, or one in a line: a list."""
     try:
         content = Path(path).read_text(encoding="utf-8")
-        known = json.loads(content) if Path(path).suffix == ".json" else content.splitlines()
-        known = known.get("model", known).get("vocab", known) if isinstance(known, dict) else known
-        pairs = (
-            ((word, number) for number, word in enumerate(known))
-            if isinstance(known, list)
-            else known.items()
-        )
+        known: Any = json.loads(content) if Path(path).suffix == ".json" else content.splitlines()
+        if isinstance(known, dict):
+            known = known.get("model", known).get("vocab", known)
+        is_list = isinstance(known, list)
+        pairs = zip(known, range(len(known))) if is_list else known.items()
         named = {int(number): word for word, number in pairs}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path} is no vocabulary: give {{word: number}} as JSON, or one word in a line."
-        ) from error
-    if isinstance(known, list) and len(named) < count:
-        raise InputError(
-            f"{path} has {len(named)} words, and the embedding {count}: give that of this network."
-        )
+        mend = "give {word: number} as JSON, or one word in a line"
+        raise InputError(f"{path} is no vocabulary: {mend}.") from error
+    if is_list and len(named) < count:
+        many = f"{len(named)} words, and the embedding {count}"
+        raise InputError(f"{path} has {many}: give that of this network.")
     return [named.get(number, str(number)) for number in range(count)]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the finding and the words, and return the exit status."""
-    line = Line("python -m audit.words", "%(prog)s NETWORK --before NETWORK [options]", __doc__)
-    line.add_argument(
-        "network", help="a state dict of the fine-tuned model in a .pth or .safetensors file"
-    )
-    line.add_argument(
-        "--before", required=True, metavar="NETWORK", help="the same before fine-tuning"
-    )
-    line.add_argument(
-        "--vocabulary", metavar="FILE", help="vocab.json or tokenizer.json, or one word in a line"
-    )
-    line.add_argument("--key", help="which of several networks in a file")
-    line.add_argument(
-        "--embedding",
-        metavar="NAME",
-        help="of the matrix with a row for each word, if it is not found",
-    )
-    try:
-        given = line.parse_args(arguments)
-        found = words(given.network, given.before, given.vocabulary, given.key, given.embedding)
-    except Helped:
-        return HELPED
-    except InputError as error:
-        print(printable(str(error)), file=sys.stderr)
-        return NO_ANSWER
-    if hasattr(sys.stdout, "reconfigure"):  # words of any script
-        sys.stdout.reconfigure(errors="backslashreplace")
-    print(found.sentence, *(printable(str(name)) for name in found.names), sep="\n")
-    return LEAKS

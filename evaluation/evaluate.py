@@ -10,9 +10,7 @@ from scipy.optimize import linear_sum_assignment
 
 from attacks import bilevel
 from attacks.detectors import scores
-from evaluation import measures, null
-from evaluation.notation import Row
-from evaluation.notation import rows as rows_named
+from evaluation import measures, notation, null
 from evaluation.trials import Trial
 from utils import networks
 from utils.kernels.similarity import detail_ncc, half_ncc, l2, pairwise_ssim, ssim, stretch
@@ -44,23 +42,16 @@ def matched_distance(network, target):
     ours, theirs = (
         torch.cat([networks.joint(one), two.weight.mT], 1) for one, two in (network, target)
     )
-    order = linear_sum_assignment(l2(ours, theirs).square().T.cpu())[1]
+    order = linear_sum_assignment(l2(theirs, ours).square().cpu())[1]
     first = networks.change(network[:1], lambda part: part[order])
-    second = network[1]
-    return networks.distance((*first, second._replace(weight=second.weight[:, order])), target)
+    second = network[1]._replace(weight=network[1].weight[:, order])
+    return networks.distance((*first, second), target)
 
 
 def leak(trial: Trial, candidates: torch.Tensor | None = None) -> measures.Leak:
-    """What a trial's reconstructions, or other candidates, give away of the training images: a measures.Leak."""
-    return measures.leak_of(
-        trial.attack.images if candidates is None else candidates, trial.data, known_mean(trial)
-    )
-
-
-def mean_pair_gains(candidates, data):
-    """By how much means of two images explain candidates (n, d) better than one: of training and held-out images."""
-    centred = (part.images - part.images.mean(0) for part in (data.secret, data.held_out))
-    return [measures.mean_pair_gain(candidates, x) for x in centred]
+    """What a trial's reconstructions, or other candidates, give away of the training images."""
+    found = trial.attack.images if candidates is None else candidates
+    return measures.leak_of(found, trial.data, known_mean(trial))
 
 
 def best_pictures(candidates, data, some):
@@ -82,17 +73,17 @@ def detections(trial):
     """
     truth = likeness(trial).amax(1) > measures.ALIKE
     named = scores(trial.victim.released, trial.start, trial.attack, trial.again, trial.data.shape)
-    found = {name: null.detection(score, truth) for name, score in named.items()}
-    return {name: one for name, one in found.items() if one}
+    found = ((name, null.detection(score, truth)) for name, score in named.items())
+    return {name: one for name, one in found if one}
 
 
 def relative_distance(trial):
-    """‖θ − θ*‖²/‖θ*‖² after the attack."""
+    """‖θ − θ*‖²/‖θ*‖² after the attack, which may have merged equal neurons."""
     ours = trial.attack.network
-    target = trial.victim.released.network
-    if len(ours[0].weight) < len(target[0].weight):  # equal neurons are one
-        target = bilevel.merge_neurons(trial.victim.released).network
-    return networks.distance(ours, target)
+    released = trial.victim.released
+    if len(ours[0].weight) < len(released.network[0].weight):
+        released = bilevel.merge_neurons(released)
+    return networks.distance(ours, released.network)
 
 
 def solved(trial):
@@ -109,7 +100,7 @@ def compare(trial, candidates, picture):
     """Match every training image with the candidate of the highest half_ncc, which may recur, as `picture` shows it."""
     candidates = trial.attack.images if candidates is None else candidates
     shape = trial.data.shape
-    shown = picture(candidates[half_ncc(secret(trial), candidates, shape).max(1).indices])
+    shown = picture(candidates[half_ncc(secret(trial), candidates, shape).argmax(1)])
     return Matches(pairwise_ssim(shown, trial.data.secret.images, shape), shown)
 
 
@@ -160,25 +151,25 @@ def best_baseline(trial, evaluated, measure):
 def numbers_of_weights(trial):
     """{quantity: (value, baseline, the paper's)} of a bilevel attack; the baseline is the start, before any attack."""
     _, model, place, knowledge = trial.name
-    square = (
-        networks.flatten(trial.victim.released.network).square().mean().item()
-    )  # ‖θ*‖² per weight
+    own = trial.data.secret.images
+    target = networks.flatten(trial.victim.released.network)
     far = relative_distance(trial)
     before = trial.attack.history[0].item()
-    ours = trial.attack.images
-    own = trial.data.secret.images
-    start = trial.start
-    to_training, at_first, to_start = (
-        l2(*p).amin(1).mean() for p in ((ours, own), (start, own), (ours, start))
-    )
-    return {
+    square = target.square().mean().item()  # ‖θ*‖² per weight
+
+    def nearest_l2(images, others):
+        return l2(images, others).amin(1).mean()
+
+    numbers = {
         "relative_distance": (far, before),
         "mean_square_distance": (far * square, before * square, TABLE_1[model][place]),
-        "nearest_training_l2": (to_training, at_first),
-        "nearest_start_l2": (to_start, 0.0),
-        "inner_gradient_norm": (trial.attack.details.gradient_norm if knowledge else None, None),
-        "outer_converged": (solved(trial) if knowledge else None, None),
+        "nearest_training_l2": (nearest_l2(trial.attack.images, own), nearest_l2(trial.start, own)),
+        "nearest_start_l2": (nearest_l2(trial.attack.images, trial.start), 0.0),
     }
+    if knowledge:
+        numbers["inner_gradient_norm"] = (trial.attack.details.gradient_norm,)
+        numbers["outer_converged"] = (solved(trial),)
+    return numbers
 
 
 def numbers_of_pictures(trial):
@@ -192,23 +183,21 @@ def numbers_of_pictures(trial):
         "good_as_adversary": beside(adversary, good),
         "mean_ssim": beside(published, lambda matches: matches.ssim.mean().item()),
         "attack_loss": (trial.attack.loss, trial.attack.history[0]),
-        "seconds": (trial.attack.seconds, None),
+        "seconds": (trial.attack.seconds,),
     }
 
 
-def rows(trial: Trial) -> list[Row]:
+def rows(trial: Trial) -> list[notation.Row]:
     """The trial's numbers for RESULTS: of weights if the attack trains, else of pictures; and of what leaked."""
-    numbers = (
-        numbers_of_pictures(trial) if trial.attack.network is None else numbers_of_weights(trial)
-    )
+    numbers = (numbers_of_weights if trial.attack.network else numbers_of_pictures)(trial)
     ours = leak(trial)
     start = leak(trial, trial.start)
-    recurrence = detections(trial).get("recurrence") if trial.again else None
     numbers |= {
         "leak_auc": (ours.auc.value, start.auc.value),
         "leak_auc_low": (ours.auc.low, start.auc.low),
         "above": (ours.above, start.above),
         "alike": (ours.alike, ours.alike_held_out),
-        "detector_auc": (recurrence and recurrence.auc.value, None),
     }
-    return rows_named(trial.name.prefix, trial.seed, numbers)
+    if trial.again and (recurrence := detections(trial).get("recurrence")):
+        numbers["detector_auc"] = (recurrence.auc.value,)
+    return notation.rows(trial.name.prefix, trial.seed, numbers)

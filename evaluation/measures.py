@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch.nn.functional import normalize
 
 from evaluation import null
 from training.images import Split
@@ -23,27 +22,12 @@ def twins(x: torch.Tensor) -> float:
     return (ncc(x, x).fill_diagonal_(0).amax(1) > STRONG).double().mean().item()
 
 
-def mean_pair_gain(candidates, x):
-    """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d)."""
-    candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
-    first, second = torch.triu_indices(len(x), len(x), 1)
-    first, second = (
-        part[:: max(1, len(part) // 20_000)] for part in (first, second)
-    )  # some, if 40,000 or more
-    table = normalize(candidates, dim=1) @ x.T  # (n, m), ⟨candidate, image⟩
-    lengths = (x[first] + x[second]).norm(dim=1)
-    pairs = (table[:, first] + table[:, second]) / lengths
-    return (pairs.amax(1) - (table / x.norm(dim=1)).amax(1)).mean().item()
-
-
 class Leak(NamedTuple):
     """How much better reconstructions match m training images than m held-out ones, by `detail_ncc`."""
 
     training: torch.Tensor  # (m,): of every training image, the similarity of its best match
     held_out: torch.Tensor  # (m,): the same for the held-out images
-    auc: (
-        null.Area
-    )  # how often a training image is matched better than a held-out one; 0.5 if nothing leaked
+    auc: null.Area  # how often a training image is matched better than a held-out one; chance: 0.5
     p: float  # of an AUC this large if training and held-out images may be exchanged
     above: int  # training images that are matched better than 99 % of the held-out ones
     alike: int  # training images with a match that counts as alike
@@ -51,12 +35,11 @@ class Leak(NamedTuple):
 
     def numbers(self, prefix=""):
         """What RESULTS keep of it, {name: number}."""
-        kept = {
-            "leak_auc": self.auc.value,
-            "alike": self.alike,
-            "alike_held_out": self.alike_held_out,
+        return {
+            f"{prefix}leak_auc": self.auc.value,
+            f"{prefix}alike": float(self.alike),
+            f"{prefix}alike_held_out": float(self.alike_held_out),
         }
-        return {f"{prefix}{name}": float(value) for name, value in kept.items()}
 
 
 def sides(data: Split, mean: torch.Tensor | float = 0.0) -> list[torch.Tensor]:
@@ -83,21 +66,22 @@ def leak(
 ) -> Leak:
     """Match training and held-out images (m, d) in the same order of classes with candidates (n, d): Leak."""
     if len(held_out) != len(training):
-        wanted = (
-            "equally many are needed: split the data with held_out=IMAGES, or choose fewer IMAGES"
-        )
         raise InputError(
-            f"There are {len(held_out)} held-out images for {len(training)} training images; {wanted}."
+            f"There are {len(held_out)} held-out images for {len(training)} training images; equally many are needed: "
+            "split the data with held_out=IMAGES, or choose fewer IMAGES."
         )
-    ours, theirs = best = [
+    ours, theirs = (
         match(images, candidates, shape).signed.cpu() for images in (training, held_out)
-    ]
-    bar = torch.quantile(theirs, 0.99)
-    counts = [
-        (values > level).sum().item()
-        for values, level in ((ours, bar), (ours, ALIKE), (theirs, ALIKE))
-    ]
-    return Leak(*best, null.area(*best), null.p_value(*best), *counts)  # type: ignore[call-arg]
+    )
+    return Leak(
+        training=ours,
+        held_out=theirs,
+        auc=null.area(ours, theirs),
+        p=null.p_value(ours, theirs),
+        above=(ours > torch.quantile(theirs, 0.99)).sum().item(),
+        alike=(ours > ALIKE).sum().item(),
+        alike_held_out=(theirs > ALIKE).sum().item(),
+    )
 
 
 def leak_of(candidates: torch.Tensor | None, data: Split, mean: float | torch.Tensor = 0.0) -> Leak:

@@ -23,9 +23,8 @@ def rows(prefix: str, seed: int, quantities: Mapping[str, Sequence], **where: An
     """Rows of {quantity: (value, baseline, paper's value)}, the last two or None; `where` differs within the run."""
     listed = []
     for name, several in quantities.items():
-        value, baseline, paper = (
-            None if x is None else float(x) for x in (*several, None, None)[:3]
-        )
+        numbers = [None if x is None else float(x) for x in several]
+        value, baseline, paper = (*numbers, None, None)[:3]
         if value is not None:
             listed.append(Row(f"{prefix}/{name}", seed, value, paper, baseline, where or None))
     return listed

@@ -30,16 +30,13 @@ class Detection(NamedTuple):
 
 def area(above: torch.Tensor, below: torch.Tensor) -> Area:
     """The area under the ROC curve of a score with values `above` (n,) and `below` (k,) on the two sides."""
-    above = above.cpu()
+    above = above.cpu()[:, None]
     below = below.cpu()
-    table = ((above[:, None] > below) + 0.5 * (above[:, None] == below)).double().numpy()  # (n, k)
+    table = ((above > below) + 0.5 * (above == below)).double().numpy()  # (n, k)
     draw = np.random.default_rng(0).multinomial
-    rows, columns = (
-        draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape
-    )  # (RESAMPLES, n), (RESAMPLES, k)
-    low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975)).clip(
-        0, 1
-    )  # of rounding
+    # How often each is drawn: (RESAMPLES, n), (RESAMPLES, k).
+    rows, columns = (draw(n, np.full(n, 1 / n), RESAMPLES) / n for n in table.shape)
+    low, high = np.quantile(((rows @ table) * columns).sum(1), (0.025, 0.975)).clip(0, 1)
     return Area(table.mean().item(), low.item(), high.item())
 
 
@@ -56,32 +53,28 @@ def p_value(
     """
     values = torch.cat([training, held_out]).cpu().numpy()
     m = len(training)
-    _, places, counts = np.unique(
-        values, return_inverse=True, return_counts=True
-    )  # scipy.stats takes long to import
-    ranks = (counts.cumsum() - (counts - 1) / 2)[
-        places
-    ]  # from 1 on; equal values share the mean of theirs
+    # Ranks from 1 on, equal values sharing the mean of theirs; scipy.stats takes long to import.
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum() - (counts - 1) / 2)[places]
     if classes is None:
         flips = torch.rand(RESAMPLES, m, generator=torch.Generator().manual_seed(seed)) < 0.5
         sums = np.where(flips, ranks[m:], ranks[:m]).sum(1)
     else:
-        sums = shuffled(ranks, m, np.asarray(classes), seed)
+        sums = shuffle(ranks, m, np.asarray(classes), seed)
     return (1 + (sums >= ranks[:m].sum()).sum().item()) / (1 + len(sums))
 
 
-def shuffled(ranks, m, classes, seed):
+def shuffle(ranks, m, classes, seed):
     """Sums of the first m of ranks (m + n,) after random permutations within classes (m + n,): (SHUFFLES,)."""
     draw = np.random.default_rng(seed)
     sums = np.zeros(SHUFFLES)
     for kind in np.unique(classes):
         values = ranks[classes == kind]
         count = (classes[:m] == kind).sum()
-        sizes = map(
-            len, np.array_split(sums, 1 + SHUFFLES * len(values) // 2_000_000)
-        )  # so that tables fit
-        tables = (draw.permuted(np.tile(values, (size, 1)), axis=1) for size in sizes)
-        sums += np.concatenate([table[:, :count].sum(1) for table in tables])
+        # In parts whose tables fit into the memory, which are views of the sums.
+        for part in np.array_split(sums, 1 + SHUFFLES * len(values) // 2_000_000):
+            table = draw.permuted(np.tile(values, (len(part), 1)), axis=1)
+            part += table[:, :count].sum(1)
     return sums
 
 

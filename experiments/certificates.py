@@ -108,10 +108,17 @@ def halves(network, x, photographs):
 def moved(network, photographs, labels, steps):
     """Photographs (n, d), moved by the stationarity attack, in the span of W₁ only."""
     recipe = networks.perceptron("margin", len(network[0].weight))
+    settings = decoreco.ADAM._replace(
+        rule="margin", iterations=steps, lambda_min=0.0, range_weight=0.0, dtype=torch.float64
+    )
+    basis = networks.span(network, 1e-9)
     attack = decoreco.attack(
-        networks.Released(network, labels, recipe), photographs, rule="margin", labels=labels, iterations=steps,
-        lambda_min=0.0, range_weight=0.0, dtype=torch.float64, basis=networks.span(network, 1e-9),
-    )  # fmt: skip
+        networks.Released(network, labels, recipe),
+        photographs,
+        settings,
+        labels=labels,
+        basis=basis,
+    )
     return explained(network, images.Part(attack.images, labels))
 
 

@@ -30,13 +30,13 @@ STARTS = {  # how the weights of a network are drawn, as a script says it: None 
 }
 
 
-def choose_secret(seed: int) -> tuple[int, int]:
+def choose_secret(seed: int | list[int]) -> tuple[int, int]:
     """A seed of 32 bits, and how many outputs are drawn before the start: nobody but the evaluator knows them."""
     chance = np.random.default_rng(seed)
     return int(chance.integers(2**32)), int(chance.integers(BEFORE))
 
 
-def hide(seed: int) -> torch.Tensor:
+def hide(seed: int | list[int]) -> torch.Tensor:
     """The state of torch's generator behind what `choose_secret` gives."""
     secret, before = choose_secret(seed)
     hidden = torch.Generator().manual_seed(secret)
@@ -45,7 +45,12 @@ def hide(seed: int) -> torch.Tensor:
 
 
 def builder(start: str, inputs: int, hidden: Sequence[int]) -> Build:
-    """The public function that draws a network of fully connected layers of these widths, as one of STARTS says."""
+    """The public function that draws a network of fully connected layers of these widths, as one of STARTS says.
+
+    The start `as_written` draws the first paper's network (`training.uniform`).
+    """
+    if start == "as_written":
+        return partial(uniform.draw, inputs, *hidden)
 
     def build():
         widths = (inputs, *hidden, 1)
@@ -59,29 +64,18 @@ def builder(start: str, inputs: int, hidden: Sequence[int]) -> Build:
     return build
 
 
-def builder_as_written(inputs: int, width: int) -> Build:
-    """The public function that draws the first paper's network (`training.uniform`)."""
-    return partial(uniform.draw, inputs, width)
-
-
 def parameters_of(network: Network, build: Build) -> dict[str, torch.Tensor]:
     """The parameters of a network of Layers, as the module of `build()` names them."""
-    return dict(
-        zip(
-            (name for name, _ in build().named_parameters()),
-            [p for layer in network for p in layer],
-        )
-    )
+    names = [name for name, _ in build().named_parameters()]
+    return dict(zip(names, [p for layer in network for p in layer]))
 
 
-def draw_elsewhere(net: nn.Sequential, seed: int) -> None:
-    """Draw torch's own start of a module in place from another generator, numpy's PCG64."""
-    chance = np.random.default_rng(seed)
-    with torch.no_grad():
-        for layer in net[::2]:
-            for p in layer.parameters():
-                bound = layer.in_features**-0.5
-                p.copy_(torch.from_numpy(chance.uniform(-bound, bound, tuple(p.shape))))
+def draw_elsewhere(net: nn.Sequential, chance: np.random.Generator) -> None:
+    """Draw torch's own start of a module in place from a generator of numpy's, such as PCG64."""
+    for layer in net[::2]:
+        bound = layer.in_features**-0.5
+        for p in layer.parameters():
+            p.data.copy_(torch.from_numpy(chance.uniform(-bound, bound, tuple(p.shape))))
 
 
 def permute(network: Network, seed: int) -> Network:
@@ -93,35 +87,41 @@ def permute(network: Network, seed: int) -> Network:
 
 
 def train(
-    secret: Part, shape: Shape, build: Build, seed: int, trainer: str, epochs: int, decay: float | None = None,
-    elsewhere: bool = False, permuted: bool = False,
-) -> Victim:  # fmt: skip
+    secret: Part,
+    shape: Shape,
+    build: Build,
+    seed: int,
+    trainer: str,
+    epochs: int,
+    decay: float | None = None,
+    elsewhere: bool = False,
+    permuted: bool = False,
+) -> Victim:
     """Train what `build()` draws from a hidden state by one of ordinary.TRAINERS, or with another weight decay.
 
     The start may be drawn `elsewhere`, from numpy's generator, or the neurons be `permuted` before they are released.
     """
-    with generator.drawing_from(hide(seed)):
-        net = build()
-    if elsewhere:
-        draw_elsewhere(net, seed)
-    initial = ordinary.layers_of(net)
-    mean = ordinary.colour_mean(secret, shape)
 
     def change_decay(_, optimiser):
         for group in optimiser.param_groups:
-            group["weight_decay"] = group["weight_decay"] if decay is None else decay
+            group["weight_decay"] = decay
 
+    with generator.drawing_from(hide(seed)):
+        net = build()
+    if elsewhere:
+        draw_elsewhere(net, np.random.default_rng(seed))
+    initial = ordinary.layers_of(net)
+    mean = ordinary.colour_mean(secret, shape)
+    prepare = None if decay is None else change_decay
     part = ordinary.subtract(secret, mean)
-    loss, _ = ordinary.tune(net, part, shape, trainer, epochs, seed + 2, prepare=change_decay)
-    networks = ordinary.layers_of(net), initial
+    loss, _ = ordinary.tune(net, part, shape, trainer, epochs, seed + 2, prepare=prepare)
+    network = ordinary.layers_of(net)
     if permuted:
-        networks = permute(networks[0], seed), permute(networks[1], seed)
-    released = Released(
-        networks[0], secret.labels, ordinary.recipe(*(len(l.weight) for l in initial[:-1]))
-    )
-    return Victim(
-        released, mean, loss, len(secret.labels) * (1 + ordinary.TRAINERS[trainer][1]), networks[1]
-    )
+        network = permute(network, seed)
+        initial = permute(initial, seed)
+    recipe = ordinary.recipe(*(len(layer.weight) for layer in initial[:-1]))
+    versions = len(secret.labels) * (1 + ordinary.TRAINERS[trainer][1])
+    return Victim(Released(network, secret.labels, recipe), mean, loss, versions, initial)
 
 
 def train_as_written(secret: Part, build: Build, seed: int) -> Victim:
@@ -138,3 +138,9 @@ def read(released: Released, build: Build) -> tuple[generator.Start | None, Netw
     except InputError as refusal:
         return None, (), str(refusal)
     return start, ordinary.layers_of(start.module), ""
+
+
+def equal(network: Network, other: Network) -> bool:
+    """Whether two networks are the same to the last bit; () is none."""
+    layers = zip(network, other)
+    return bool(network) and all(torch.equal(p, q) for pair in layers for p, q in zip(*pair))

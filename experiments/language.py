@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from sklearn.metrics import roc_auc_score
+from torch.nn.functional import pad
 
 from attacks import text
 from training import deep
@@ -21,9 +23,8 @@ from utils.errors import InputError
 RATES = {"plain": 0.05, "sgd": 0.02, "adam": 3e-4, "adamw": 3e-4}
 LENGTH = 32  # of a text, in tokens
 BATCH = 2  # texts of a step
-PUBLIC, OTHER = (
-    DATA / "texts" / f"{name}.txt.gz" for name in ("as-you-like-it", "alice-in-wonderland")
-)
+PUBLIC = DATA / "texts/as-you-like-it.txt.gz"
+OTHER = DATA / "texts/alice-in-wonderland.txt.gz"
 TOKEN = r"[A-Za-z]+(?:'[a-z]+)?|[^\sA-Za-z]"
 EDGE = "⁋"  # token 0
 
@@ -43,9 +44,9 @@ def read(path):
     """The tokens of a text file, compressed or not."""
     try:
         whole = Path(path).read_bytes()
-        return re.findall(
-            TOKEN, (gzip.decompress(whole) if str(path).endswith(".gz") else whole).decode()
-        )
+        if str(path).endswith(".gz"):
+            whole = gzip.decompress(whole)
+        return re.findall(TOKEN, whole.decode())
     except (OSError, EOFError, UnicodeError) as error:
         raise InputError(
             f"{path} cannot be read as a text ({error}): give a text file in UTF-8."
@@ -56,19 +57,17 @@ def split(dataset: str, count: int, held_out: int, seed: int) -> Texts:
     """Draw secret texts, as many for a twin, and held-out ones, of a book or a .txt `dataset`: Texts."""
     books = [read(PUBLIC), read(dataset if dataset.endswith(".txt") else OTHER)]
     words = [EDGE, *sorted({word for book in books for word in book})]
-    place = {word: number for number, word in enumerate(words)}
-    public, other = (
-        torch.tensor([place[word] for word in book]).unfold(0, LENGTH + 1, LENGTH) for book in books
-    )
+    number_of = {word: number for number, word in enumerate(words)}
+    numbers = [torch.tensor([number_of[word] for word in book]) for book in books]
+    public, other = (some.unfold(0, LENGTH + 1, LENGTH) for some in numbers)
     if 2 * count + held_out > len(other):
         raise InputError(
             f"Twice {count} texts and {held_out} others are more than the {len(other)} of the book."
         )
     order = torch.randperm(len(other), generator=torch.Generator().manual_seed(seed))
     secret, twin, rest = other[order[: 2 * count + held_out]].split([count, count, held_out])
-    return Texts(
-        public, secret, twin, rest, words, hashlib.sha256(secret.numpy().tobytes()).hexdigest()
-    )
+    sha256 = hashlib.sha256(secret.numpy().tobytes()).hexdigest()
+    return Texts(public, secret, twin, rest, words, sha256)
 
 
 class Tuned(NamedTuple):
@@ -83,7 +82,7 @@ class Tuned(NamedTuple):
 
 def inputs_and_targets(rows):
     """What a model is shown of texts (n, T + 1), token 0 and all but the last, and what it is to say."""
-    return torch.nn.functional.pad(rows[:, :-1], (1, 0)), rows
+    return pad(rows[:, :-1], (1, 0)), rows
 
 
 def initial(words, public, width, steps, seed):
@@ -122,34 +121,26 @@ def tune(base, rows, trainer, kind, steps, seed):
 
 def entries(tuned, kind, count):
     """What can be looked at, {name: (Evidence, Bag)}: the change, the optimiser's moments, adapters alone."""
-    before = tuned.before
-    after = tuned.after
     inputs = count * LENGTH
-    found = {"change": changed(tuned, kind, inputs)}
+    found = {"change": from_change(tuned, kind, inputs)}
     moments = {name: one for name, one in tuned.moments.items() if one is not None}
     if moments:
-        evidence = text.find_evidence(tuned.model, after, moments, inputs)
-        rows = moments.get("tokens.weight")
-        bags = {
-            "trained": text.bag_of_moment,
-            "tied": lambda rows: text.bag_of_tied(torch.zeros_like(rows), rows),
-        }
-        found["moment"] = evidence, bags[kind](rows) if kind in bags else text.bag_of_span(evidence)
-    if any(name.endswith(".A") for name in before):
-        evidence = text.evidence_of_adapters(tuned.model, after, inputs)
+        found["moment"] = from_moments(tuned, moments, kind, inputs)
+    if any(name.endswith(".A") for name in tuned.before):
+        evidence = text.evidence_of_adapters(tuned.model, tuned.after, inputs)
         found["adapter"] = evidence, text.bag_of_span(evidence)
     return found
 
 
-def changed(tuned, kind, inputs):
+def from_change(tuned, kind, inputs):
     """The Evidence of what training changed, with the start known, and the Bag."""
     before = tuned.before
     after = tuned.after
-    bags = {
-        "trained": text.bag,
-        "tied": lambda *both: text.bag_of_tied(*(one["tokens.weight"] for one in both)),
-    }
-    bag = bags[kind](before, after) if kind in bags else None
+    bag = None
+    if kind == "trained":
+        bag = text.bag(before, after)
+    elif kind == "tied":
+        bag = text.bag_of_tied(before["tokens.weight"], after["tokens.weight"])
     alpha = bag.alpha if bag else 1.0
     change = {name: after[name] - alpha * before[name] for name in after}
     middle = {name: (before[name] + after[name]) / 2 for name in after}
@@ -157,18 +148,24 @@ def changed(tuned, kind, inputs):
     return evidence, bag or text.bag_of_span(evidence)
 
 
+def from_moments(tuned, moments, kind, inputs):
+    """The Evidence of an optimiser's first moments {parameter: tensor}, and the Bag."""
+    evidence = text.find_evidence(tuned.model, tuned.after, moments, inputs)
+    if kind == "trained":
+        return evidence, text.bag_of_moment(moments["tokens.weight"])
+    if kind == "tied":
+        rows = moments["tokens.weight"]
+        return evidence, text.bag_of_tied(torch.zeros_like(rows), rows)
+    return evidence, text.bag_of_span(evidence)
+
+
 def search(evidence, bag, count):
     """The texts (…, T) that a search finds in a Bag; none where it refuses."""
     words = bag.tokens.nonzero()[:, 0]
     try:
-        return text.search_texts(evidence, words[words > 0], count, LENGTH)[0]
+        return text.search_texts(evidence, words[words > 0], count, LENGTH)
     except InputError:
         return torch.zeros(0, LENGTH, dtype=torch.long)
-
-
-def area(above, below):
-    """How often a score of `above` (n,) is larger than one of `below` (k,)."""
-    return ((above[:, None] > below).double() + 0.5 * (above[:, None] == below)).mean().item()
 
 
 def in_bag(bag, rows):
@@ -177,13 +174,9 @@ def in_bag(bag, rows):
     used[rows.unique()] = True
     used = used[1:]
     found = bag.tokens[1:]
-    score = bag.score[1:]
     right = (used & found).sum().item()
-    return (
-        right / max(1, found.sum().item()),
-        right / used.sum().item(),
-        area(score[used], score[~used]),
-    )
+    precision = right / max(1, found.sum().item())
+    return precision, right / used.sum().item(), roc_auc_score(used, bag.score[1:])
 
 
 def agreement(found, rows):
@@ -193,10 +186,16 @@ def agreement(found, rows):
     return (found[None] == rows[:, None]).double().mean(2).amax(1)
 
 
-def shuffle(rows, times=20):
-    """The words of texts (n, T) in other orders: (times · n, T)."""
+def shuffle(rows):
+    """The words of texts (n, T) in twenty other orders: (20 n, T)."""
     draw = torch.Generator().manual_seed(0)
-    return torch.cat([row[torch.rand(times, len(row), generator=draw).argsort(1)] for row in rows])
+    return torch.cat([row[torch.rand(20, len(row), generator=draw).argsort(1)] for row in rows])
+
+
+def area(evidence, rows, unlike):
+    """How often texts (n, T) have a likelier membership, by Evidence, than texts unlike these (k, T)."""
+    scores = -text.membership(evidence, torch.cat([rows, unlike]))
+    return roc_auc_score(torch.arange(len(scores)) < len(rows), scores)
 
 
 def numbers(evidence, bag, secret, others, twin, tied=False):
@@ -206,23 +205,21 @@ def numbers(evidence, bag, secret, others, twin, tied=False):
     twin's evidence is searched with the same words. A tied embedding moves for the last token, too, which is only said.
     """
     m = len(secret)
+    rows = secret[:, :-1]
     rest = others[:, :-1]
+    words = (secret, others[:m]) if tied else (rows, rest[:m])
+    precision, recall, of_score = zip(*(in_bag(bag, some) for some in words))
     found = search(evidence, bag, m)
-    bags = (in_bag(bag, rows if tied else rows[:, :-1]) for rows in (secret, others[:m]))
-    placed = [agreement(found, rows[:, :-1]) for rows in (secret, others[:m])]
-    by_twin = agreement(search(twin, bag, m), secret[:, :-1])
-
-    def areas(unlike):
-        pairs = [
-            [-text.membership(one, rows) for rows in (secret[:, :-1], unlike)]
-            for one in (evidence, twin)
-        ]
-        return tuple(area(*pair) for pair in pairs)
-
-    return dict(zip(("bag_precision", "bag_recall", "bag_area"), zip(*bags))) | {
-        "exact": tuple((one == 1).sum().item() for one in placed),
-        "in_place": tuple(one.mean().item() for one in placed),
+    placed = [agreement(found, some) for some in (rows, rest[:m])]
+    by_twin = agreement(search(twin, bag, m), rows)
+    shuffled = shuffle(rows)
+    return {
+        "bag_precision": precision,
+        "bag_recall": recall,
+        "bag_area": of_score,
+        "exact": [(one == 1).sum().item() for one in placed],
+        "in_place": [one.mean().item() for one in placed],
         "in_place_by_twin": (by_twin.mean().item(), None),
-        "area": areas(rest),
-        "area_of_order": areas(shuffle(secret[:, :-1])),
+        "area": [area(one, rows, rest) for one in (evidence, twin)],
+        "area_of_order": [area(one, rows, shuffled) for one in (evidence, twin)],
     }

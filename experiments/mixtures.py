@@ -12,6 +12,7 @@ from evaluation import evaluate, measures, notation
 from training import images, stationary
 from utils import networks
 from utils.errors import InputError
+from utils.kernels import solvers
 
 SETS = ("training", "partition", "noise", "held_out")
 
@@ -111,18 +112,51 @@ def bilevel_attack(target):
 def adam_attack(target, steps, rate, dtype=torch.float32):
     """DecoReco by Adam, for `explore`; losses are R/‖θ*‖²."""
     released, mean, basis = target
-    settings = {"basis": basis, "optimiser": "projection", "learning_rate": rate, "dtype": dtype}
-    settings |= {"sharpness": 100.0, "range_weight": 0.0}
+    settings = decoreco.SETTINGS["projection"]._replace(
+        learning_rate=rate, sharpness=100.0, softest=100.0, range_weight=0.0, dtype=dtype
+    )
 
     def attack(
         start: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         counts = max(1, steps // 4), steps
         early, end = (
-            decoreco.attack(released, start - mean, iterations=count, **settings)
+            decoreco.attack(
+                released, start - mean, settings._replace(iterations=count), basis=basis
+            )
             for count in counts
         )
         return early.images + mean, end.images + mean, early.history[0], end.loss
+
+    return attack
+
+
+def lbfgs_attack(target, steps):
+    """DecoReco by L-BFGS, which has no rate, for `explore`; without penalties."""
+    (network, y, recipe, *_), mean, basis = target
+    rule = decoreco.make_rule("signed", y, network, recipe)
+    objective = decoreco.Objective(network, rule, 100.0, 0.0, 0.0, basis)
+    quarter = max(1, steps // 4)
+
+    def attack(start):
+        x = (start - mean) @ basis  # (c, m, r)
+
+        def loss(flat):
+            at = flat.view_as(x)
+            parts, slope, _ = objective(at, objective.best_coefficients(at))
+            return parts.total, slope.flatten(-2)
+
+        first, slope = loss(x)
+        unit = slope.norm(dim=-1)  # so that units do not matter
+
+        def scaled(flat):
+            value, slope = loss(flat)
+            return objective.scale * value / unit, slope / unit[..., None]
+
+        early = solvers.lbfgs(scaled, x.flatten(-2), iterations=quarter)
+        end = solvers.lbfgs(scaled, early.x, iterations=3 * quarter, pairs=early.pairs)
+        pictures = (found.x.view_as(x) @ basis.mT + mean for found in (early, end))
+        return *pictures, first, loss(end.x)[0]
 
     return attack
 

@@ -7,24 +7,16 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import DataLoader, TensorDataset
 
-from attacks import generator, known_start
+from attacks.generator import Start, drawing_from
+from experiments.generator import draw_elsewhere
 from training import Victim, ordinary, private
 from training.images import Part
 from training.private import CLIP, DELTA, Plan
 from utils.errors import InputError
-from utils.kernels.layers import Network
+from utils.kernels.layers import Network, Shape
 from utils.networks import Released
 
-LATEST = 100_000  # numbers, at most, that were drawn before the start
 MISSING = "TRAINER=opacus needs Opacus, which is not installed: run `pip install opacus==1.6.0`, or take TRAINER=plain."
-
-
-def somewhere(seed):
-    """A state of torch's generator that nobody could guess: after many draws, of a seed of 32 bits, both by lot."""
-    lot = np.random.default_rng([seed, 81])
-    drawn = torch.Generator().manual_seed(int(lot.integers(2**32)))
-    torch.rand(int(lot.integers(LATEST)), generator=drawn)
-    return drawn.get_state()
 
 
 def plan_of(trainer, epsilon, steps, noise, count):
@@ -39,7 +31,8 @@ def plan_of(trainer, epsilon, steps, noise, count):
         steps = max(2, steps - steps % 2)
         batch = count // 2
         sigma, epsilon = account(epsilon, steps)
-    return Plan(steps, sigma, noise * batch / (sigma * CLIP * steps**0.5), epsilon)
+    rate = noise * batch / (sigma * CLIP * steps**0.5)
+    return Plan(steps=steps, sigma=sigma, rate=rate, epsilon=epsilon)
 
 
 def account(epsilon, steps):
@@ -50,9 +43,12 @@ def account(epsilon, steps):
     except ImportError as error:
         raise InputError(MISSING) from error
     accountant = create_accountant("prv")
-    asked = {"target_epsilon": epsilon, "target_delta": DELTA}
     sigma = get_noise_multiplier(
-        **asked, sample_rate=0.5, steps=steps, accountant=accountant.mechanism()
+        target_epsilon=epsilon,
+        target_delta=DELTA,
+        sample_rate=0.5,
+        steps=steps,
+        accountant=accountant.mechanism(),
     )
     accountant.history = [(sigma, 0.5, steps)]
     return sigma, float(accountant.get_epsilon(DELTA))
@@ -80,64 +76,39 @@ FITS = {"plain": private.fit, "opacus": fit_by_opacus}
 
 
 def train(
-    secret: Part, shape: tuple[int, int, int], hidden: tuple[int, ...], fit: Callable[..., None], plan: Plan,
-    build: Callable[..., torch.nn.Sequential] = ordinary.stack, **how: object,
-) -> Victim:  # fmt: skip
-    """The script of a victim: build a network, and train it on a Part by one of FITS, which takes `how` as well."""
+    secret: Part,
+    shape: Shape,
+    hidden: tuple[int, ...],
+    fit: Callable[..., None],
+    plan: Plan,
+    weight: float = 1.0,
+    lot: np.random.Generator | None = None,
+) -> Victim:
+    """The script of a victim: draw a network, and train it on a Part by one of FITS, with a `weight` of the loss.
+
+    Start and noise come from torch's generator as it stands, or from a `lot` of numpy's, which `private.fit` takes.
+    """
     mean = ordinary.colour_mean(secret, shape)
     x = (secret.images - mean).float()
     y = secret.labels.float()
-    net = build(x.shape[1], hidden)
+    net = ordinary.stack(x.shape[1], hidden)
+    how = {}
+    if lot:
+        draw_elsewhere(net, lot)
+        how["normal"] = lambda shape: torch.from_numpy(lot.standard_normal(shape)).float()
     initial = ordinary.layers_of(net)
-    fit(net, x, y, plan, **how)
+    fit(net, x, y, plan, weight, **how)
     loss = binary_cross_entropy_with_logits(net(x)[:, 0], y).item()
     released = Released(ordinary.layers_of(net), secret.labels, ordinary.recipe(*hidden))
     return Victim(released, mean, loss, len(y), initial)
 
 
-def another_generator(seed):
-    """What `train` takes so that start and noise come from numpy's generator: {name: function}."""
-    lot = np.random.Generator(np.random.PCG64([seed, 82]))
-
-    def build(inputs, hidden):
-        net = ordinary.stack(inputs, hidden)
-        for layer in net[::2]:
-            bound = layer.in_features**-0.5
-            for p in layer.parameters():
-                p.data = torch.from_numpy(lot.uniform(-bound, bound, p.shape)).float()
-        return net
-
-    return {
-        "build": build,
-        "normal": lambda shape: torch.from_numpy(lot.standard_normal(shape)).float(),
-    }
-
-
-def read(network: Network) -> generator.Start | None:
-    """The Start behind a released network, or None if it is not read."""
-    try:
-        return generator.read(generator.parameters_of(network), lambda: generator.stack_of(network))
-    except InputError:
-        return None
-
-
-def noise_behind(start: generator.Start, script: Callable[..., Victim], count: int) -> Network:
+def noise_behind(start: Start, script: Callable[..., Victim], count: int) -> Network:
     """A start with all noise: what the victim's `script` makes of `count` blank images and no loss."""
     inputs = next(start.module.parameters()).shape[1]
     blank = Part(torch.zeros(count, inputs).double(), torch.zeros(count).double())
-    with generator.drawing_from(start.state):
+    with drawing_from(start.state):
         return script(blank, weight=0.0).released.network
-
-
-def images_behind(released, start, shape, count, seed):
-    """The images (m, d) that are unmixed from what was added to a `start`, or None."""
-    return known_start.attempt(released, start, shape, count, seed, alpha=1.0)[0].images
-
-
-def equal(start: generator.Start, initial: Network) -> bool:
-    """Whether the start that was read is the true one, bit for bit."""
-    layers = zip(ordinary.layers_of(start.module), initial)
-    return all(torch.equal(p, q) for ours, theirs in layers for p, q in zip(ours, theirs))
 
 
 def outside(network, start, x):

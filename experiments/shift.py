@@ -7,6 +7,7 @@ the shift is subtracted. W̄₁ = (W₁, b₁) has the rows (h, d+1), and x̄_i 
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import normalize
 
 from attacks import decoreco, unmixing
 from attacks.contract import Attack
@@ -19,6 +20,19 @@ class Shift(NamedTuple):
 
     diluted: float  # the least squares of sp + q = 0, which noise draws towards zero
     reverse: float  # the regression of p on q, never smaller in size
+
+
+def mean_pair_gain(candidates, x):
+    """By how much the best cosine grows from images (m, d) to the means of two of them; mean over candidates (n, d)."""
+    candidates, x = (rows - rows.mean(1, keepdim=True) for rows in (candidates, x))
+    first, second = torch.triu_indices(len(x), len(x), 1)
+    some = slice(
+        None, None, max(1, len(first) // 20_000)
+    )  # of the pairs, if there are 40,000 or more
+    table = normalize(candidates, dim=1) @ x.T  # (n, m), ⟨candidate, image⟩
+    lengths = (x[first[some]] + x[second[some]]).norm(dim=1)
+    pairs = (table[:, first[some]] + table[:, second[some]]) / lengths
+    return (pairs.amax(1) - (table / x.norm(dim=1)).amax(1)).mean().item()
 
 
 def estimate(rows):
@@ -56,10 +70,18 @@ def attack(
     constant = torch.full((1, len(basis)), belief).to(basis)
 
     def scaled(k, steps):
+        settings = decoreco.ADAM._replace(
+            rule="margin",
+            lambda_min=0.0,
+            range_weight=0.0,
+            learning_rate=0.03 * k,
+            coefficient_rate=0.1 / k,
+            softest=100.0,
+            iterations=steps,
+        )
         result = decoreco.attack(
-            released, noise + constant, rule="margin", lambda_min=0.0, range_weight=0.0, learning_rate=0.03 * k,
-            coefficient_rate=0.1 / k, sharpness=100.0, iterations=steps, basis=basis, coefficients=coefficients / k,
-        )  # fmt: skip
+            released, noise + constant, settings, basis=basis, coefficients=coefficients / k
+        )
         return result._replace(images=result.images - within(constant, basis))
 
     tried = {k: scaled(k, max(1, iterations // 2)) for k in (1, 10, 100)}

@@ -15,8 +15,7 @@ from evaluation.evaluate import matched_distance
 from training import images, stationary
 from utils import networks
 from utils.kernels import affine, one_hidden, solvers
-
-LOSSES = ("bilevel", "stationarity", "DecoReco")
+from utils.kernels.losses import curvatures
 
 
 class Model(NamedTuple):
@@ -69,8 +68,16 @@ def energy_gradient(x, released):
     return one_hidden.energy(vector, x, y, decay, theta.sharpness)[1]
 
 
-def bilevel_loss(x, released):
-    """l_bi (…); a network's training begins at θ*."""
+def bilevel_loss(x, released, inner=None):
+    """l_bi (…) and its gradient (…, m, d); a network's training begins at θ*. `inner` is that of `bilevel.evaluate`."""
+    lower = bilevel.lower_level(released)
+    at = bilevel.evaluate(lower, x, lower.target, inner)
+    unit = lower.model.square_norm(lower.target) / 2
+    return at.loss / unit, at.gradient / unit
+
+
+def bilevel_value(x, released):
+    """l_bi (…) alone: its gradient needs a linear solve."""
     model, theta, y, decay = bilevel.lower_level(released)
     solved = model.inner(x, y, decay, theta)[0]
     return model.square_norm(model.difference(solved, theta)) / model.square_norm(theta)
@@ -99,21 +106,19 @@ def output_gradients(x, released):
 
 
 def free_loss(x, released):
-    """l_free (…); its gradient is that at these coefficients."""
+    """l_free (…) and its gradient (…, m, d), which is that at the best coefficients."""
     model, theta, *_ = bilevel.lower_level(released)
     theta = theta if model is affine else one_hidden.pack(theta)
+    x = x.detach().requires_grad_()
     rows = output_gradients(x, released)
     target = theta.expand(*rows.shape[:-2], -1)[..., None]
     c = torch.linalg.lstsq(rows.detach().mT, target).solution
     residual = (target - rows.mT @ c)[..., 0]
-    return residual.square().sum(-1) / theta.square().sum()
-
-
-def free_gradient(x, released):
-    """l_free (…) and its gradient (…, m, d)."""
-    x = x.detach().requires_grad_()
-    value = free_loss(x, released)
+    value = residual.square().sum(-1) / theta.square().sum()
     return value.detach(), torch.autograd.grad(value.sum(), x)[0]
+
+
+LOSSES = {"bilevel": bilevel_loss, "stationarity": stationarity_loss, "DecoReco": free_loss}
 
 
 def trained_from(begin, x, released, target):
@@ -129,13 +134,105 @@ def trained_from(begin, x, released, target):
 def losses_on(x, model):
     """{loss: (S,)} of images (S, m, r); with a hidden layer the bilevel loss in four readings."""
     released = model.released
-    losses = {"stationarity": stationarity_loss(x, released)[0], "DecoReco": free_loss(x, released)}
-    own = bilevel_loss(x, released)
+    own = bilevel_value(x, released)
+    both = {name: LOSSES[name](x, released)[0] for name in ("stationarity", "DecoReco")}
     if not model.begins:
-        return losses | {"bilevel": own}
-    plain, matched = trained_from(model.begins[0], x, released, model.target)
-    other, _ = trained_from(model.begins[1], x, released, model.target)
-    return losses | {"bilevel": plain, "another θ⁰": other, "matched": matched, "from θ*": own}
+        return both | {"bilevel": own}
+    (plain, matched), (other, _) = (
+        trained_from(begin, x, released, model.target) for begin in model.begins
+    )
+    return both | {"bilevel": plain, "another θ⁰": other, "matched": matched, "from θ*": own}
+
+
+# ---- The price of a descent, in products with the data ----
+
+STOPS = 0.1, 0.001  # ‖θ(x) − θ*‖/‖θ*‖
+
+
+def energy_terms(x, released):
+    """v -> (E, ∇E) and v -> (u -> ∇²E u) for θ as a vector; neither makes a matrix."""
+    model, theta, y, decay = bilevel.lower_level(released)
+    if model is one_hidden:
+        terms = x, y, decay, theta.sharpness
+        return (
+            lambda v: one_hidden.energy(v, *terms),
+            lambda v: one_hidden.hessian(v, *terms)[0],
+        )
+
+    def value(v):
+        return affine.energy(x, y, v, decay), affine.energy_gradient(x, y, v, decay)
+
+    def product(v):
+        h = curvatures(affine.logits(x, v)) / len(y)
+        return lambda u: affine.combine(x, h * affine.logits(x, u)) + decay * u
+
+    return value, product
+
+
+def counted(released, spent):
+    """The lower level of `bilevel.evaluate` by Newton's method, from the last θ(x); adds its products to `spent`."""
+    model, theta, *_ = bilevel.lower_level(released)
+    last = theta if model is affine else one_hidden.pack(theta)
+
+    def inner(x, y, decay, start):
+        nonlocal last
+        value, product = energy_terms(x, released)
+        found = solvers.newton_cg(value, lambda v: (product(v), torch.positive), last)
+        spent[0] += 2 * (1 + found.iterations)
+        if model is affine:
+            at = affine.Solved(found.x, affine.logits(x, found.x), None, None, 0, None)
+            last = found.x
+        else:
+            weights = one_hidden.unpack(found.x, x.shape[-1], theta.sharpness)
+            at = one_hidden.Solved(weights, None, 0, found.converged)
+
+        def inverse(u):
+            solution = solvers.cg(product(found.x), u, 1e-6)
+            spent[0] += 2 * len(solution.residuals) + 1
+            return solution.x, found.converged
+
+        return at, inverse
+
+    return inner
+
+
+def priced(loss, released, spent):
+    """A loss and its gradient as a function of x, which adds its price to `spent`."""
+    inner = counted(released, spent)
+
+    def evaluate(x):
+        if loss == "bilevel":
+            return bilevel_loss(x, released, inner)
+        spent[0] += 3 if loss == "stationarity" else len(x) + 2
+        return LOSSES[loss](x, released)
+
+    return evaluate
+
+
+def descent(loss, start, released, most):
+    """L-BFGS from `start` until both stops are reached, or `most` products spent: {stop: (products, evaluations)}."""
+    spent, looked, asked, reached = [0], 0, 0, {}
+    size = priced(loss, released, [0])(start)[1].norm()
+    function = priced(loss, released, spent)
+    tied = loss == "stationarity"
+
+    def objective(flat):
+        nonlocal asked
+        asked += 1
+        value, slope = function(flat.view_as(start))
+        return value / size, slope.flatten() / size
+
+    def there(flat, value):
+        nonlocal looked
+        if not tied or spent[0] >= 1.1 * looked:
+            looked = spent[0]
+            far = bilevel_value(flat.view_as(start), released) if tied else value * size
+            now = {stop: (spent[0], asked) for stop in STOPS if far <= stop**2}
+            reached.update(now | reached)
+        return spent[0] >= most or len(reached) == len(STOPS)
+
+    solvers.lbfgs(objective, start.flatten(), each=there, iterations=most)
+    return reached
 
 
 # ---- Minima that the losses share, and how they are curved there ----

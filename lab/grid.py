@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from lab.parameters import DATASETS, assignments, check
+from lab.parameters import DATASETS, assignments, check, choices
 from lab.run import (
     CODE,
     MINUTES,
@@ -54,23 +54,19 @@ KEYS |= {"label": str, "full_size": bool, "pictures": list}  # for lab.record
 
 
 class Strict(yaml.SafeLoader):
-    """YAML in which names are texts, and none stands twice: of two, YAML itself silently takes the second."""
+    """YAML in which no name stands twice: of two, YAML itself silently takes the second."""
 
     def construct_mapping(self, node, deep=False):
-        names = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        refuse_twice("the file", names)
-        mapping = super().construct_mapping(node, deep)
-        for key, _ in node.value:
-            if not isinstance(name := self.construct_object(key, deep=True), str):
-                why = f"the name {key.value!r} is no text but {name!r} to YAML"
-                raise InputError(f"{why}: put it in quotes, or take another name.")
-        return mapping
+        if isinstance(node, yaml.MappingNode):
+            refuse_twice("the file", [key.value for key, _ in node.value])
+        return super().construct_mapping(node, deep)
 
 
 def refuse_twice(where, values):
     """Raise InputError if one of the values is there twice."""
-    if twice := [value for place, value in enumerate(values) if value in values[:place]]:
-        raise InputError(f"{where} has {twice[0]!r} twice: take one out.")
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise InputError(f"{where} has {value!r} twice: take one out.")
 
 
 def read(path: str | Path) -> Any:
@@ -113,19 +109,26 @@ def notebook_of(name):
     return there[choose("experiment", name, there)]
 
 
+def cells_of(notebook):
+    """The source and the tags of each cell of code of the notebook at this Path."""
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            yield "".join(cell["source"]), cell["metadata"].get("tags", [])
+
+
 def declared_by(notebook):
-    """The parameters {name: default} that the notebook at this Path declares."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    sources = [
-        "".join(cell["source"])
-        for cell in cells
-        if "parameters" in cell["metadata"].get("tags", [])
-    ]
-    return assignments("\n".join(sources))
+    """The parameters {name: default} that a notebook declares."""
+    return assignments("\n".join(text for text, tags in cells_of(notebook) if "parameters" in tags))
 
 
-def values_of(grid, given, declared):
-    """The values {name: list} of all parameters that a grid sets; InputError if one is wrong."""
+def choices_by(notebook):
+    """The values {name: several} that a notebook says its parameters may have."""
+    begins = [text for text, _ in cells_of(notebook) if "report.begin(" in text]
+    return choices(begins[0]) if begins else {}
+
+
+def values_of(grid, given, declared, several):
+    """The values {name: list} of all parameters that a grid sets; InputError if one is wrong, or none of `several`."""
     fixed = grid.get("parameters", {}) | given
     cross = grid["cross"]
     if both := fixed.keys() & cross.keys():
@@ -139,12 +142,8 @@ def values_of(grid, given, declared):
         values[name] = [typed(value, declared.get(name)) for value in values[name]]
         refuse_twice(name, values[name])
         for value in values[name]:
-            check(declared, name, value)
-            if (
-                name == "DATASET"
-                and value not in DATASETS
-                and not (value.endswith(".npz") and os.path.isfile(value))
-            ):
+            check(declared, several, name, value)
+            if name == "DATASET" and value not in DATASETS and not os.path.isfile(value):
                 from training import images
 
                 images.load(value)  # says what is wrong
@@ -166,7 +165,7 @@ def plan_of(grid: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_keys(grid)
     declared = declared_by(notebook := notebook_of(grid.get("experiment")))
-    values = values_of(grid, given, declared)
+    values = values_of(grid, given, declared, choices_by(notebook))
     commit = git("rev-parse", "HEAD") or ""
     commit += "-dirty" * bool(git("status", "--porcelain", "--", *FOR_GIT, str(notebook)))
     shared = {
@@ -174,27 +173,25 @@ def plan_of(grid: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         "code": code_of(notebook),
         "commit": commit,
         "threads": None,
-    }
-    shared |= {
         "own": [name for name in OWN if name in declared],
         "minutes": grid.get("minutes", MINUTES),
     }
-    texts = {value for listed in values.values() for value in listed if isinstance(value, str)}
     files = {
-        text: hashlib.sha256(Path(text).read_bytes()).hexdigest()
-        for text in texts
-        if os.path.isfile(text)
+        value: hashlib.sha256(Path(value).read_bytes()).hexdigest()
+        for value in itertools.chain(*values.values())
+        if isinstance(value, str) and os.path.isfile(value)
     }
     runs = {}
-    for parameters in (
-        dict(zip(values, combined)) for combined in itertools.product(*values.values())
-    ):
+    for combined in itertools.product(*values.values()):
+        parameters = dict(zip(values, combined))
         crossed = {name: parameters[name] for name in grid["cross"]}
-        data = [files.get(value) for value in parameters.values() if isinstance(value, str)]
+        data = [files.get(value) for value in combined]
         text = json.dumps([shared["code"], parameters, data], sort_keys=True)
-        label = " ".join(f"{name}={value}" for name, value in crossed.items())
-        about = {"crossed": crossed, "parameters": parameters, "label": label}
-        runs[hashlib.sha256(text.encode()).hexdigest()[:16]] = shared | about
+        runs[hashlib.sha256(text.encode()).hexdigest()[:16]] = shared | {
+            "crossed": crossed,
+            "parameters": parameters,
+            "label": " ".join(f"{name}={value}" for name, value in crossed.items()),
+        }
     return planned(runs)
 
 
@@ -216,31 +213,24 @@ def snakemake(plan, folder, profile, dry):
     if profile and not (Path(profile) / "config.yaml").is_file():
         raise InputError(f"there is no file {profile}/config.yaml: give the folder of a profile.")
     path = folder / "plan.json"
-    here = {
-        "path": str(path),
-        "folder": str(folder),
-        "python": sys.executable,
-        "driver": os.getpid(),
-    }
-    write(path, json.dumps(plan | here).encode())
-    words = [
-        "--snakefile",
-        ROOT / "lab" / "Snakefile",
-        "--directory",
-        folder,
-        "--config",
-        f"plan={path}",
-    ]
-    words += ["--keep-going", "--nolock", "--rerun-triggers", "mtime"]
-    words += ["--forcerun", "table"]  # it makes no run for a table that is there
-    cluster = ["--profile", Path(profile or "").resolve(), "--default-storage-prefix", folder]
-    words += cluster if profile else ["--cores", str(plan["jobs"] * plan["threads"])]
-    words += (
+    own = {"path": str(path), "folder": str(folder), "python": sys.executable}
+    write(path, json.dumps(plan | own | {"driver": os.getpid()}).encode())
+    where = (
+        ["--profile", Path(profile).resolve(), "--default-storage-prefix", folder]
+        if profile
+        else ["--cores", str(plan["jobs"] * plan["threads"])]
+    )
+    # The table is always made anew: where it is there, Snakemake would make no run for it.
+    always = "--keep-going --nolock --rerun-triggers mtime --forcerun table --scheduler greedy"
+    shown = (
         ["--dry-run", "--quiet", "rules"]
         if dry
         else ["--report", folder / "report.html", "--report-after-run"]
     )
-    return [SNAKEMAKE, *words, "--scheduler", "greedy", "--nocolor"]
+    return [
+        *(SNAKEMAKE, "--snakefile", ROOT / "lab" / "Snakefile", "--directory", folder),
+        *("--config", f"plan={path}", "--nocolor", *always.split(), *where, *shown),
+    ]
 
 
 def finished(plan, folder):

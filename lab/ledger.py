@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import pandas as pd
 import yaml
 
 from evaluation import notation
@@ -123,23 +124,29 @@ def sentence(fields):
         return from_fields(Sentence, fields | {"lines": lines})
 
 
+def runs_of(line, record="", where=None):
+    """The runs of a line's record, or of another, with the line's parameters and these."""
+    runs = record_of(record or line.record)
+    for name, value in (line.where | (where or {})).items():
+        runs = runs[runs[name] == value]
+    return runs
+
+
 def of_seeds(line, formula):
     """{seed: number} by a formula of a line's quantities; InputError if one of them is not in the record."""
-    numbers = {}
+    found = {}
     for name, quantity in line.quantities.items():
         of = quantity if isinstance(quantity, dict) else {"name": quantity}
-        record = record_of(of.get("record", line.record))
-        where = line.where | of.get("where", {})
-        numbers[name] = recorded.values(record, of["name"], of.get("column", "value"), **where)
-        if not numbers[name]:
+        runs = runs_of(line, of.get("record"), of.get("where"))
+        found[name] = recorded.numbers(runs, of["name"], of.get("column", "value"))
+        if found[name].empty:
+            where = line.where | of.get("where", {})
             raise InputError(
-                f"{record.name} has no {of['name']} with {where or 'any parameters'}: see {FILE.name}."
+                f"{of.get('record', line.record)} has no {of['name']} with "
+                f"{where or 'any parameters'}: see {FILE.name}."
             )
-    seeds = sorted(set.intersection(*map(set, numbers.values())))
-    return {
-        seed: eval(formula, FUNCTIONS, {name: of[seed] for name, of in numbers.items()})
-        for seed in seeds
-    }
+    of_all = pd.DataFrame(found).dropna().to_dict("index")
+    return {seed: eval(formula, FUNCTIONS, numbers) for seed, numbers in of_all.items()}
 
 
 def unconverged(line, seeds):
@@ -148,8 +155,8 @@ def unconverged(line, seeds):
         return 0
     prefix = next(iter(line.quantities.values())).rsplit("/", 1)[0]
     converged = recorded.stationary if line.needs_convergence == "victim" else recorded.converged
-    by_seed = converged(record_of(line.record), prefix, **line.where)
-    return sum(not by_seed.get(seed, False) for seed in seeds)
+    done = converged(runs_of(line), prefix)
+    return sum(not done.get(seed, False) for seed in seeds)
 
 
 @functools.cache
@@ -172,7 +179,7 @@ def judge(line):
     reasons = {
         f"{n} of {notation.SEEDS} seeds": n < notation.SEEDS,
         "not at the paper's size": line.at == "paper"
-        and not record_of(line.record).about["full_size"],
+        and not record_of(line.record).attrs["full_size"],
         f"{(late := unconverged(line, values))} of {n} runs have not converged": late > 0,
         f"true in {true} of {n} seeds": 0 < true < n,
         f"drifts across the threshold in {turning} of {n} seeds": turning > 0,

@@ -1,13 +1,16 @@
-"""What grids at the paper's size gave, read from `data/results` (lab/record.py says what its files hold)."""
+"""What grids at the paper's size gave, read from `data/results` (lab/record.py says what its files hold).
 
-import csv
+A record is a table of pandas with a row for each number: name and seed are its index, value and baseline two columns,
+and every parameter that a grid crosses one more. `load("path").query("ACTIVATION == 'gelu'").value["path/loss"]` is the
+loss of some runs, by their seeds.
+"""
+
+import io
 import json
-import math
-import re
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from evaluation import evaluate, notation
@@ -16,27 +19,10 @@ from training.images import DATA
 from training.stationary import STATIONARY
 from utils.errors import InputError
 
-SETTLED = {
-    "leak_auc": 0.05,
-    "alike": 5,
-}  # how much these may change in the second half of the steps of an attack
-NAME = r"[^ ;/].*?(?=; | / |$)"  # of several, with ; or / between them
-BASELINE = " (baseline)"  # behind the name of a quantity
-HOW = {  # behind a name and a comma: what is printed of its seeds, in place of their mean with its extent
-    "largest": lambda values: notation.mean_with_range([max(values)]),
-    "smallest": lambda values: notation.mean_with_range([min(values)]),
-    "in all": lambda values: notation.mean_with_range([sum(values)]),
-    "each": report.joined,
-}
+# How much these may change in the second half of the steps of an attack.
+SETTLED = {"leak_auc": 0.05, "alike": 5}
 PAIR = ("reconstructions", "nearest_training")
-
-
-class Recorded(NamedTuple):
-    """The recorded results of one grid."""
-
-    name: str  # of the grid
-    rows: list  # a dict per number
-    about: dict  # command, grid and provenance
+NUMBERS = {"seed": int, "value": float, "baseline": float}  # columns, and their types
 
 
 @contextmanager
@@ -44,164 +30,121 @@ def readable(path, what=""):
     """InputError that names a file of recorded results, whatever goes wrong in the block that reads it."""
     try:
         yield
-    except (
-        Exception
-    ) as error:  # damaged files raise almost anything: EOFError, KeyError, BadZipFile, …
+    except Exception as error:  # damaged files raise almost anything: EOFError, BadZipFile, …
         raise InputError(
             f"{path} cannot be read{what}: take it from the repository again."
         ) from error
 
 
-def load(name: str) -> Recorded:
-    """Read the results of a grid; InputError if they are missing or damaged."""
+def load(name: str) -> pd.DataFrame:
+    """Read the results of a grid, in the order of seeds; InputError if they are missing or damaged.
+
+    Its `attrs` are the name, and what NAME.json holds: command, grid and provenance.
+    """
     table, description = (DATA / "results" / f"{name}.{kind}" for kind in ("csv", "json"))
     with readable(description):
         about = json.loads(description.read_text(encoding="utf-8"))
-        crossed = [*about["grid"]["cross"]]
-        runs = about["runs"]
+        crossed = ["seed" if one == "SEED" else one for one in about["grid"]["cross"]]
+        count = about["runs"]
     with readable(table):
-        rows = list(
-            csv.DictReader((text := table.read_text(encoding="utf-8")).splitlines(), strict=True)
+        text = table.read_text(encoding="utf-8")
+        rows = pd.read_csv(
+            io.StringIO(text),
+            dtype=NUMBERS,
+            keep_default_na=False,  # “none” is a value of NORM
+            na_values=[""],
         )
-        numbers = [
-            int(row["seed"]) + float(row["value"]) + float(row["baseline"] or 0) for row in rows
-        ]
-        there = {tuple(row["seed" if name == "SEED" else name] for name in crossed) for row in rows}
-        if not (text.endswith("\n") and all(map(math.isfinite, numbers)) and len(there) == runs):
+        finite = np.isfinite(rows.value + rows.baseline.fillna(0)).all()
+        if not (text.endswith("\n") and finite and len(rows.drop_duplicates(crossed)) == count):
             raise ValueError("a line, a number or a run is not there")
-    return Recorded(name, rows, about)
+    rows = rows.sort_values("seed", kind="stable").set_index(["name", "seed"])
+    rows.attrs = {"name": name, **about}
+    return rows
 
 
 def everything():
-    """The Recorded of all grids, {name: Recorded}: those at a paper's size first, those on our own photographs last."""
+    """All records, {name: table}: those at a paper's size first, those on our own photographs last."""
     records = [load(path.stem) for path in sorted((DATA / "results").glob("*.json"))]
-    own = {
-        one.name: one.about["grid"].get("parameters", {}).get("DATASET", "photos") == "photos"
-        for one in records
-    }
-    return {
-        one.name: one
-        for one in sorted(records, key=lambda one: (not one.about["full_size"], own[one.name]))
-    }
+
+    def place(record):
+        parameters = record.attrs["grid"].get("parameters", {})
+        return not record.attrs["full_size"], parameters.get("DATASET", "photos") == "photos"
+
+    return {record.attrs["name"]: record for record in sorted(records, key=place)}
 
 
-def values(recorded, quantity, column="value", **where):
-    """A quantity or its baseline, {seed: number} of the runs with these parameters; InputError if not unique.
-
-    `alike (baseline)` is another way to write the baseline of alike.
-    """
-    if quantity.endswith(BASELINE):
-        quantity = quantity.removesuffix(BASELINE)
-        column = "baseline"
-    where = {"name": quantity} | where
-    rows = [
-        row
-        for row in recorded.rows
-        if all(row[name] == str(value) for name, value in where.items())
-    ]
-    numbers = {int(row["seed"]): float(row[column]) for row in rows}
-    if len(numbers) < len(rows):
-        raise InputError(
-            f"{quantity} of {recorded.name} has several values per seed: name more parameters."
-        )
-    return numbers
+def numbers(record, quantity, column="value"):
+    """A quantity by seed; empty if it was not recorded, InputError if a seed has it several times."""
+    found = record[column].get(quantity, pd.Series(dtype=float))
+    if found.index.has_duplicates:
+        raise InputError(f"{quantity} has several values per seed: choose by more parameters.")
+    return found
 
 
-def by_seed(recorded, quantity, column="value", **where):
-    """The same as a list, in the order of seeds."""
-    return [number for _, number in sorted(values(recorded, quantity, column, **where).items())]
+def stationary(record, prefix):
+    """Which runs attacked a victim that has converged: a bool by seed."""
+    return numbers(record, f"{prefix}/victim_error") <= STATIONARY
 
 
-def stationary(recorded, prefix, **where):
-    """Which runs attacked a victim that has converged: {seed: bool}."""
-    return {
-        seed: error <= STATIONARY
-        for seed, error in values(recorded, f"{prefix}/victim_error", **where).items()
-    }
-
-
-def converged(recorded, prefix, **where):
-    """Which runs converged, the victim and the attack on it: {seed: bool}."""
-    done = stationary(recorded, prefix, **where)
+def converged(record, prefix):
+    """Which runs converged, the victim and the attack on it: a bool by seed."""
+    done = stationary(record, prefix)
     if prefix.startswith("bilevel"):
-        far = values(recorded, f"{prefix}/relative_distance", **where)
-        return {
-            seed: done.get(seed, False) and far[seed] <= evaluate.SOLVED[prefix.split("/")[1]]
-            for seed in far
-        }
-    halfway = f"steps/{recorded.about['grid']['parameters']['STEPS'] // 2}/"
+        far = numbers(record, f"{prefix}/relative_distance")
+        return done.reindex(far.index, fill_value=False) & (
+            far <= evaluate.SOLVED[prefix.split("/")[1]]
+        )
+    halfway = f"steps/{record.attrs['grid']['parameters']['STEPS'] // 2}/"
     for name, most in SETTLED.items():
-        before, after = (values(recorded, f"{prefix}/{at}{name}", **where) for at in (halfway, ""))
-        done = {
-            seed: done.get(seed, False) and abs(after[seed] - before[seed]) <= most
-            for seed in after
-        }
+        before, after = (numbers(record, f"{prefix}/{at}{name}") for at in (halfway, ""))
+        done = done.reindex(after.index, fill_value=False) & ((after - before).abs() <= most)
     return done
 
 
-def beyond(recorded, quantity, **where):
-    """By how much a quantity is above its baseline: one number per seed."""
-    after, before = (
-        values(recorded, quantity, column, **where) for column in ("value", "baseline")
-    )
-    return [after[seed] - before[seed] for seed in after]
-
-
-def result(recorded, names, **where):
+def said(record, quantity, column="value", of=list):
     """A quantity's mean over the seeds with its extent, in words; and in how many seeds it is, if not in all.
 
-    Several names, between ; or / as in "alike; alike (baseline)", are put into words one after the other. A name may
-    end in ", beyond", for the quantity less its baseline, or in one of HOW, as in "alike, largest".
+    The column `both` is the quantity and its baseline. `of` makes one number or words of those of all seeds.
+    """
+    if column == "both":
+        return "; ".join(said(record, quantity, one, of) for one in ("value", "baseline"))
+    found = numbers(record, quantity, column)
+    if found.empty:
+        return "–"
+    words = of(found)
+    if not isinstance(words, str):
+        words = notation.mean_with_range(words if isinstance(words, list) else [words])
+    seeds = len(record.attrs["grid"]["cross"].get("SEED", ()))
+    return words + f" ({len(found)} of {seeds} seeds)" * (len(found) < seeds)
+
+
+def summary(corner, runs, quantities, across=False):
+    """A Markdown table of quantities over their seeds.
+
+    `runs` are {label: (record, prefix of all names)}, a line each, or `across` a column each. `quantities` are {label:
+    cell} or pairs of these. A cell is a name or all that `said` takes after the record, a list of such, which are
+    put one after the other, or a function of a record and a prefix.
     """
 
-    def words(name):
-        quantity, _, how = name[0].partition(", ")
-        numbers = (beyond if how == "beyond" else by_seed)(recorded, quantity, **where)
-        seeds = len(recorded.about["grid"]["cross"].get("SEED", ()))
-        few = f" ({len(numbers)} of {seeds} seeds)" if 0 < len(numbers) < seeds else ""
-        return (HOW.get(how, notation.mean_with_range)(numbers) if numbers else "–") + few
-
-    return re.sub(NAME, words, names)
-
-
-def summary(corner, runs, quantities, across=False, say=result):
-    """A Markdown table of quantities over their seeds, as `say` puts a Recorded, a name and parameters into words.
-
-    `runs` are {label: (Recorded, prefix of all names, {parameter: value})}, a line each, or `across` a column each;
-    `quantities` are {label: names}, or pairs of these, with ; or / between several names.
-    """
-
-    def cell(names, record, prefix, where):
-        return re.sub(NAME, lambda name: say(record, f"{prefix}/{name[0]}", **where), names)
+    def words(cell, record, prefix):
+        if callable(cell):
+            return cell(record, prefix)
+        if isinstance(cell, list):
+            return "; ".join(words(one, record, prefix) for one in cell)
+        name, *how = [cell] if isinstance(cell, str) else cell
+        return said(record, f"{prefix}/{name}", *how)
 
     pairs = [*(quantities.items() if isinstance(quantities, dict) else quantities)]
     table = [[corner, *(label for label, _ in pairs)]]
-    table += [[label, *(cell(names, *run) for _, names in pairs)] for label, run in runs.items()]
+    table += [[label, *(words(cell, *run) for _, cell in pairs)] for label, run in runs.items()]
     return report.table(*(zip(*table) if across else table))
 
 
-def pictures(recorded, key):
+def pictures(name, key):
     """Pictures of a run, {what: (k, d) in [0, 1]}, its similarities (k,), and the shape of one picture."""
-    path = DATA / "results" / f"{recorded.name}.npz"
+    path = DATA / "results" / f"{name}.npz"
     with readable(path, f" for {key}"), np.load(path) as archive:
         named = {name.split("/")[1]: archive[name] for name in archive if name.split("/")[0] == key}
         shape = named["reconstructions"].shape[1:]
         rows = {what: torch.from_numpy(array).double() for what, array in named.items()}
     return {what: x.flatten(1) / 255 if x.dim() > 1 else x for what, x in rows.items()}, shape
-
-
-def mean(recorded, quantity, column="value", **where):
-    """The mean of a quantity or its baseline over the seeds."""
-    return notation.extent(by_seed(recorded, quantity, column, **where))[0]
-
-
-def with_null(name):
-    """The names of a quantity and of its baseline, one after the other."""
-    return f"{name}; {name}{BASELINE}"
-
-
-def on_the_way(recorded, prefix, quantity, **where):
-    """The mean of a quantity over the seeds after so many steps of an attack: {steps: number}."""
-    names = {row["name"] for row in recorded.rows if row["name"].startswith(f"{prefix}/steps/")}
-    steps = sorted({int(name.removeprefix(f"{prefix}/steps/").split("/")[0]) for name in names})
-    return {k: mean(recorded, f"{prefix}/steps/{k}/{quantity}", **where) for k in steps}

@@ -4,7 +4,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from IPython.display import Markdown
 
 from evaluation import notation
 from lab import registry
-from lab.parameters import assignments, check_parameters
+from lab.parameters import assignments, check
 from utils.errors import InputError, check_writable, write, written
 from utils.kernels import products, step
 
@@ -50,21 +50,23 @@ class Run(NamedTuple):
     started: float  # when it started, in seconds of time.monotonic
 
 
-def begin() -> Run:
-    """Check the chapter's parameters, choose its device, and see that RESULTS can be written: the Run."""
-    heads = (
-        "# Parameters of",
-        "# Parameters\n",
-    )  # of the chapter's own cell, and of papermill's behind it
+def begin(**choices: Collection) -> Run:
+    """Check the notebook's parameters, choose its device, and see that RESULTS can be written: the Run.
+
+    `choices` are the values that parameters may have, {name: several}; lab.grid reads them before a notebook is run.
+    """
+    # The notebook's own cell, and papermill's behind it.
     declared, injected = (
-        next((c for c in reversed(cells_run) if c.startswith(head)), "") for head in heads
+        next((cell for cell in reversed(cells_run) if cell.startswith(head)), "")
+        for head in ("# Parameters of", "# Parameters\n")
     )
     if not declared:
         raise InputError(
             "The cell that begins with '# Parameters of this chapter' has not been run: run all cells."
         )
     declared = assignments(declared)
-    check_parameters(declared, assignments(injected))
+    for name, value in [*declared.items(), *assignments(injected).items()]:
+        check(declared, choices, name, value)
     parameters = {name: get_ipython().user_ns[name] for name in declared}
     for name in ("RESULTS", "PICTURES"):
         if parameters.get(name):

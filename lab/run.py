@@ -84,35 +84,29 @@ def execute(notebook, output, parameters, minutes=MINUTES):
     from traitlets.config import Config
 
     Path(output).parent.mkdir(parents=True, exist_ok=True)
-    settings = dict(
-        kernel_name="python3",
-        record_timing=False,
-        progress_bar=False,
-        execution_timeout=60 * minutes,
-    )
-    settings |= dict(
-        extra_arguments=["--log-level=CRITICAL"], start_timeout=600
-    )  # it may take long on busy cores
+    settings = {
+        "kernel_name": "python3",
+        "record_timing": False,
+        "progress_bar": False,
+        "execution_timeout": 60 * minutes,
+        "start_timeout": 600,  # it may take long on busy cores
+        "extra_arguments": ["--log-level=CRITICAL"],
+    }
     try:
-        with tempfile.TemporaryDirectory(
-            prefix="kernel-"
-        ) as sockets:  # no two kernels can meet at one port
-            settings["config"] = Config(
-                KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"}
-            )
+        with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:  # no two meet at one port
+            manager = {"transport": "ipc", "ip": f"{sockets}/socket"}
+            settings["config"] = Config(KernelManager=manager)
+            given = (notebook, output, parameters)
             # In a thread: in the main one nbclient takes Ctrl-C for itself, and says that the kernel died.
-            act = functools.partial(
-                papermill.execute_notebook, notebook, output, parameters, **settings
-            )
-            executed = ThreadPoolExecutor(1).submit(act).result()
+            act = ThreadPoolExecutor(1).submit(papermill.execute_notebook, *given, **settings)
+            executed = act.result()
     except KeyboardInterrupt:
         logging.disable()  # papermill says that its kernel died
         end_children()
         raise
     except Exception as error:
-        raise InputError(
-            f"{reason(error, minutes)} The notebook up to there is {output}"
-        ) from error
+        why = reason(error, minutes)
+        raise InputError(f"{why} The notebook up to there is {output}") from error
     for part in [executed, *executed.cells]:  # papermill's records of time and place
         part.metadata.pop("papermill", None)
         part.metadata.pop("execution", None)

@@ -84,9 +84,8 @@ def sides():
         for one in found.images
     ]
     rows = np.concatenate([np.flatnonzero(found.labels == kind)[:M] for kind in (0, 1)])
-    order = (
-        rows.reshape(2, 2, -1).transpose(1, 0, 2).reshape(2, M)
-    )  # half of each class on either side
+    # Half of each class on either side.
+    order = rows.reshape(2, 2, -1).transpose(1, 0, 2).reshape(2, M)
     return [(np.stack([small[k] for k in some]), found.labels[some]) for some in order]
 
 

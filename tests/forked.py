@@ -7,17 +7,11 @@ import time
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-LOADED = (
-    "utils",
-    "torch.func",
-    "scipy.stats",
-    "sklearn.linear_model",
-    "matplotlib.pyplot",
-    "ipywidgets",
+# utils before torch, for its settings
+LIBRARIES = (
+    "torch.func scipy.stats sklearn.linear_model pandas torchvision matplotlib.pyplot ipywidgets"
 )
-FORKS.set_forkserver_preload(
-    [*LOADED, "ipykernel.kernelapp"]
-)  # utils before torch, for its settings
+FORKS.set_forkserver_preload(["utils", *LIBRARIES.split(), "ipykernel.kernelapp"])
 
 
 def kernel(words, environment, folder):
@@ -26,10 +20,9 @@ def kernel(words, environment, folder):
     os.environ |= environment
     os.chdir(folder)
     sys.path[:] = ["", *(path for path in sys.path if path != str(Path(__file__).parent))]
-    for name in [
-        name for name in sys.modules if name.split(".")[0] == "utils"
-    ]:  # a folder may have its own
-        del sys.modules[name]
+    for name in [*sys.modules]:
+        if name.split(".")[0] == "utils":  # a folder may have its own
+            del sys.modules[name]
     for stream in range(3):
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
     import matplotlib
@@ -45,15 +38,12 @@ class Forked:
     stdin = stdout = stderr = None
 
     def __init__(self, command, env, cwd=None, **streams):
-        self.process = FORKS.Process(
-            target=kernel, args=(command[3:], env, cwd or os.getcwd()), daemon=True
-        )
+        words = command[3:], env, cwd or os.getcwd()
+        self.process = FORKS.Process(target=kernel, args=words, daemon=True)
         self.process.start()
-        self.pid, self.kill, self.terminate = (
-            self.process.pid,
-            self.process.kill,
-            self.process.terminate,
-        )
+        self.pid = self.process.pid
+        self.kill = self.process.kill
+        self.terminate = self.process.terminate
         while self.poll() is None and os.getpgid(self.pid) != self.pid:  # signals go to its group
             time.sleep(0.001)
 

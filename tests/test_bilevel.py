@@ -9,7 +9,7 @@ from training import stationary
 from training.images import Part
 from utils import networks
 from utils.kernels import affine, naive, one_hidden, solvers
-from utils.networks import Released
+from utils.networks import Layer, Released
 
 MU = 1e-2
 CHAPTER = chapter_functions("inside-the-solver")
@@ -38,23 +38,16 @@ def test_derivatives_are_those_of_autograd(x, y):
     assert torch.isclose(affine.majoriser(0 * x, y, theta, MU), affine.square_norm(theta) / 2)
 
 
-@pytest.mark.parametrize(
-    "weight_decay, kind", [(1e-4, "zero"), (1e-2, "uniform"), (1.0, "standard")]
-)
-def test_training_is_stationary_from_every_start(photos, weight_decay, kind):
+@pytest.mark.parametrize("decay, kind", [(1e-4, "zero"), (1e-2, "uniform"), (1.0, "standard")])
+def test_training_is_stationary_from_every_start(photos, decay, kind):
     x, y = photos[0].secret
-    initial = (
-        None
-        if kind == "zero"
-        else networks.flatten(networks.initial(networks.affine(MU, kind), x.shape[1], 1))
-    )
-    solved = affine.solve(x, y, weight_decay, initial)
-    gradient = affine.energy_gradient(x, y, solved.weights, weight_decay).norm()
+    theta0 = networks.flatten(networks.initial(networks.affine(MU, kind), x.shape[1], 1))
+    solved = affine.solve(x, y, decay, None if kind == "zero" else theta0)
+    gradient = affine.energy_gradient(x, y, solved.weights, decay).norm()
     assert gradient <= 2e-12 and solved.gradient_norm <= 1e-12
     assert torch.allclose(solved.logits, affine.logits(x, solved.weights), atol=1e-9)
-    assert torch.allclose(
-        solved.weights, affine.solve(x, y, weight_decay).weights, atol=1e-6 * solved.weights.norm()
-    )
+    other = affine.solve(x, y, decay).weights
+    assert torch.allclose(solved.weights, other, atol=1e-6 * solved.weights.norm())
 
 
 @pytest.mark.parametrize("inverse", ["exact", "cg"])
@@ -75,11 +68,9 @@ def test_attack_reaches_the_weights(photos, name, inner_start):
     released = Released(network, data.secret.labels, networks.affine(MU))
     start = starts.random(100, 3072, 5) if name == "random" else starts.partition(data.known, 100)
     found = bilevel.attack(released, start, inner_start=inner_start)
+    again = stationary.train(Part(found.images, released.labels), released.recipe).released
     assert found.stopped == "converged"
-    retrained = stationary.train(
-        Part(found.images, released.labels), released.recipe
-    ).released.network
-    assert networks.distance(retrained, network) <= 1e-12
+    assert networks.distance(again.network, network) <= 1e-12
     assert networks.distance(found.network, network) <= 1e-12
 
 
@@ -87,14 +78,10 @@ def test_attack_reaches_the_weights(photos, name, inner_start):
     "recipe", [networks.affine(MU, "uniform"), networks.one_hidden(8, MU, initial="uniform")]
 )
 def test_the_truth_and_the_trainers_start_repeat_the_training_to_the_last_bit(views, recipe):
-    theta0 = networks.initial(recipe, 3072, 0)
+    theta0, x = networks.initial(recipe, 3072, 0), views.secret.images
     released = stationary.train(views.secret, recipe, initial=theta0).released
-    found = bilevel.attack(released, views.secret.images, initial=theta0)
-    assert (
-        found.history[0] <= 1e-25
-        and len(found.history) == 1
-        and torch.equal(found.images, views.secret.images)
-    )
+    found = bilevel.attack(released, x, initial=theta0)
+    assert found.history[0] <= 1e-25 and len(found.history) == 1 and torch.equal(found.images, x)
 
 
 def test_several_starts_in_one_call(problem):
@@ -106,50 +93,31 @@ def test_several_starts_in_one_call(problem):
         alone = bilevel.attack(released, batch[k])
         assert torch.allclose(together.images[k], alone.images, atol=1e-3)
     batch[1] = x[0]  # repeated images, with a singular Gram matrix, train too
-    solved = affine.solve(batch, released.labels, MU)
+    solved, alone = (affine.solve(images, released.labels, MU) for images in (batch, x))
     assert solved.gradient_norm.max() <= 1e-12
-    assert torch.allclose(
-        solved.weights[0], affine.solve(x, released.labels, MU).weights, atol=1e-10
-    )
+    assert torch.allclose(solved.weights[0], alone.weights, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "change, settings, sentence",
-    [
-        (
-            {"network": (networks.Layer(torch.zeros(1, 29), torch.zeros(1)),)},
-            {},
-            "needs 12 labels and 30 inputs",
-        ),
-        (
-            {"network": (networks.Layer(torch.zeros(1, 30), torch.zeros(2)),)},
-            {},
-            "do not follow each other",
-        ),
-        (
-            {"network": 2 * (networks.Layer(torch.zeros(1, 30), None),)},
-            {},
-            "do not follow each other",
-        ),
-        ({"labels": torch.zeros(11)}, {}, "there are (11,) labels"),
-        ({}, {"inner_start": "hot"}, "INNER_START is 'hot'"),
-        ({}, {"inner_budget": 0}, "give at least 0 iterations and 1 inner step"),
-        ({}, {"iterations": -1}, "give at least 0 iterations and 1 inner step"),
-        (
-            {},
-            {"initial": networks.initial(networks.affine(MU), 31, 0)},
-            "The initial network has other shapes",
-        ),
-        ({"recipe": networks.affine(0.0)}, {}, "trained on the logistic loss with weight decay"),
-        ({"recipe": networks.perceptron("signed", 5, 5)}, {}, "the square loss"),
-        ({}, {"start": torch.full((12, 30), torch.inf)}, "NaN or infinite"),
-    ],
-)
-def test_bad_input_is_told_in_a_sentence(problem, change, settings, sentence):
+WRONG = [
+    ({"network": (Layer(torch.zeros(1, 29), torch.zeros(1)),)}, {}, "12 labels and 30 inputs"),
+    ({"network": (Layer(torch.zeros(1, 30), torch.zeros(2)),)}, {}, "do not follow each other"),
+    ({"network": 2 * (Layer(torch.zeros(1, 30), None),)}, {}, "do not follow each other"),
+    ({"labels": torch.zeros(11)}, {}, "(11,) labels"),
+    ({}, {"inner_start": "hot"}, "INNER_START"),
+    ({}, {"inner_budget": 0}, "inner budget of 0"),
+    ({}, {"iterations": -1}, "-1 iterations"),
+    ({}, {"initial": networks.initial(networks.affine(MU), 31, 0)}, "initial network"),
+    ({"recipe": networks.affine(0.0)}, {}, "weight decay"),
+    ({"recipe": networks.perceptron("signed", 5, 5)}, {}, "square loss"),
+    ({}, {"start": torch.full((12, 30), torch.inf)}, "NaN or infinite"),
+]
+
+
+@pytest.mark.parametrize("change, settings, named", WRONG)
+def test_bad_input_is_told_in_a_sentence(problem, change, settings, named):
     x, released = problem
-    assert sentence in refused(
-        bilevel.attack, released._replace(**change), **{"start": x, **settings}
-    )
+    given = {"released": released._replace(**change), "start": x, **settings}
+    assert named in refused(bilevel.attack, **given)
 
 
 def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
@@ -160,36 +128,31 @@ def test_the_attack_in_the_span_is_the_attack_on_pixels(problem):
         return h.loss, h.gradient.flatten()
 
     watched, plain = [], solvers.lbfgs(objective, x.flatten(), iterations=10)
-    found = bilevel.attack(
-        released, x, iterations=10, watch=lambda x, loss: watched.append((x, loss))
-    )
+    found = bilevel.attack(released, x, iterations=10, watch=lambda *seen: watched.append(seen))
     assert (plain.x.view(x.shape) - found.images).norm() <= 1e-9 * plain.x.norm()
     scale = networks.flatten(released.network).square().sum() / 2
     assert found.loss * scale == pytest.approx(plain.value.item(), rel=1e-6)
-    assert torch.allclose(torch.stack([loss for _, loss in watched]), found.history * scale)
-    assert torch.allclose(watched[0][0], x) and torch.allclose(watched[-1][0], found.images)
+    images, losses = zip(*watched)
+    assert torch.allclose(torch.stack(losses), found.history * scale)
+    assert torch.allclose(images[0], x) and torch.allclose(images[-1], found.images)
 
 
 # ---- The plain functions of the attack's chapter, on few coordinates and few neurons ----
 
 
-@pytest.mark.parametrize(
-    "recipe", [networks.affine(MU), networks.one_hidden(8, MU)], ids=["affine", "network"]
-)
+@pytest.mark.parametrize("recipe", [networks.affine(MU), networks.one_hidden(8, MU)])
 def test_the_plain_loop_in_few_coordinates_and_neurons_is_the_attack(monkeypatch, x, y, recipe):
     released = stationary.train(Part(x, y), recipe).released
     small, start = bilevel.merge_neurons(released), x + 0.01 * drawn(12, 30)
     basis = networks.span_of(start, small.network[0].weight)
     inside, z = networks.in_span(small.network, basis), start @ basis
-    sharpness = small.sharpness if recipe.hidden else None
-    for name, value in {"y": y, "sharpness": sharpness, "WEIGHT_DECAY": MU}.items():
+    for name, value in {"y": y, "sharpness": small.sharpness, "WEIGHT_DECAY": MU}.items():
         monkeypatch.setitem(PLAIN, name, value)
-    model = PLAIN["network_model" if recipe.hidden else "affine_model"]
-    theta = (
-        one_hidden.pack(one_hidden.weights(inside, sharpness))
-        if recipe.hidden
-        else networks.flatten(inside)
-    )
+    if recipe.hidden:
+        model = PLAIN["network_model"]
+        theta = one_hidden.pack(one_hidden.weights(inside, small.sharpness))
+    else:
+        model, theta = PLAIN["affine_model"], networks.flatten(inside)
     whole = naive.energy(start, y, released.network, MU, recipe.sharpness)
     assert torch.isclose(PLAIN["energy"](z, theta, model), whole, rtol=1e-9)
 

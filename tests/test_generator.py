@@ -7,12 +7,12 @@ from torch import nn
 
 from attacks import generator, mersenne
 from conftest import refused
-from experiments import generator as drawn
+from experiments import generator as hidden
 from training import uniform
 from training.images import Part
 from utils.kernels import binary, naive
 
-BUILD = drawn.builder("torch", 256, (256, 16))
+BUILD = hidden.builder("torch", 256, (256, 16))
 
 
 @pytest.mark.parametrize("n, columns", [(300, 200), (150, 150), (500, 130), (90, 200)])
@@ -25,13 +25,12 @@ def test_elimination_agrees_with_the_textbook(n, columns):
     solution, bad = binary.solve(factors, right)
     plain, rank = naive.solve_bits(rows, right)
     assert factors.rank == rank and not bad.any()
-    assert (
-        binary.unpack(solution[None], columns)[0] == plain
-    ).all()  # in both, columns without a pivot are zero
+    # in both, columns without a pivot are zero
+    assert (binary.unpack(solution[None], columns)[0] == plain).all()
     others = binary.solve_homogeneous(factors, columns)
-    assert len(others) == columns - factors.rank
-    assert not any((rows @ binary.unpack(one[None], columns)[0] % 2).any() for one in others)
-    wanted = chance.integers(0, 2, (n - factors.rank, 40))
+    assert len(others) == columns - rank
+    assert not (binary.unpack(np.array(others), columns) @ rows.T % 2).any()
+    wanted = chance.integers(0, 2, (n - rank, 40))
     sums = binary.check_sums(factors, wanted).astype(int)
     assert not (sums.T @ rows % 2).any() and sums.any(0).sum() == wanted.any(0).sum()
     right[3] ^= 1  # a contradiction is seen by the checks that hold this equation
@@ -41,10 +40,9 @@ def test_elimination_agrees_with_the_textbook(n, columns):
 
 def test_equations_agree_with_the_outputs_of_numpy():
     outputs = mersenne.draw(mersenne.ORDER + 120_000, seed=5)
-    unknowns = mersenne.as_words(
-        mersenne.as_polynomial(outputs[: mersenne.ORDER] >> mersenne.BIT & 1)
-    )
-    draws = np.sort(np.random.default_rng(0).choice(120_000, 400, replace=False))
+    bits = outputs[: mersenne.ORDER] >> mersenne.BIT & 1
+    unknowns = mersenne.as_words(mersenne.as_polynomial(bits))
+    draws = np.random.default_rng(0).choice(120_000, 400, replace=False)
     for mask in (1 << 23, 3 << 22, 1 << 20, 1 << 31):
         said = binary.parity(mersenne.equations(draws, mask) & unknowns)
         assert (said == np.bitwise_count(outputs[draws] & np.uint32(mask)) % 2).all()
@@ -53,68 +51,52 @@ def test_equations_agree_with_the_outputs_of_numpy():
 @pytest.mark.parametrize("before", [0, 1, 700, 30_000])
 def test_a_state_is_that_of_torch_and_tells_the_seed(before):
     torch_one = torch.Generator().manual_seed(987654321)
-    if before:
-        torch.rand(before, generator=torch_one)
+    torch.rand(before, generator=torch_one)
     outputs = mersenne.draw(before + mersenne.ORDER, 987654321)[before:]
-    unknowns = shifted_back(mersenne.as_polynomial(outputs >> mersenne.BIT & 1))
+    unknowns = mersenne.as_polynomial(outputs >> mersenne.BIT & 1)
+    taps = mersenne.characteristic() >> 1
+    for _ in range(mersenne.WORDS):  # back by the recurrence φ, each bit from those behind it
+        unknowns = unknowns << 1 | (taps & unknowns).bit_count() & 1
+    unknowns &= (1 << mersenne.ORDER) - 1
     words = mersenne.state_after(mersenne.as_words(unknowns))
     again = mersenne.as_generator(words)
     assert torch.equal(torch.rand(3000, generator=again), torch.rand(3000, generator=torch_one))
     assert mersenne.find_seed(words) == (987654321, before)
 
 
-def shifted_back(bits):
-    """The unknowns WORDS outputs before: the recurrence φ gives each bit from those behind it."""
-    taps = mersenne.characteristic() >> 1
-    for _ in range(mersenne.WORDS):
-        bits = bits << 1 | (taps & bits).bit_count() & 1
-    return bits & (1 << mersenne.ORDER) - 1
-
-
 def test_every_rule_separates_the_values_that_torch_draws():
     def build():
-        several = [
+        net = nn.Sequential(
             nn.Linear(40, 30),
             nn.Conv2d(4, 20, 3),
             nn.Linear(40, 30, dtype=torch.float64),
             nn.Linear(33, 17),
-        ]
-        nn.init.kaiming_normal_(several[1].weight)
-        nn.init.normal_(several[3].weight, std=0.02)
-        return nn.Sequential(*several).double()
+        )
+        nn.init.kaiming_normal_(net[1].weight)
+        nn.init.normal_(net[3].weight, std=0.02)
+        return net.double()
 
     found = generator.watch(build, seed=3)
-    assert [one.name for one in found] == [
-        "0.weight",
-        "1.weight",
-        "1.weight",
-        "2.weight",
-        "3.weight",
-        "3.weight",
-    ]
+    assert [one.name[0] for one in found] == [*"011233"]  # normal numbers follow two rules
     with generator.drawing_from(torch.Generator().manual_seed(8).get_state()):
-        module, outputs = dict(build().named_parameters()), mersenne.draw(20_000, 8)
+        module = dict(build().named_parameters())
+    outputs = mersenne.draw(20_000, 8)
     for one in found:
-        values = module[one.name].detach().flatten()[one.places]
+        values = module[one.name].detach().flatten()[one.places] - one.middle
         bits = np.bitwise_count(outputs[one.outputs] & np.uint32(one.mask)) % 2 == 1
-        clear = (
-            (values - one.middle).abs() > 0.02 * values.std()
-        ).numpy()  # the middle is known as exactly as that
-        assert ((values > one.middle).numpy() == (bits == one.above))[
-            clear
-        ].all() and clear.mean() > 0.9
+        clear = values.abs().numpy() > 0.02 * values.std().item()  # as exact as the middle is
+        agree = (values > 0).numpy() == (bits == one.above)
+        assert agree[clear].all() and clear.mean() > 0.9
 
 
 @pytest.fixture(scope="module")
 def trained():
     """A small network of 65,536 first weights, drawn from a hidden state, whose first layer moved in few directions."""
-    with generator.drawing_from(drawn.hide(4)):
-        net = BUILD()
-    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    with generator.drawing_from(hidden.hide(4)):
+        before = {name: p.detach() for name, p in BUILD().named_parameters()}
     chance = torch.Generator().manual_seed(0)
     written = torch.randn(256, 6, generator=chance) @ torch.randn(6, 256, generator=chance) / 60
-    after = before | {"0.weight": before["0.weight"] + written}
-    return before, after
+    return before, before | {"0.weight": before["0.weight"] + written}
 
 
 def test_a_start_is_read_bit_for_bit_though_three_signs_are_wrong(trained, monkeypatch):
@@ -122,57 +104,49 @@ def test_a_start_is_read_bit_for_bit_though_three_signs_are_wrong(trained, monke
     choose = generator.choose_signs
 
     def choose_some_wrong(*args):
-        which, outputs, right = choose(*args)
+        masks, outputs, right = choose(*args)
         right[[20, 700, 1500]] ^= True
-        return which, outputs, right
+        return masks, outputs, right
 
     monkeypatch.setattr(generator, "choose_signs", choose_some_wrong)
     start = generator.read(after, BUILD)
     assert all(torch.equal(p, before[name]) for name, p in start.module.named_parameters())
-    assert (
-        start.mended == 3
-        and start.spare >= generator.SPARE
-        and start.seed == drawn.choose_secret(4)
-    )
+    assert start.mended == 3 and start.spare >= generator.SPARE
+    assert start.seed == hidden.choose_secret(4)
 
 
 def test_what_cannot_be_read_is_refused(trained, monkeypatch):
     _, after = trained
     monkeypatch.setattr(generator, "ATTEMPTS", generator.ATTEMPTS[:1])
-    order = torch.randperm(256, generator=torch.Generator().manual_seed(1))
-    assert "agree with no state" in refused(
-        generator.read, after | {"0.weight": after["0.weight"][order]}, BUILD
-    )
-    small = drawn.builder("torch", 256, (64,))
-    assert "Only 16,384 of its weights" in refused(
-        generator.read, dict(small().named_parameters()), small
-    )
+    monkeypatch.setattr(generator, "ALONE", 0)
+    small = hidden.builder("torch", 256, (64,))
 
     def from_numpy():
         net = BUILD()
-        drawn.draw_elsewhere(net, 1)
+        hidden.draw_elsewhere(net, np.random.default_rng(1))
         return net
 
-    assert "No layer of some size is drawn by torch's generator" in refused(
-        generator.read, after, from_numpy
-    )
+    order = torch.randperm(256, generator=torch.Generator().manual_seed(1))
+    for words, parameters, build in (
+        ("agree with no state", after | {"0.weight": after["0.weight"][order]}, BUILD),
+        ("Only 16,384 of its weights", dict(small().named_parameters()), small),
+        ("No layer of some size is drawn by torch's generator", after, from_numpy),
+    ):
+        assert words in refused(generator.read, parameters, build)
 
 
 def test_the_first_papers_network_is_trained_as_autograd_trains_it():
     secret = Part(torch.rand(12, 30, dtype=torch.float64), torch.arange(12) % 2.0)
     net = uniform.draw(30, 20)
     victim = uniform.train(secret, net, rate=1e-5, steps=7)
-    net = net.double()
+    descent = torch.optim.SGD(net.double().parameters(), 1e-5)
     for _ in range(7):
-        net.zero_grad()
+        descent.zero_grad()
         z = net(secret.images)[:, 0]
         nn.functional.binary_cross_entropy_with_logits(z, secret.labels).backward()
-        with torch.no_grad():
-            for p in net.parameters():
-                p -= 1e-5 * p.grad
+        descent.step()
     for layer, ours in zip((net[0], net[2]), victim.released.network):
-        assert torch.allclose(ours.weight, layer.weight, atol=1e-7) and torch.allclose(
-            ours.bias, layer.bias, atol=1e-7
-        )
+        for p, q in zip((layer.weight, layer.bias), ours):
+            assert torch.allclose(p, q, atol=1e-7)
     moved = (victim.released.network[0].weight - victim.initial[0].weight).abs().max()
     assert moved > 1e-6 and all((p >= 0).all() and (p <= 1).all() for p in victim.initial[0])

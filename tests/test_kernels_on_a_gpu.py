@@ -33,21 +33,10 @@ def moved(network, device, dtype):
     return networks.change(network, lambda p: p.to(device, dtype))
 
 
-@pytest.fixture(params=PRECISIONS)
-def precision(request):
-    """A precision's type and tolerance, while products are rounded as it says."""
-    with use_precision({"tf32": "TF32"}.get(request.param, "exact")):
-        yield (
-            torch.float64 if request.param == "float64" else torch.float32,
-            PRECISIONS[request.param],
-        )
-
-
 def residuals(victim, *to):
     x, coefficients = starts.normal(20, 3072, 0.1, 0), starts.normal(20, 1, 1.0, 1)[:, 0]
-    return Stationarity(moved(victim.released.network, *to), Signed(), 30.0)(
-        x.to(*to), coefficients.to(*to)
-    )
+    energy = Stationarity(moved(victim.released.network, *to), Signed(), 30.0)
+    return energy(x.to(*to), coefficients.to(*to))
 
 
 def contrasts(_, device, dtype):
@@ -62,10 +51,13 @@ def similarities(_, *to):
 
 
 @pytest.mark.parametrize("kernel", [residuals, contrasts, similarities])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_kernel_is_that_of_the_processor_in_double_precision(device, precision, victim, kernel):
-    dtype, tolerance = precision
-    tolerance = max(tolerance, 1e-3 * (kernel is similarities))  # SSIM is of single precision
-    exact, found = kernel(victim, "cpu", torch.float64), kernel(victim, device, dtype)
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    tolerance = max(PRECISIONS[precision], 1e-3 * (kernel is similarities))  # SSIM is single
+    exact = kernel(victim, "cpu", torch.float64)
+    with use_precision("TF32" if precision == "tf32" else "exact"):
+        found = kernel(victim, device, dtype)
     assert all(off(ours, theirs.double()) < tolerance for ours, theirs in zip(found, exact))
 
 
@@ -73,38 +65,32 @@ def test_a_kernel_is_that_of_the_processor_in_double_precision(device, precision
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
 def test_an_attack_is_that_of_the_processor(device, victim, optimiser, space):
     """Two sets of candidates in double precision, by the way of taking steps that the device has."""
-    settings = {
-        "optimiser": optimiser,
-        "iterations": 63,
-        "dtype": torch.float64,
-        "learning_rate": 1e-3,
-    }
     start = torch.stack([starts.normal(20, 3072, 0.0197, seed) for seed in range(2)])
-    basis = networks.span(victim.released.network)
-    exact = decoreco.attack(
-        victim.released, start, basis=basis if space == "span" else None, **settings
+    settings = decoreco.SETTINGS[optimiser]._replace(
+        iterations=63, dtype=torch.float64, learning_rate=1e-3
     )
-    released = victim.released._replace(
-        network=moved(victim.released.network, device, torch.float64)
-    )
-    settings["basis"] = basis.to(device) if space == "span" else None
-    found = decoreco.attack(released, start.to(device), **settings)
-    assert off(found.images, exact.images) < 1e-6 and off(found.history, exact.history) < 1e-6
+    found = []
+    for where in ("cpu", device):
+        network = moved(victim.released.network, where, torch.float64)
+        released = victim.released._replace(network=network)
+        basis = networks.span(network) if space == "span" else None
+        found.append(decoreco.attack(released, start.to(where), settings, basis=basis))
+    exact, ours = found
+    assert off(ours.images, exact.images) < 1e-6 and off(ours.history, exact.history) < 1e-6
 
 
 def test_adams_step_in_one_pass(device):
     """Single precision takes torch's kernel, at a rate that is a tensor of the device."""
-    begun, generator = starts.normal(30, 40, 1.0, 0), torch.Generator().manual_seed(0)
-    parts = [
-        [begun.clone().to(*to), begun.new_zeros(2, 30, 40).to(*to)]
-        for to in (("cpu",), (device, torch.float32))
-    ]
-    for k in range(50):
-        gradient = torch.randn(30, 40, dtype=torch.float64, generator=generator)
-        for x, memory in parts:
-            rate = torch.tensor(0.03 * solvers.schedule(k, 50), dtype=torch.float64).to(x)
-            solvers.adam(x, gradient.to(x), memory, rate)
-    (exact, moments), (found, theirs) = parts
+    begun = starts.normal(30, 40, 1.0, 0)
+    ends = []
+    for to in (("cpu", torch.float64), (device, torch.float32)):
+        generator = torch.Generator().manual_seed(0)
+        x, memory = begun.clone().to(*to), begun.new_zeros(2, 30, 40).to(*to)
+        for k in range(50):
+            gradient = torch.randn(30, 40, dtype=torch.float64, generator=generator).to(x)
+            solvers.adam(x, gradient, memory, x.new_tensor(0.03 * solvers.schedule(k, 50)))
+        ends.append((x, memory))
+    (exact, moments), (found, theirs) = ends
     assert off(found, exact) < 1e-5 and off(theirs, moments) < 1e-5 and off(found, begun) > 0.1
 
 
@@ -119,31 +105,20 @@ def test_a_victim_is_that_of_the_processor(device):
 
 @pytest.mark.parametrize("hidden", [0, 4])
 def test_a_hypergradient_is_that_of_the_processor(device, hidden):
+    """Near the secret images: further off there are saddles that rounding decides."""
     recipe = networks.one_hidden(hidden, 0.01) if hidden else networks.affine(0.01)
     found = []
     for where in ("cpu", device):
-        data = images.split(images.load("photos"), 12, 12, 0, torch.device(where))
-        released = stationary.train(data.secret, recipe).released
+        x, y = images.split(images.load("photos"), 12, 12, 0, torch.device(where)).secret
+        released = stationary.train(images.Part(x, y), recipe).released
         initial = released.network if hidden else None
-        near = data.secret.images + 0.01 * (
-            starts.random(12, 3072, 0).to(device=where) - 0.5
-        )  # further off there are
-        found.append(
-            bilevel.hypergradient(released, near, initial=initial).gradient
-        )  # saddles that rounding decides
+        near = x + 0.01 * (starts.random(12, 3072, 0).to(x) - 0.5)
+        found.append(bilevel.hypergradient(released, near, initial=initial).gradient)
     assert off(found[1], found[0]) < 1e-5
 
 
 def test_pairs_are_taken_in_slices_that_fit(device, monkeypatch):
-    x, y = (starts.random(*size, k).to(device) for k, size in enumerate(((9, 3072), (7, 3072))))
-    whole, taken, slice_of = similarity.ssim(x, y, (32, 32, 3)), [], similarity.ssim_slice
-    monkeypatch.setattr(
-        similarity, "room", lambda device: 4 * 4 * 2 * 65 * 7 * 4
-    )  # a quarter of it holds four images
-    monkeypatch.setattr(
-        similarity,
-        "ssim_slice",
-        lambda part, *rest: taken.append(len(part)) or slice_of(part, *rest),
-    )
+    x, y = (starts.random(n, 3072, n).to(device) for n in (9, 7))
+    whole = similarity.ssim(x, y, (32, 32, 3))
+    monkeypatch.setattr(similarity, "AT_ONCE", 4 * 2 * 65 * 7)  # four images
     torch.testing.assert_close(similarity.ssim(x, y, (32, 32, 3)), whole)
-    assert taken == [4, 4, 1]

@@ -19,17 +19,12 @@ DRAWS = st.integers(0, 10**6)
 often, seldom = settings(max_examples=30), settings(max_examples=4)  # what is slow
 
 
-def double(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def clusters(seed, dimensions, n=6, spread=0.35, distance=3.0):
     """Two clusters on opposite sides of the origin, n points each."""
     noise = drawn(2 * n, dimensions, seed=seed)
-    signs = double(1.0, -1.0).repeat_interleave(n)
-    return spread * noise + distance * torch.outer(
-        signs, torch.eye(dimensions, dtype=torch.float64)[0]
-    ), signs
+    signs = torch.tensor([1.0, -1.0]).double().repeat_interleave(n)
+    noise[:, 0] += distance / spread * signs
+    return spread * noise, signs
 
 
 @cache
@@ -113,9 +108,8 @@ def test_derived_bound_holds(seed, trained, scale):
         kkt = exact_sets.exact_set(scale * kkt.points, kkt.signs, 2, bias=False)
     for index in range(0, len(kkt.points), 3):
         way = kkt_sets.tangent(kkt, index, drawn(9, seed=seed))
-        assert kkt_sets.reach(kkt, index, way) >= kkt_sets.bounds(kkt, index, way).derived * (
-            1 - 1e-9
-        )
+        bound = kkt_sets.bounds(kkt, index, way).derived
+        assert kkt_sets.reach(kkt, index, way) >= bound * (1 - 1e-9)
 
 
 @often
@@ -174,14 +168,12 @@ def test_both_halves_of_a_split_keep_cells_and_none_nearby_is_nearer(seed):
     rooms = kkt_sets.preactivations(network, x).abs()
     for i, slope in enumerate(kkt_sets.input_gradients(network, x)):
         others = u[i] + drawn(20, 9, seed=seed) / torch.logspace(0, 4, 20)[:, None]
-        others = others - networks.within(
-            others, networks.span_of(torch.cat([slope[None], weight[bends[i]]]))
-        )
+        fixed = networks.span_of(torch.cat([slope[None], weight[bends[i]]]))
+        others = others - networks.within(others, fixed)
         reach = ((others @ weight.mT).abs() / rooms[i])[:, ~bends[i]].amax(1, keepdim=True)
         others = others / reach.clamp_min(1)  # so that it leaves no cell
-        assert (x[i] + others - photographs[i]).norm(dim=1).min() >= (
-            x[i] + u[i] - photographs[i]
-        ).norm() - 1e-8
+        nearest = (x[i] + others - photographs[i]).norm(dim=1).min()
+        assert nearest >= (x[i] + u[i] - photographs[i]).norm() - 1e-8
 
 
 def test_the_best_slopes_at_kinks_only_help():
@@ -190,26 +182,13 @@ def test_the_best_slopes_at_kinks_only_help():
 
 
 def test_what_cannot_be_is_refused_in_a_sentence():
-    kkt, (points, signs), shift = exact(0), clusters(0, 4), double(1, 0, 0, 0)
-    for sentence, function, *words in (
-        (
-            "No hyperplane parts class",
-            exact_sets.two_groups,
-            points - 3 * signs[:, None] * shift,
-            signs,
-            1,
-            False,
-        ),
+    kkt, (points, signs), first = exact(0), clusters(0, 4), torch.eye(4).double()[0]
+    beside, beyond = points - 3 * torch.outer(signs, first), points + 4 * first
+    for named, function, *what in (
+        ("No hyperplane parts class", exact_sets.two_groups, beside, signs, 1, False),
         ("No hyperplane parts class -1", exact_sets.compatible, points[:6], signs[:6]),
-        ("A class has no neurons: raise NEURONS", exact_sets.two_groups, points, signs, 0),
-        (
-            "active at points of the other class",
-            exact_sets.two_groups,
-            points + 4 * shift,
-            signs,
-            1,
-            False,
-        ),
-        ("A training image is misjudged", certificates.fitted, kkt.network, kkt.points, -kkt.signs),
+        ("raise NEURONS", exact_sets.two_groups, points, signs, 0),
+        ("points of the other class", exact_sets.two_groups, beyond, signs, 1, False),
+        ("is misjudged", certificates.fitted, kkt.network, kkt.points, -kkt.signs),
     ):
-        assert sentence in refused(function, *words)
+        assert named in refused(function, *what)

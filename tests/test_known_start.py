@@ -2,7 +2,11 @@
 
 import pytest
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits, normalize
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cosine_similarity,
+    normalize,
+)
 
 from attacks import decoreco, first_layer, fixed_layer, known_start, sparse, starts, unmixing
 from conftest import chapter_functions, drawn, refused
@@ -10,7 +14,7 @@ from evaluation import measures
 from experiments import last_layer, patching
 from training import images, ordinary
 from utils.kernels.similarity import ncc
-from utils.networks import Layer, change, forward
+from utils.networks import Layer, change
 
 M, NEURONS, EPOCHS = 20, 60, 40
 
@@ -28,66 +32,58 @@ def test_the_factor_of_the_start_is_found_exactly(alpha):
     assert first_layer.shrinkage(weight, initial, 20) == pytest.approx(alpha, abs=1e-9)
 
 
+def outside(layer, x):
+    """The shares of a layer's weights, and of its biases, that images x (m, d) do not explain: W₁ = BX, b₁ = B1."""
+    b = layer.weight @ torch.linalg.pinv(x)
+    return [(ours - theirs).norm() / ours.norm() for ours, theirs in zip(layer, (b @ x, b.sum(1)))]
+
+
 def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
     """Torch's own float32 training, with the α that weight decay leaves after so many steps."""
-    mirrored = ordinary.mirror(data.secret.images, data.shape)
     for name, victim in trained.items():
         rows = first_layer.difference(victim.released.network, victim.initial)
-        (added, bias), (alpha,) = rows.layer, rows.removed
-        versions = (
-            torch.cat([data.secret.images, *[mirrored] * (name == "sgd_flips")]) - victim.mean
-        )
-        basis = torch.linalg.qr(versions.mT)[0]
+        versions = data.secret.images
+        if name == "sgd_flips":
+            versions = torch.cat([versions, ordinary.mirror(versions, data.shape)])
         assert victim.versions == len(versions)
-        assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm(), name
-        ones = (added @ torch.linalg.pinv(versions)).sum(1)  # b₁ = B1 for W₁ = BX
-        assert (bias - ones).norm() < 1e-3 * bias.norm(), name
+        assert max(outside(rows.layer, versions - victim.mean)) < 1e-3, name
+        (alpha,) = rows.removed
         assert abs(alpha - 1) < 1e-6 or (name == "sgd_decay" and 0.5 < alpha < 1)
 
 
-def test_the_count_and_more_images_than_held_out_ones_come_back(data, trained):
-    victim, parts = trained["sgd"], (data.secret, data.held_out)
-    found, _ = known_start.attempt(victim.released, victim.initial, data.shape, M)
-    ours, theirs = (measures.match(part.images - victim.mean, found.images) for part in parts)
-    assert found.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
-    upright = (ours.signed > measures.SOME).sum()  # by the biases: activity cannot tell it
-    assert upright >= 0.8 * ours.some
-    assert (
-        unmixing.attempt(victim.released, data.shape, M).details.count is None
-    )  # without the start
+def test_without_the_start_or_with_a_wrong_one_or_factor_the_count_is_hidden(trained, data):
+    victim = trained["sgd_decay"]
+    other = ordinary.layers_of(ordinary.perceptron(3072, (NEURONS, 30), 99))
+
+    def counted(initial, **given):
+        found, _ = known_start.attempt(victim.released, initial, data.shape, None, **given)
+        return found.details.count
+
+    assert counted(victim.initial) == M
+    assert counted(victim.initial, alpha=1.0) != M
+    assert counted(other) is None
+    assert unmixing.attempt(victim.released, data.shape, M).details.count is None
 
 
 def test_a_layer_of_squares_is_a_convolution_and_training_writes_squares_into_it(data):
     """Torch's own convolution gives what the cut gives; what SGD adds is in the squares' span."""
     x, side = (data.secret.images - 0.4).float(), 16
     layer = torch.nn.Conv2d(3, 5, side, stride=side)
-    seen = layer(x.view(-1, *data.shape).permute(0, 3, 1, 2)).flatten(2).mT  # (M, k, 5)
+    wanted = layer(x.view(-1, *data.shape).permute(0, 3, 1, 2)).flatten(2).mT  # (M, k, 5)
     weight = layer.weight.permute(0, 2, 3, 1).flatten(1)
     ours = patching.cut(x, data.shape, side) @ weight.mT + layer.bias
-    torch.testing.assert_close(ours, seen, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-5)
     few = images.Part(*(part[:4] for part in data.secret))
-    trained = patching.train(few, data.shape, side, 60, 30)
-    added = first_layer.difference(trained.released.network, trained.initial).layer.weight
-    squares = patching.cut(few.images - trained.mean, data.shape, side).flatten(0, 1)
-    basis = torch.linalg.qr(squares.mT)[0]
-    assert trained.versions == len(squares) == 16
-    assert (added - added @ basis @ basis.mT).norm() < 1e-4 * added.norm()
-    assert (
-        known_start.attempt(trained.released, trained.initial, (side, side, 3), 16)[0].details.count
-        == 16
-    )
+    victim = patching.train(few, data.shape, side, 60, 30)
+    squares = patching.cut(few.images - victim.mean, data.shape, side).flatten(0, 1)
+    found, rows = known_start.attempt(victim.released, victim.initial, (side, side, 3), 16)
+    assert victim.versions == found.details.count == len(squares) == 16
+    assert outside(rows.layer, squares)[0] < 1e-4
+    assert "take a divisor" in refused(patching.cut, x, data.shape, 5)
 
 
-def test_an_ignored_weight_decay_and_a_wrong_start_hide_the_count(trained, data):
-    released, initial = trained["sgd_decay"].released, trained["sgd_decay"].initial
-    assert known_start.attempt(released, initial, data.shape, M)[0].details.count == M
-    assert known_start.attempt(released, initial, data.shape, M, alpha=1.0)[0].details.count != M
-    other = ordinary.layers_of(ordinary.perceptron(3072, (NEURONS, 30), 99))
-    found, _ = known_start.attempt(released, other, data.shape, None)
-    assert found.details.count is None and found.images is None and "no gap" in found.refusals[0]
-
-
-def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
+def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data, trained):
+    """Its start is another one behind public images, whose mean is one number for each colour."""
     settings = data.shape, "sgd", (NEURONS, 30), 3
     victim = ordinary.train(
         data.secret, data.known, *settings, prepare=lambda net, _: net[:-1].requires_grad_(False)
@@ -95,51 +91,41 @@ def test_a_last_layer_that_is_trained_alone_leaves_nothing_to_unmix(data):
     *ours, last = zip(victim.released.network, victim.initial)
     assert all(torch.equal(*pair) for layers in ours for pair in zip(*layers))
     assert not torch.equal(*(layer.weight for layer in last))
-    whole, other = (ordinary.train(data.secret, known, *settings) for known in (data.known, None))
-    assert torch.equal(
-        whole.initial[0].weight, victim.initial[0].weight
-    )  # by the same public images
-    assert not torch.equal(whole.initial[0].weight, other.initial[0].weight)
-    assert victim.mean.unique().numel() == 3  # of the public images, one number per colour
+    assert not torch.equal(victim.initial[0].weight, trained["sgd"].initial[0].weight)
+    assert victim.mean.unique().numel() == 3
     found, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
-    assert (
-        found.images is None and rows is None and "nothing was trained there" in found.refusals[0]
-    )
+    assert found.images is rows is None and found.refusals == (first_layer.UNCHANGED,)
 
 
 def test_the_halves_by_kind_share_none_and_have_the_same_labels(toy_npz):
     by_kind = chapter_functions("known-start")["by_kind"]
     kinds = images.load("photos", binary=False).labels
-    ours, theirs = by_kind("photos")
-    assert [len(ours.labels), len(theirs.labels)] == [(kinds % 2 == k).sum() for k in (0, 1)]
-    assert set(ours.labels) == set(theirs.labels) == {0, 1}
-    assert "has too few kinds of images: four are needed" in refused(by_kind, str(toy_npz))
+    halves = by_kind("photos")
+    assert [len(half.labels) for half in halves] == [(kinds % 2 == k).sum() for k in (0, 1)]
+    assert all(set(half.labels) == {0, 1} for half in halves)
+    assert "too few kinds of images" in refused(by_kind, str(toy_npz))
 
 
 def test_wrong_starts_and_trainings_that_cannot_be_are_refused_in_one_sentence(trained, data):
-    released, initial = trained["sgd"].released, trained["sgd"].initial
-    wide = (Layer(drawn(NEURONS, 5), drawn(NEURONS)), *initial[1:])
-    for wrong, sentence in (
-        (wide, "The start has a layer of (60, 5) where the network has (60, 3072): give its own"),
-        (initial[:2], "The start has 2 layers and the network 3"),
-        (released.network, "The first layer is that of its start"),
+    network, initial = trained["sgd"].released.network, trained["sgd"].initial
+    for wrong, says in (
+        (initial[:2], "The start has layers of [(60, 3072), (30, 60)] where the network has"),
+        (tuple(layer._replace(bias=None) for layer in initial), "a bias that the start lacks"),
+        (network, "The first layer is that of its start"),
         (change(initial, lambda p: p * torch.nan), "values that are NaN or infinite"),
     ):
-        assert sentence in refused(first_layer.difference, released.network, wrong)
-    said = refused(patching.cut, data.secret.images, data.shape, 5)
-    assert "not cut into squares of 5: take a divisor" in said
+        assert says in refused(first_layer.difference, network, wrong)
     far = data.secret._replace(images=data.secret.images * 1e30)
-    for trainer, sentence in (("lion", "TRAINER is 'lion'"), ("sgd", "TRAINER='sgd' diverged")):
-        assert sentence in refused(ordinary.train, far, None, data.shape, trainer, (8,), 2)
+    for trainer, says in (("lion", "TRAINER is 'lion'"), ("sgd", "TRAINER='sgd' diverged")):
+        assert says in refused(ordinary.train, far, None, data.shape, trainer, (8,), 2)
 
 
 def test_rate_and_batches_reach_the_optimiser(data):
     """One step moves the weights in proportion to the rate, and two steps move them further."""
 
     def moved(rate, batches):
-        one = ordinary.train(
-            data.secret, None, data.shape, "sgd", (8,), 1, rate=rate, batches=batches
-        )
+        given = data.secret, None, data.shape, "sgd", (8,), 1
+        one = ordinary.train(*given, rate=rate, batches=batches)
         return one.released.network[0].weight - one.initial[0].weight
 
     torch.testing.assert_close(2 * moved(0.5, 1), moved(1.0, 1), rtol=1e-3, atol=1e-7)
@@ -150,8 +136,9 @@ def test_the_stationarity_attack_with_the_start_explains_what_training_added(dat
     """Its loss is far below that of no image, 1, and below that without the start."""
     released, initial = trained["sgd"].released, trained["sgd"].initial
     noise = starts.normal(2 * M, data.secret.images.shape[1], scale=0.02, seed=0)
-    found = known_start.stationarity(released, initial, noise, 1.0, M, iterations=200)
-    without = decoreco.attack(released, noise, rule="margin", iterations=200)
+    settings = decoreco.ADAM._replace(rule="margin", iterations=200)
+    found = known_start.stationarity(released, initial, noise, 1.0, M, settings)
+    without = decoreco.attack(released, noise, settings)
     assert found.loss < 0.6 and found.loss < without.loss
 
 
@@ -168,30 +155,30 @@ def test_images_whose_columns_have_zeros_become_exact_with_size_and_sign(dense):
     silent = reached < reached.quantile(0.4, dim=1, keepdim=True)
     silent[:dense] = False
     b = drawn(H, FEW, seed=2) * ~silent.mT
-    added, bias, before = b @ x, b.sum(1), torch.zeros(H, dtype=torch.float64)
-    layers = Layer(weight, before), Layer(weight + added / 100, bias / 100)
-    basis = (
-        torch.linalg.svd(added, full_matrices=False)[2][:FEW].mT
-        @ torch.linalg.qr(drawn(FEW, FEW, seed=3))[0]
-    )
+    added = Layer(b @ x, b.sum(1))
+    layers = Layer(weight, 0 * added.bias), Layer(weight + added.weight / 100, added.bias / 100)
+    basis = torch.linalg.qr(added.weight.mT @ drawn(H, FEW, seed=3))[0]
     near = -normalize(x + 0.08 * drawn(FEW, FEW, seed=4) @ x)  # sizes and signs are lost
-    found, sure, columns = sparse.refine(near, added @ basis, bias, basis, layers, (5, 4, 3))
+    columns = sparse.read_columns(added, basis, (5, 4, 3))
+    matrix, vectors, sure = sparse.refine(near, columns, layers)
     assert sure.tolist() == [False] * dense + [True] * (FEW - dense)
-    mixed = found @ torch.linalg.pinv(x)  # (FEW, FEW), what each image is a combination of
+    # (FEW, FEW), what each image is a combination of
+    mixed = matrix @ basis.mT @ torch.linalg.pinv(x)
     sizes = mixed.diagonal()
-    assert (mixed - sizes.diag())[:, dense:].abs().max() < 1e-6 and (
-        dense or (sizes - 1).abs().max() < 1e-6
-    )
-    assert (normalize(columns, dim=0) * normalize(b, dim=0)).sum(0)[dense:].abs().min() > 1 - 1e-9
+    assert (mixed - sizes.diag())[:, dense:].abs().max() < 1e-6
+    assert dense or (sizes - 1).abs().max() < 1e-6
+    found = columns.lengths * (columns.rows @ vectors.mT)
+    assert cosine_similarity(found, b, dim=0)[dense:].abs().min() > 1 - 1e-9
 
 
 def taken(*vectors):
     """Which of three vectors are sure, where two columns are zero at thirty of sixty neurons, 25 of them shared."""
     rows = drawn(60, 3)
     rows[:30, 0] = rows[5:35, 1] = rows[20:50, 2] = 0
+    columns = sparse.Columns(rows, *[None] * 5)
     found = normalize(torch.tensor(vectors).double(), dim=1)
     nothing = torch.zeros(3, dtype=torch.bool)
-    return sparse.classify(found, torch.eye(3).double(), nothing, rows, 0.5).tolist()
+    return sparse.classify(columns, found, torch.eye(3).double(), nothing, 0.5).tolist()
 
 
 def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_beside_one_of_them():
@@ -200,17 +187,21 @@ def test_of_equal_columns_one_is_taken_and_no_difference_of_columns_is_sure_besi
     assert taken([1.0, 0, 0], [-0.5, 1.0, 0], [0, 0, 1]) == [True, False, True]
 
 
-def test_images_behind_ordinary_training_become_exact(data):
+def test_images_behind_ordinary_training_are_counted_and_come_back_and_held_out_ones_do_not(data):
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
-    attempt, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
-    found = first_layer.refine(rows, attempt, data.shape)
-    own, others = (part.images - victim.mean for part in (data.secret, data.held_out))
-    before, after = (measures.match(own, x).above(0.999) for x in (attempt.images, found.images))
-    assert after > before and found.details.sure.sum() >= 10
-    assert measures.match(others, found.images).above(measures.EXACT) == 0
-    unread = attempt._replace(details=attempt.details._replace(count=None))
+    unmixed, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
+    found = first_layer.refine(rows, unmixed, data.shape)
+    sides = measures.sides(data, victim.mean)
+    ours, theirs = (measures.match(x, unmixed.images) for x in sides)
+    exact, others = (measures.match(x, found.images) for x in sides)
+    assert unmixed.details.count == M and ours.some >= M // 2 and theirs.some <= M // 4
+    upright = (ours.signed > measures.SOME).sum()  # by the biases: activity cannot tell it
+    assert upright >= 0.8 * ours.some
+    assert exact.above(0.999) > ours.above(0.999) and others.above(measures.EXACT) == 0
+    assert found.details.sure.sum() >= 10
+    unread = unmixed._replace(details=unmixed.details._replace(count=None))
     same = first_layer.refine(rows, unread, data.shape)
-    assert same.images is attempt.images and not same.details.sure.any()
+    assert same.images is unmixed.images and not same.details.sure.any()
 
 
 # ---- A first layer that stays as it was drawn ----
@@ -225,32 +216,31 @@ def behind():
 
 
 def test_steps_of_the_trainer_of_the_last_layer_are_those_of_gradient_descent(behind):
-    secret = behind[0].secret
-    one, shrink = last_layer.train(secret, 40, 0.1, 2, seed=2), 0.1
+    secret, shrink = behind[0].secret, 0.1
+    one = last_layer.train(secret, 40, shrink, 2, seed=2)
     (first, last), x = one.initial, secret.images - one.mean
-    rows, w = torch.relu(x @ first.weight.mT + first.bias), last.weight
-    rate = 4 * len(x) / torch.linalg.matrix_norm(rows @ rows.mT, 2)
+    rows = torch.relu(x @ first.weight.mT + first.bias)
+    w = last.weight.clone().requires_grad_()
+    optimiser = torch.optim.SGD([w], lr=4 * len(x) / torch.linalg.matrix_norm(rows @ rows.mT, 2))
     for _ in range(2):
-        w = w.detach().requires_grad_()
-        z = forward((first, last._replace(weight=w)), x)[1][-1]
-        (slope,) = torch.autograd.grad(binary_cross_entropy_with_logits(z[:, 0], secret.labels), w)
-        w = (1 - shrink) * w - rate * slope
-    torch.testing.assert_close(one.released.network[1].weight, w)
+        loss = binary_cross_entropy_with_logits((rows @ w.mT)[:, 0], secret.labels)
+        (w.grad,) = torch.autograd.grad(loss, w)
+        w.data *= 1 - shrink
+        optimiser.step()
+    torch.testing.assert_close(one.released.network[1].weight, w.detach())
 
 
 def test_the_features_of_the_images_explain_the_change_and_give_them_back(behind):
     data, victim, change = behind
-    first, x = victim.released.network[0], victim.subtract_mean(data.secret.images)
-    share, absence, _ = fixed_layer.missed(first, change, x)
-    assert 0 <= share < 1e-7
-    fewer = torch.stack(
-        [fixed_layer.missed(first, change, x[torch.arange(4) != i])[0] for i in range(4)]
-    )
-    torch.testing.assert_close(share + absence, fewer, rtol=1e-4, atol=0)
-    assert fixed_layer.missed(first, change, victim.subtract_mean(data.held_out.images))[0] > 0.01
-    found = fixed_layer.attack(victim.released.network[0], change, 4, seed=1)
-    likeness = ncc(victim.subtract_mean(data.secret.images), found.images).abs()
-    assert found.loss < 1e-4 and likeness.amax(1).min() > 0.99
+    first = victim.released.network[0]
+    x, others = measures.sides(data, victim.mean)
+    share, absence, _ = fixed_layer.residual(first, change, x)
+    assert 0 <= share < 1e-7 and fixed_layer.residual(first, change, others).share > 0.01
+    for i in range(4):
+        fewer = fixed_layer.residual(first, change, x[torch.arange(4) != i]).share
+        torch.testing.assert_close(share + absence[i], fewer, rtol=1e-4, atol=0)
+    found = fixed_layer.attack(first, change, 4, seed=1)
+    assert found.loss < 1e-4 and ncc(x, found.images).abs().amax(1).min() > 0.99
 
 
 def test_what_is_no_change_of_a_last_layer_is_refused(behind):

@@ -1,6 +1,5 @@
 """The landscape and three losses on it: mixtures, grids, lines, barriers, curvature and the price of a descent."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +15,8 @@ from utils.kernels import naive
 from utils.kernels.layers import unflatten
 
 AFFINE, MIXED = networks.affine(1e-2), mixtures.shares(3)
-NAMES = "landscape", "landscape-losses", "stalls"
-grids, losses, stalls = (SimpleNamespace(**chapter_functions(name)) for name in NAMES)
+NAMES = "landscape-losses", "stalls"
+losses, stalls = (SimpleNamespace(**chapter_functions(name)) for name in NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +28,10 @@ def sets(toy):
 @pytest.fixture(scope="module")
 def target(toy, sets):
     """A small network for DecoReco."""
-    victim = stationary.train(
-        toy.secret, networks.perceptron("signed", 12, 12)._replace(epochs=200)
-    )
-    return mixtures.Target(
-        victim.released, victim.mean, mixtures.random_axes(*(part - victim.mean for part in sets))
-    )
+    recipe = networks.perceptron("signed", 12, 12)._replace(epochs=200)
+    victim = stationary.train(toy.secret, recipe)
+    basis = mixtures.random_axes(*(part - victim.mean for part in sets))
+    return mixtures.Target(victim.released, victim.mean, basis)
 
 
 def test_a_grid_begins_at_mixtures_knows_distances_and_may_come_in_slices(target, toy, sets):
@@ -51,10 +48,8 @@ def test_a_grid_begins_at_mixtures_knows_distances_and_may_come_in_slices(target
     near = evaluate.nearest(pictures, sets[1], toy.shape)
     assert torch.allclose(found.distance[4, 1], (pictures - sets[1][near]).norm(dim=1).mean())
     assert not torch.allclose(found.early_distance[4], found.distance[4])
-    assert torch.allclose(found.early_distance[0, 2], (found.early[0] - sets[2]).norm(dim=1).mean())
     assert torch.allclose(found.end, slices.end, atol=1e-6)
-    for place in (3, 6):  # λ₂ = 0: noise is attacked once
-        assert torch.equal(found.end[place], found.end[0])
+    assert (found.end[[3, 6]] == found.end[0]).all()  # λ₂ = 0: noise is attacked once
 
 
 def test_lines_go_through_their_points(sets):
@@ -76,7 +71,7 @@ def test_random_axes_span_the_rows_and_no_more(sets):
 
 def test_both_optimisers_lower_the_loss_in_the_span(target, sets):
     start = mixtures.mixture(*sets, *MIXED)[[4, 0]]
-    for attack in (mixtures.adam_attack(target, 200, 0.003), grids.lbfgs_attack(target, 200)):
+    for attack in (mixtures.adam_attack(target, 200, 0.003), mixtures.lbfgs_attack(target, 50)):
         early, found, first, last = attack(start)
         assert (last < first).all() and (early != found).any()
         step = found - start
@@ -95,9 +90,8 @@ def test_barriers_are_as_high_as_stated():
 
 def hessian(gradient, x):
     """The matrix ∇²l at x by central differences, row after row (md, md)."""
-    return torch.stack(
-        [slope(gradient, x, way).flatten() for way in torch.eye(x.numel()).to(x).view(-1, *x.shape)]
-    )
+    ways = torch.eye(x.numel()).to(x).view(-1, *x.shape)
+    return torch.stack([slope(gradient, x, way).flatten() for way in ways])
 
 
 def gradients(released):
@@ -105,12 +99,6 @@ def gradients(released):
     scale = networks.flatten(released.network).square().sum() / 2
     upper = lambda x: bilevel.hypergradient(released, x).gradient / scale  # noqa: E731
     return upper, lambda x: three_losses.stationarity_loss(x, released)[1]
-
-
-@pytest.fixture(scope="module")
-def six():
-    """Six images of twelve pixels, and what an affine victim of them released."""
-    return small(6, 12, AFFINE)
 
 
 def small(m, d, recipe):
@@ -126,30 +114,26 @@ def test_exact_spectra_are_those_of_the_hessians(m, d, recipe, ends):
     x, released = small(m, d, recipe)
     hidden, released = bool(recipe.hidden), bilevel.merge_neurons(released)
     scale = 2 / networks.flatten(released.network).square().sum()
-    for exact, gradient in list(zip(three_losses.spectra(x, released), gradients(released)))[
-        hidden:
-    ]:
-        # rising
-        values = torch.linalg.eigvalsh(hessian(gradient, x))[-d - 1 :]
+    pairs = list(zip(three_losses.spectra(x, released), gradients(released)))
+    for exact, gradient in pairs[hidden:]:
+        values = torch.linalg.eigvalsh(hessian(gradient, x))[-d - 1 :]  # rising
         exact = scale * exact[-3 * hidden :]
         assert torch.allclose(values[ends], exact[ends], rtol=1e-3)
         assert all((values / one - 1).abs().min() < 1e-3 for one in exact)
 
 
-def test_free_coefficients_curve_all_directions_alike(six):
-    x, released = six
-    values = torch.linalg.eigvalsh(hessian(lambda x: three_losses.free_gradient(x, released)[1], x))
+def test_free_coefficients_curve_all_directions_alike():
+    x, released = small(6, 12, AFFINE)
+    values = torch.linalg.eigvalsh(hessian(lambda x: three_losses.free_loss(x, released)[1], x))
     values = values[values > 1e-4 * values[-1]]
     assert len(values) == 12 + 1 - 6  # d + 1 directions less the row space of six images
     assert torch.allclose(values[1:], values[-1], rtol=1e-4)
-    assert math.isclose(
-        (values[-1] / values[0]).item(), three_losses.free_condition(x), rel_tol=1e-3
-    )
+    assert (values[-1] / values[0]).item() == pytest.approx(three_losses.free_condition(x), 1e-3)
 
 
 def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients():
     x, released = small(4, 6, networks.one_hidden(3, 1e-2))
-    assert three_losses.free_loss(x, released) <= 1e-12  # its own training images explain it
+    assert three_losses.free_loss(x, released)[0] <= 1e-12  # its own training images explain it
     y = x.flip(1)
     theta = networks.flatten(released.network)
 
@@ -158,27 +142,25 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients():
 
     basis = torch.linalg.qr(torch.func.jacrev(outputs)(theta).mT)[0]
     missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()
-    assert torch.allclose(three_losses.free_loss(y, released), missed)
+    value, gradient = three_losses.free_loss(y, released)
+    assert torch.allclose(value, missed)
     way = drawn(4, 6)
-    change = slope(lambda y: three_losses.free_loss(y, released), y, way, 1e-6)
-    assert torch.allclose(
-        change, (three_losses.free_gradient(y, released)[1] * way).sum(), rtol=1e-4
-    )
+    change = slope(lambda y: three_losses.free_loss(y, released)[0], y, way, 1e-6)
+    assert torch.allclose(change, (gradient * way).sum(), rtol=1e-4)
 
 
 def test_descents_are_charged_by_products(toy, sets):
     released = stationary.train(toy.secret, AFFINE).released
-    costs = {loss: losses.descent(loss, sets[2], released) for loss in three_losses.LOSSES}
-    for stop in losses.STOPS:
-        assert (
-            costs["stationarity"][stop][0]
-            == 3 * costs["stationarity"][stop][1]
-            < costs["bilevel"][stop][0]
-        )
-    value, product = losses.energy_terms(sets[2], released)
+    costs = {
+        loss: three_losses.descent(loss, sets[2], released, 10_000) for loss in three_losses.LOSSES
+    }
+    for stop in three_losses.STOPS:
+        spent, asked = costs["stationarity"][stop]
+        assert spent == 3 * asked < costs["bilevel"][stop][0]
+    value, product = three_losses.energy_terms(sets[2], released)
     v, u = drawn(2, 193)
     assert torch.allclose(slope(lambda v: value(v)[1], v, u), product(v)(u), atol=1e-6)
-    assert math.isclose(three_losses.bilevel_loss(sets[0], released).item(), 0, abs_tol=1e-12)
+    assert abs(three_losses.bilevel_value(sets[0], released)) < 1e-12
 
 
 # ---- No local minimum above zero: points that are critical, built as the proof says ----
@@ -199,6 +181,5 @@ def test_a_local_minimum_is_at_rest_and_curves_nowhere_down(curvature, pull, res
 
     assert stalls.at_minimum(loss, there) == rests
     for height, word in ((0, "arrived"), (0.1, "minimum")):
-        assert (
-            stalls.descended(lambda x, h=height: (h + x.square().sum(), 2 * x), drawn(3))[0] == word
-        )
+        found = stalls.descended(lambda x, h=height: (h + x.square().sum(), 2 * x), drawn(3))
+        assert found[0] == word

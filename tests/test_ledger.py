@@ -145,7 +145,7 @@ def renamed(quantity):
 def test_a_rule_that_was_stated_before_its_runs_is_that_of_their_commit(sentence, k, line):
     if ledger.judge(line).reason == "not recorded yet":
         pytest.skip("not recorded yet")
-    for part in recorded.load(line.record).about["code"]:
+    for part in recorded.load(line.record).attrs["code"]:
         if not (text := grid.git("show", f"{part['commit']}:data/claims.yaml")):
             pytest.skip(f"{part['commit'][:8]} is not in this repository")
         stood = [

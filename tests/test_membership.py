@@ -10,7 +10,7 @@ from attacks import decoreco, detectors, starts
 from attacks.contract import Attack
 from conftest import drawn, refused
 from evaluation import measures, membership, null
-from experiments import closed_world, detection, variants
+from experiments import altered, closed_world, detection, variants
 from training import stationary
 from utils import networks
 from utils.kernels import contrast
@@ -20,6 +20,7 @@ from utils.kernels.similarity import detail_ncc, match
 from utils.networks import Released
 
 SHAPE = (32, 32, 3)
+close = torch.testing.assert_close
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +32,13 @@ def parts(views):
 def test_noisy_ghosts_of_the_training_images_leak_and_other_photographs_do_not(parts):
     training, held_out, others = parts
     ghosts = 0.7 * training + 0.3 * others + 0.1 * drawn(*training.shape)
-    found, turned = (
-        measures.leak(ghosts, *sides, SHAPE)
-        for sides in ((training, held_out), (held_out, training))
-    )
+    found = measures.leak(ghosts, training, held_out, SHAPE)
+    turned = measures.leak(ghosts, held_out, training, SHAPE)
     assert found.auc.low > 0.95 and found.p < 0.001 and found.above >= 38 and found.alike >= 38
     assert abs(found.auc.value + turned.auc.value - 1) < 1e-12 and turned.p > 0.99
     found = measures.leak(others, training, held_out, SHAPE)
     assert found.auc.low < 0.5 < found.auc.high and found.p > 0.05 and found.alike <= 2
-    said = refused(measures.leak, others, training, held_out[:30], SHAPE)
-    assert (
-        said.startswith("There are 30 held-out images for 40 training images")
-        and "held_out=IMAGES" in said
-    )
+    assert "held_out=IMAGES" in refused(measures.leak, others, training, held_out[:30], SHAPE)
 
 
 def test_the_null_is_exact_where_nothing_leaked():
@@ -61,35 +56,25 @@ def test_area_and_p_are_those_of_other_libraries():
     above, below = torch.randn(2, 40).double().round(decimals=1)  # with ties, which count half
     above = above + 0.5
     scores, truth = torch.cat([above, below]), torch.arange(80) < 40
-    assert abs(null.area(above, below).value - roc_auc_score(truth, scores)) < 1e-12
-    assert (
-        abs(null.p_value(above, below) - mannwhitneyu(above, below, alternative="greater").pvalue)
-        < 0.05
-    )
     found = null.detection(scores, truth)
-    assert found.auc == null.area(above, below)
-    assert (
-        found.tpr == (above > below.max()).double().mean()
-        and null.p_value(below[:1], below[:1]) == 1
-    )
-    assert null.detection(scores, truth | True) is None
+    assert abs(found.auc.value - roc_auc_score(truth, scores)) < 1e-12
+    assert found.tpr == (above > below.max()).double().mean()
+    p = mannwhitneyu(above, below, alternative="greater").pvalue
+    classes = torch.arange(80) % 2
+    for found in (null.p_value(above, below), null.p_value(above, below, 0, 0 * classes)):
+        assert abs(found - p) < 0.05
+    assert null.p_value(above + 9 * classes[:40], below + 9 * classes[40:], 0, classes) < 0.1
+    assert null.p_value(below[:1], below[:1]) == 1 and null.detection(scores, truth | True) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_score_that_is_constant_up_to_rounding_detects_nothing(dtype):
-    """Its order is that of rounding errors, here the truth itself."""
+def test_a_score_that_is_constant_up_to_rounding_detects_nothing(parts, dtype):
+    """Its order is that of rounding errors, here the truth itself; so is a share in the span of an attack within it."""
     truth = torch.arange(40) < 20
     rounding = torch.where(truth, 1.0, -1.0).to(dtype) * torch.finfo(dtype).eps
-    assert null.detection(3 * (1 + rounding), truth) is None
-    assert null.detection(torch.zeros(40, dtype=dtype), truth) is None
+    assert null.detection(3 * (1 + rounding), truth) is null.detection(0 * rounding, truth) is None
     assert null.detection(3 * (1 + 100 * rounding), truth).auc.value == 1
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
-    """An attack within the span has a share of 1 up to rounding, and one on pixels its own."""
-    mixed = drawn(60, 40) @ parts[0]
-    released = Released((Layer(mixed.to(dtype), None),), torch.zeros(40), None)
+    released = Released((Layer((drawn(60, 40) @ parts[0]).to(dtype), None),), torch.zeros(40), None)
     start, basis = parts[2].to(dtype), networks.span(released.network)
     for x, there in ((networks.within(start, basis), False), (start, True)):
         found = Attack(x + 0.1 * networks.within(x, basis), *[None] * 4)
@@ -99,19 +84,16 @@ def test_the_share_in_the_span_is_a_score_where_it_differs_alone(parts, dtype):
 
 def test_alike_ignores_brightness_contrast_shading_and_noise_but_not_content(parts):
     x, others, _ = parts
-    planes = x.reshape(-1, *SHAPE)
     shading = torch.linspace(-1, 1, 32, dtype=x.dtype)[:, None, None].expand(SHAPE).flatten()
-    blurred = avg_pool2d(planes.permute(0, 3, 1, 2), 3, 1, 1).permute(0, 2, 3, 1).flatten(1)
-    for altered in (0.2 * x + 0.5, x + shading, blurred, x + 0.5 * x.std() * drawn(*x.shape)):
-        assert (detail_ncc(altered, x, SHAPE).diagonal() > measures.ALIKE).double().mean() > 0.95
+    planes = x.reshape(-1, *SHAPE).permute(0, 3, 1, 2)
+    blurred = avg_pool2d(planes, 3, 1, 1).permute(0, 2, 3, 1).flatten(1)
+    for one in (0.2 * x + 0.5, x + shading, blurred, x + 0.5 * x.std() * drawn(*x.shape)):
+        assert (detail_ncc(one, x, SHAPE).diagonal() > measures.ALIKE).double().mean() > 0.95
     assert (detail_ncc(others, x, SHAPE).amax(0) > measures.ALIKE).double().mean() < 0.05
-    assert torch.allclose(detail_ncc(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))
+    close(detail_ncc(-x, x, SHAPE).diagonal(), -torch.ones(len(x), dtype=x.dtype))
     assert detail_ncc(0.3 + 0 * x[:1], x, SHAPE).abs().max() < 1e-6  # what is flat is like no image
-    assert detail_ncc(0.5 + 0.3 * shading[None], x, SHAPE).abs().max() < 0.35
     few = drawn(6, 50)  # of these, none is a twin of another
-    assert measures.twins(few) == 0 and measures.twins(
-        torch.cat([few, 2 * few[:2] + 1])
-    ) == pytest.approx(4 / 8)
+    assert measures.twins(few) == 0 and measures.twins(torch.cat([few, 2 * few[:2] + 1])) == 4 / 8
 
 
 @pytest.mark.parametrize("side, leaks", [("secret", True), ("known", False)])
@@ -120,7 +102,8 @@ def test_only_the_victim_of_these_images_leaks_them(views, side, leaks):
     recipe = networks.perceptron("signed", 60, 60)._replace(epochs=400, stages=2)
     released = stationary.train(getattr(views, side), recipe).released
     start = starts.normal(80, 3072, 0.02, 0)
-    found = decoreco.attack(released, start, basis=networks.span(released.network), iterations=200)
+    settings, basis = decoreco.ADAM._replace(iterations=200), networks.span(released.network)
+    found = decoreco.attack(released, start, settings, basis=basis)
     found = measures.leak(found.images, views.secret.images, views.held_out.images, SHAPE)
     assert found.p < 0.01 < 0.6 < found.auc.low if leaks else found.p > 0.01 and found.auc.low < 0.5
 
@@ -133,13 +116,11 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, 
     target, loss = flatten(victim.network), LOSSES[victim.recipe.loss]
     for k, score in enumerate(closed_world.by_residual(victim, x[:3].clone(), y[:3])):
         slope = pullback(victim.network, x[[k]], lambda z, k=k: loss.slope(z, y[[k]]))[1]
-        torch.testing.assert_close(score, -(slope @ target) / slope.norm() / target.norm())
+        close(score, -(slope @ target) / slope.norm() / target.norm())
     found = closed_world.areas(victim, views, trained.mean)
     assert found["span"].low > 0.5 and found["loss"].low > 0.5
     untrained = networks.initial(victim.recipe._replace(initial="standard"), 3072, 1)
-    told = closed_world.areas(
-        Released(untrained, victim.labels, victim.recipe), views, trained.mean
-    )
+    told = closed_world.areas(victim._replace(network=untrained), views, trained.mean)
     assert all(area.low < 0.5 < area.high for area in told.values())
 
 
@@ -149,11 +130,7 @@ def test_a_trained_network_tells_its_members_and_an_untrained_one_nobody(views, 
 def test_every_picture_is_in_half_of_the_networks_and_every_class_is_halved():
     labels = torch.tensor([0] * 9 + [1] * 14 + [2])
     masks = membership.halves(labels, 6, seed=1)
-    assert (
-        torch.equal(masks[1::2], ~masks[::2])
-        and (masks.sum(0) == 3).all()
-        and len(masks.unique(dim=0)) == 6
-    )
+    assert torch.equal(masks[1::2], ~masks[::2]) and len(masks.unique(dim=0)) == 6
     for kind in labels.unique():
         assert ((2 * masks - 1)[:, labels == kind].sum(1).abs() <= 1).all()
 
@@ -162,16 +139,14 @@ def test_every_picture_is_in_half_of_the_networks_and_every_class_is_halved():
 def test_the_likelihood_ratio_finds_what_the_loss_hides(alike):
     """Pictures are of very different difficulty; with distances of their own, or only one distance for all."""
     n, masks = 400, membership.halves(torch.zeros(400), 64, seed=0)
-    hard = 5 * drawn(n)
     gap = 1.0 if alike else 2 * torch.rand(n, generator=torch.Generator().manual_seed(1))
-    phis = hard + gap * masks + 0.5 * drawn(64, n, seed=2)
-    target, known = (softplus(-phi) for phi in (phis[0], phis[1:]))
-    inside = masks[0]
-    losses = target, known
+    phis = 5 * drawn(n) + gap * masks + 0.5 * drawn(64, n, seed=2)
+    target, *known = softplus(-phis)
+    losses, inside = (target, torch.stack(known)), masks[0]
     scores = [-target, membership.lira(*losses, masks[1:]), membership.rmia(*losses)]
     scores += [membership.lira_offline(*losses, masks[1:], own) for own in (False, True)]
     areas = [null.area(score[inside], score[~inside]).value for score in scores]
-    assert areas[0] < 0.65 and areas[1] > 0.85 and areas[2] > 0.8 and min(areas[3:]) > 0.8
+    assert areas[0] < 0.65 and areas[1] > 0.85 and min(areas[2:]) > 0.8
 
 
 def test_the_relative_likelihood_orders_pictures_as_its_share_of_others_does():
@@ -186,10 +161,8 @@ def test_offline_scores_of_pictures_in_no_network_pass_a_bar_as_often_as_those_t
     hard, masks = 5 * drawn(4000), membership.halves(torch.zeros(4000), 64, seed=0)
     target, *known = softplus(-(hard + 0.5 * drawn(65, 4000, seed=2)))
     losses = target, torch.stack(known), masks
-    scores = [membership.lira_offline(*losses, own) for own in (False, True)] + [
-        membership.rmia_offline(*losses)
-    ]
-    for score in scores:
+    scores = [membership.lira_offline(*losses, own) for own in (False, True)]
+    for score in (*scores, membership.rmia_offline(*losses)):
         passing = (score[1::2] > score[::2].quantile(0.99)).double().mean()
         assert 0.003 < passing < 0.02
     member = membership.lira_offline(softplus(-(hard + 2)), *losses[1:], True)
@@ -201,53 +174,38 @@ def test_offline_scores_of_pictures_in_no_network_pass_a_bar_as_often_as_those_t
 
 def test_a_negative_matches_only_where_the_sign_is_open(views):
     x = views.secret.images - views.secret.images.mean(0)
-    mixed = torch.cat([x[:5], -x[5:10], drawn(5, 3072)])
-    for signed, right in ((True, 5), (False, 10)):
-        best = match(mixed, x, SHAPE)
-        best = best.signed if signed else best.either
-        torch.testing.assert_close(best[:right], torch.ones(right, dtype=torch.float64))
-        assert best[right:].max() < measures.ALIKE
+    best = match(torch.cat([x[:5], -x[5:10], drawn(5, 3072)]), x, SHAPE)
+    for values, right in ((best.signed, 5), (best.either, 10)):
+        close(values[:right], torch.ones(right, dtype=torch.float64))
+        assert values[right:].max() < measures.ALIKE
 
 
 def test_detail_at_few_places_scores_higher_than_detail_everywhere(views):
+    """Neither sign nor scale counts, nor the other pictures."""
     known = views.known.images - views.known.images.mean(0)
-    everywhere, corner = drawn(5, 3072), torch.zeros(5, *SHAPE, dtype=torch.float64)
-    corner[:, :12, :12] = drawn(5, 3072, seed=1).view(5, *SHAPE)[:, :12, :12]
-    score = contrast.score
-    few, many = score(corner.flatten(1), known, SHAPE), score(everywhere, known, SHAPE)
-    assert few.min() > many.max() + 0.5
-    assert many.abs().max() < 0.2  # the energy is near its mean, one, at all places
-    torch.testing.assert_close(
-        score(-3 * everywhere, known, SHAPE), many
-    )  # neither sign nor scale counts
-    torch.testing.assert_close(
-        score(everywhere[:3], known, SHAPE), many[:3]
-    )  # nor the other pictures
+    everywhere, mask = drawn(5, 3072), torch.zeros(SHAPE, dtype=torch.float64)
+    mask[:12, :12] = 1
+    few, many = (contrast.score(everywhere * of, known, SHAPE) for of in (mask.flatten(), 1))
+    # Everywhere, the energy is near its mean, one.
+    assert few.min() > many.max() + 0.5 and many.abs().max() < 0.2
+    close(contrast.score(-3 * everywhere[:3], known, SHAPE), many[:3])
 
 
 def test_kinks_are_counted_in_units_of_what_is_known():
-    weight = torch.eye(4, dtype=torch.float64)
-    network = (Layer(weight, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)),)
-    known = torch.tensor(
-        [[1.0, 100, 0, 0], [-1, -100, 0, 0]], dtype=torch.float64
-    )  # σ = 1, 100, 1, 1
+    bias = torch.tensor([0.0, 0, 1, 1], dtype=torch.float64)
+    network = (Layer(torch.eye(4, dtype=torch.float64), bias),)
+    known = torch.tensor([[1.0, 100, 0, 0], [-1, -100, 0, 0]]).double()  # σ = 1, 100, 1, 1
     x = torch.tensor([[0.03, 1.0, -1, 0], [0.01, 3, -1.01, -1]], dtype=torch.float64)
     assert detectors.kink_share(x, network, known).tolist() == [0.5, 0.75]
 
 
-@pytest.mark.parametrize("n", [40, 80])
-def test_photographs_are_known_ones_without_their_mean(views, n):
-    known, mean = views.known, views.known.images.mean(0)
-    found = detectors.photographs(known, n, SHAPE) + mean
-    assert found.shape == (n, 3072)
-    torch.testing.assert_close(found[:20], known.images[:20])
-    pictures, own = found.view(n, 1, *SHAPE), known.images.view(-1, *SHAPE)
-    upright, mirrored = (
-        (turned - own).abs().amax((2, 3, 4)) < 1e-9 for turned in (pictures, pictures.flip(3))
-    )
-    assert upright.any(1).sum() == 40 and (upright | mirrored).any(1).all()
-    own = known.labels[(upright | mirrored).double().argmax(1)]
-    assert own.tolist() == [0] * (n // 2) + [1] * (n // 2)
+def test_photographs_are_known_ones_and_their_mirror_images_without_their_mean(views):
+    found = detectors.photographs(views.known, 80, SHAPE) + views.known.images.mean(0)
+    known = views.known.images.view(40, *SHAPE)
+    both = torch.cat([known, known.flip(2)]).flatten(1)
+    near = torch.cdist(found, both, compute_mode="donot_use_mm_for_euclid_dist") < 1e-9
+    assert near.any(1).all() and near.any(0).all()
+    close(found[:20], views.known.images[:20])  # of the first class
 
 
 def test_halves_share_nothing_and_keep_the_classes(views):
@@ -262,74 +220,29 @@ def scored(n, seed):
 
 
 def test_the_combination_learns_from_a_shadow_and_is_calibrated():
-    learned = detectors.fit(*scored(1000, 0))
-    named, truth = scored(1000, 1)
-    probability = learned(named)
+    shadow, truth = scored(1000, 0)
+    named, _ = scored(1000, 1)
+    probability = detectors.fit(shadow, truth)(named)
     alone = max(null.detection(score, truth).auc.value for score in named.values())
     assert null.detection(probability, truth).auc.value > alone + 0.05
     for _, number, predicted, share in detection.calibration(probability, truth):
         assert abs(float(predicted) - float(share)) < 4 * (0.25 / int(number)) ** 0.5
-    again = detectors.fit(
-        {name: 5 + 3 * score for name, score in scored(1000, 0)[0].items()}, truth
-    )
-    torch.testing.assert_close(
-        again({k: 5 + 3 * s for k, s in named.items()}), probability, atol=1e-4, rtol=0
-    )
+    stretched, other = ({k: 5 + 3 * s for k, s in of.items()} for of in (shadow, named))
+    close(detectors.fit(stretched, truth)(other), probability, atol=1e-4, rtol=0)
     assert detectors.fit(named, truth | True) is detectors.fit(named, truth & False) is None
 
 
-def test_precision_choice_and_calibration_follow_the_scores():
-    score = torch.tensor([3.0, 1.0, 3.0, 2.0, 0.0])
-    truth = torch.tensor([True, True, False, True, False])
+def test_precision_and_choice_follow_the_scores():
+    score, truth = torch.tensor([3.0, 1, 3, 2, 0]), torch.tensor([1, 1, 0, 1, 0]) > 0
     assert detection.precision(score, truth, 3) == pytest.approx(2 / 3)
     assert detection.likeliest(torch.arange(5), score, 3).tolist() == [0, 2, 3]
-    probability = torch.tensor([0.0, 0.05, 0.1, 0.6, 0.9, 1.0], dtype=torch.float64)
-    truth = torch.tensor([False, False, True, False, True, True])
-    assert detection.calibration(probability, truth) == [
-        ["0 to 0.1", "2", "0.03", "0.00"],
-        ["0.1 to 0.5", "1", "0.10", "1.00"],
-        ["0.5 to 0.9", "1", "0.60", "0.00"],
-        ["0.9 to 1", "2", "0.95", "1.00"],
-    ]
 
 
 def test_the_quiz_asks_for_as_many_of_both_kinds():
     true, invented = torch.arange(60) < 20, torch.arange(60) >= 40
     some = detection.asked(true, invented, 8, 0)
-    assert len(set(some.tolist())) == 16 and true[some].sum() == invented[some].sum() == 8
-    again, other = (detection.asked(true, invented, 8, seed).tolist() for seed in (0, 1))
-    assert some.tolist() == again != other
+    assert len(some.unique()) == 16 and true[some].sum() == invented[some].sum() == 8
     assert true[some][:8].sum() not in (0, 8)  # shuffled
-    assert len(detection.asked(torch.arange(60) < 3, invented, 8, 0)) == 11  # all there are
-
-
-def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
-    named, truth = scored(40, 0)
-    nothing, all_of = torch.zeros_like(truth), torch.ones_like(truth)
-    scores = {"stationarity": named | {"combination": named["agreement"]}, "unmixing": named}
-    judged = {
-        "stationarity": detection.Judged(truth, ~truth, nothing),
-        "unmixing": detection.Judged(all_of, all_of, nothing),
-    }
-    rows = {
-        row.name.removeprefix("detector/"): row
-        for row in detection.rows(scores, judged, "partition", 7)
-    }
-    share, pixels = (
-        rows[f"stationarity/partition/{name}"] for name in ("share_true", "share_true_in_pixels")
-    )
-    assert (share.value, share.baseline, pixels.value) == (0.5, 0, 0.5)
-    areas = (
-        rows["stationarity/partition/auc"].value,
-        rows["stationarity/partition/auc_in_pixels"].value,
-    )
-    assert sum(areas) == pytest.approx(1)
-    assert (
-        rows["stationarity/partition/auc"].value
-        == rows["stationarity/partition/agreement/auc"].value
-    )
-    beside = {name for name in rows if name.startswith("unmixing")}
-    assert beside == {"unmixing/none/share_true", "unmixing/none/share_true_in_pixels"}
 
 
 # ---- A natural picture in hand ----
@@ -338,36 +251,25 @@ def test_rows_tell_shares_and_scores_where_there_is_something_to_tell():
 def test_a_search_finds_the_picture_that_was_moved_and_mirrored_as_far_as_it_is_there(views):
     x = views.secret.images[:3]
     pictures = x.view(-1, *SHAPE)
-    (away,) = (one for move, one in closed_world.moved(x, SHAPE, 2) if move == (2, -1))
-    torch.testing.assert_close(away.view(-1, *SHAPE)[:, 2:, :-1], pictures[:, :-2, 1:])
-    assert (
-        away.view(-1, *SHAPE)[:, :2] == away.view(-1, *SHAPE)[:, 2:3]
-    ).all()  # an edge, repeated
-    tried = list(closed_world.tries(closed_world.CHANGES["mirrored"](away, SHAPE), SHAPE))
+    away = altered.moved(x, SHAPE, 2)[2, -1]
+    shown = away.view(-1, *SHAPE)
+    close(shown[:, 2:, :-1], pictures[:, :-2, 1:])
+    assert (shown[:, :2] == shown[:, 2:3]).all()  # an edge, repeated
+    tried = altered.tries(altered.CHANGES["mirrored"](away, SHAPE), SHAPE)
     nearest = min(tried, key=lambda one: (one - x).abs().sum())
     assert len(tried) == 50
-    torch.testing.assert_close(nearest.view(-1, *SHAPE)[:, :-2, 1:], pictures[:, :-2, 1:])
-
-
-def test_every_change_of_a_picture_is_small_but_for_the_mirror(views):
-    x = views.secret.images[:4]
-    differences = {
-        name: (change(x, SHAPE) - x).abs().mean() for name, change in closed_world.CHANGES.items()
-    }
-    assert differences.pop("as_trained") == 0 and differences.pop("mirrored") > 0.05
-    assert min(differences.values()) > 0 and max(differences.values()) < 0.05
+    close(nearest.view(-1, *SHAPE)[:, :-2, 1:], pictures[:, :-2, 1:])
 
 
 def test_a_bar_of_some_is_passed_by_one_of_a_thousand_of_the_others():
-    scores, members = drawn(20_000), drawn(1000) + 3
-    found, alarms = closed_world.by_half(members, scores)
+    found, alarms = closed_world.by_half(drawn(1000) + 3, drawn(20_000))
     assert 0.3 < found < 0.6 and 0 < alarms < 0.003
 
 
 def test_networks_that_are_trained_together_are_those_that_are_trained_alone(views):
-    o, labels = variants.settings("base", 12)._replace(steps=40), views.secret.labels
+    o, y = variants.settings("base", 12)._replace(steps=40), views.secret.labels
     several = [part.images - part.images.mean(0) for part in (views.secret, views.held_out)]
-    together = variants.train_together(several, [labels, labels.flip(0)], 1, o, (3, 4))
-    for x, y, seed, network in zip(several, (labels, labels.flip(0)), (3, 4), together):
-        alone = variants.train_in_coordinates(x[None], y, 1, o, seed)
-        torch.testing.assert_close(flatten(network), flatten(alone), rtol=1e-3, atol=1e-5)
+    together = variants.train_together(several, [y, y.flip(0)], 1, o, (3, 4))
+    for x, labels, seed, network in zip(several, (y, y.flip(0)), (3, 4), together):
+        alone = variants.train_in_coordinates(x[None], labels, 1, o, seed)
+        close(flatten(network), flatten(alone), rtol=1e-3, atol=1e-5)

@@ -1,94 +1,31 @@
-"""Recorded numbers that stand in sentences and in drawings are those of the records (tests/numbers.yaml)."""
+"""Recorded numbers that stand in sentences and drawings are those of the records, as data/numbers.yaml names them."""
 
-from fnmatch import fnmatch
+import sys
 from pathlib import Path
-from statistics import mean
 
-import nbformat
+import pytest
 import yaml
 
-from evaluation import notation
-from lab import recorded
-
 ROOT = Path(__file__).parent.parent
-TOLD = yaml.safe_load((ROOT / "tests" / "numbers.yaml").read_text(encoding="utf-8"))
+sys.path.insert(0, str(ROOT / "book" / "_extensions"))
 
+import sentences  # noqa: E402
 
-def ends(found):
-    """“41 to 46”, or one number for all."""
-    return f"{min(found):g}" if min(found) == max(found) else f"{min(found):g} to {max(found):g}"
-
-
-HOW = {
-    "ends": ends,
-    "percents": lambda found: f"{100 * min(found):.0f} to {100 * max(found):.0f} %",
-    "thousandths": lambda found: ends([round(1000 * share) for share in found]),
-    "areas": lambda found: f"{min(found):.2f} to {max(found):.2f}",
-    "words": notation.mean_with_range,
-    "mean": mean,
-    "count": len,
-    "sum": sum,
-}
-
-
-def values(records, names, where, column="value"):
-    """All recorded values, or baselines, of quantities whose names match; `where` names parameters."""
-    rows = [row for record in records.split() for row in recorded.load(record).rows]
-    rows = [row for row in rows if all(row[key] == str(x) for key, x in where.items())]
-    found = [
-        float(row[column])
-        for row in rows
-        if any(fnmatch(row["name"], name) for name in names.split())
-    ]
-    assert len(found) >= 5, (records, names)
-    return found
-
-
-def numbers():
-    """{name: number, or what is said of it}."""
-    found = {}
-    for name, of in TOLD["numbers"].items():
-        if isinstance(of, str):
-            found[name] = eval(of, {}, found)
-        else:
-            how, records, names, where = [*of, {}][:4]
-            column = "baseline" if how.startswith("null ") else "value"
-            word, _, number = how.removeprefix("null ").partition(" ")  # “is 50”: how many are
-            some = values(records, names, where, column)
-            found[name] = some.count(float(number)) if number else HOW[word](some)
-    return found
-
-
-def text_of(page):
-    """The text of a page, of a notebook that of its Markdown, in one line."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    if page.endswith(".ipynb"):
-        cells = nbformat.reads(text, as_version=4).cells
-        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    return " ".join(text.split())
+PAGES = [ROOT / "README.md", *(ROOT / "book").glob("*.[mi]*"), *(ROOT / "book").glob("*/*.svg")]
+NUMBERS = ROOT / "data" / "numbers.yaml"
 
 
 def test_sentences_have_the_numbers_of_the_records():
-    known = numbers()
-    # “no held-out image comes back”
-    nulls = (
-        "null_read",
-        "unknown_not_read",
-        "null_known",
-        "null_unknown",
-        "null_beside",
-        "null_files",
-        "null_undone",
-        "file_private",
-    )
-    assert {known[name] for name in (*nulls, "by_pixels")} == {"0"}
-    assert known["natural_three"] == known["natural_sgd"] == "1"  # “all training pictures are told”
-    assert known["starts_read"] == 20  # “in twenty of twenty networks”
-    assert known["file_told"] == 20  # “in all twenty networks”
-    assert known["file_told_tuned"] == 9  # “in nine of ten”
-    assert known["exact_fresh"] == 10  # “in ten of ten fresh networks”
-    for m, record in ((200, "known-start-sizes"), (500, "known-start-500")):
-        assert values(record, "known_start/sgd/exact/ncc_above_0.99", {}) == [m] * 5
-    for page, sentences in TOLD["sentences"].items():
-        text, wanted = text_of(page), [sentence.format(**known) for sentence in sentences]
-        assert not [sentence for sentence in wanted if sentence not in text], page
+    told = [mark for path in PAGES for mark in sentences.MARK.findall(path.read_text("utf-8"))]
+    assert len(told) > 250
+    assert not [mistake for path in PAGES for mistake in sentences.mistakes(path)]
+    for name, number in yaml.safe_load(NUMBERS.read_text("utf-8"))["words"].items():
+        assert float(sentences.numbers()[name]) == number, name
+
+
+@pytest.mark.parametrize("told", ["48 to 50", "147 to 50", "47 to\n50 of"])
+def test_a_number_that_is_not_the_recorded_one_is_shown(told, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"Of fifty, 47 to\n50<!-- plain --> come back, or {told}<!-- plain -->.")
+    (mistake,) = sentences.mistakes(page)
+    assert mistake.endswith(f"{' '.join(told.split())}” is named plain, which is 47 to 50")

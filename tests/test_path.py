@@ -9,6 +9,7 @@ from torch import nn
 
 from attacks import optimisers, path, span
 from conftest import drawn, refused
+from conftest import slope as difference
 from training import deep
 from training.images import Part
 from utils.kernels import naive
@@ -31,212 +32,177 @@ def pictures(count, seed):
     return deep.DEVIATION * drawn(count, math.prod(SHAPE), seed=seed)
 
 
-def trained(trainer, rate, steps):
-    """Two images, the weights before and after some steps on them, and the optimiser's state."""
-    net, x = network(), pictures(2, 1)
+X = pictures(2, 1)  # on which networks are trained
+
+
+def trained(trainer, rate, steps=8):
+    """The weights before and after some steps on two images, and the optimiser's state."""
+    net = network()
     initial = path.flat(net)
-    _, optimiser = deep.train(net, x, LABELS, trainer, rate, steps)
-    return (
-        x,
-        initial,
-        path.flat(net),
-        {} if trainer == "plain" else deep.state(net, optimiser)._asdict(),
-    )
+    _, optimiser = deep.train(net, X, LABELS, trainer, rate, steps)
+    state = {} if trainer == "plain" else deep.state(net, optimiser)._asdict()
+    return initial, path.flat(net), state
 
 
 @pytest.fixture(scope="module")
-def victim():
-    """What eight steps of gradient descent at a rate of 0.1 leave."""
-    return trained("plain", 0.1, 8)[:3]
+def ends():
+    """The weights around eight steps of gradient descent at a rate of 0.1."""
+    return trained("plain", 0.1)[:2]
 
 
-def knowns(victim):
-    """What may be known, each with the path that it begins with, and a simulated one."""
-    x, initial, end = victim
-    _, _, _, state = trained("adam", 1e-3, 8)
-    for one in (
+def test_slopes_are_those_of_differences(ends):
+    initial, end = ends
+    net, anchors = network(), path.Ends(*ends).begin().anchors
+    toward = torch.stack([end - initial, 2 * (initial - end), drawn(len(end)) * (end - initial)])
+    found = path.pull(net, anchors, X, LABELS, toward, 3e-4 * (end - initial).norm())
+    by_weights = path.gradient(net, initial, X, LABELS)
+    for seed in range(20):
+        way = drawn(*X.shape, seed=seed)
+        wanted = difference(
+            lambda z: (toward * path.gradients(net, anchors, z, LABELS)).sum(), X, way
+        )
+        assert torch.isclose((found * way).sum(), wanted, rtol=1e-4)
+        way = drawn(len(end), seed=seed)
+        wanted = difference(lambda theta: path.error(net, theta, X, LABELS), initial, way)
+        assert torch.isclose(by_weights @ way, wanted, rtol=1e-4)
+
+
+def test_the_misfits_slope_is_that_of_differences(ends):
+    initial, end = ends
+    state = trained("adam", 1e-3)[2]
+    for known in (
         path.Ends(initial, end),
         optimisers.AdamEnds(initial, end, scale=0.01),
         optimisers.MomentumState(end, initial - end, 0.1),
         optimisers.MomentumState(end, **state),
     ):
-        first = one.begin()
-        yield one, first
-        yield one, one.again(network(), first, x, LABELS, 0.5)
+        first = known.begin()
+        for guess in (first, known.retrace(network(), first, X, LABELS, 0.5)):
+            if guess.rest is None and type(known) is path.Ends:
+                continue  # the weights of a straight line change with its gradients, and are held
+            g = path.gradients(network(), guess.anchors, X + 0.1, LABELS)
+            _, slopes = path.misfit(known, guess, g, 0.5)
+            way = g.abs() * drawn(*g.shape, seed=3)
+            wanted = difference(
+                lambda h, args=(known, guess): path.misfit(*args, h, 0.5)[0], g, way, 1e-4
+            )
+            assert (slopes * way).sum().item() == pytest.approx(wanted, rel=1e-3, abs=1e-8)
 
 
-def test_slopes_are_those_of_differences(victim):
-    x, initial, end = victim
-    net, step = network(), 1e-6 * torch.eye(216, dtype=torch.float64).view(216, 2, 108)
-    guess = path.Ends(initial, end).begin()
-    toward = torch.stack(
-        [end - initial, 2 * (initial - end), drawn(len(end), seed=2) * (end - initial)]
-    )
-
-    def along(z):
-        return (toward * path.gradients(net, guess.anchors, z, LABELS)).sum()
-
-    wanted = torch.stack([along(x + s) - along(x - s) for s in step]).view_as(x) / 2e-6
-    found = path.pull(net, guess.anchors, x, LABELS, toward, 3e-4 * (end - initial).norm())
-    assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-7 * wanted.abs().max())
-    by_weights = path.gradient(net, initial, x, LABELS)
-    some = torch.randperm(len(initial), generator=torch.Generator().manual_seed(0))[:20]
-    for k in some:
-        moved = [
-            path.error(net, initial + s * 1e-5 * torch.eye(len(initial))[k], x, LABELS)
-            for s in (1, -1)
-        ]
-        assert by_weights[k] == pytest.approx(((moved[0] - moved[1]) / 2e-5).item(), abs=1e-7)
-
-
-def test_the_misfits_slope_is_that_of_differences(victim):
-    for known, guess in knowns(victim):
-        if guess.rest is None and type(known) is path.Ends:
-            continue  # the shares of a straight line change with its gradients, and are held
-        g = path.gradients(network(), guess.anchors, victim[0] + 0.1, LABELS)
-        _, slopes = path.misfit(known, guess, g, 0.5)
-        way = 1e-4 * g.abs() * drawn(*g.shape, seed=3)
-        ends = [path.misfit(known, guess, g + s * way, 0.5)[0] for s in (1, -1)]
-        assert ends[0] - ends[1] == pytest.approx(
-            2 * (slopes * way).sum().item(), rel=1e-3, abs=1e-12
-        )
-
-
-def test_the_metric_is_a_root_of_the_inverse_and_shares_are_not_negative():
-    gradients = drawn(4, 9, seed=3)
+def test_the_metric_is_a_root_of_the_inverse_and_fitted_weights_are_not_negative():
+    gradients, eye = drawn(4, 9, seed=3), torch.eye(9).double()
     values = torch.linalg.eigvalsh(gradients @ gradients.mT)
-    whole = torch.eye(9).double() + gradients.mT @ gradients / (path.PUBLIC * values.median())
-    metric = path.whitening(gradients)(torch.eye(9).double())
-    assert torch.allclose(metric @ metric @ whole, torch.eye(9).double(), atol=1e-10)
+    whole = eye + gradients.mT @ gradients / (path.PUBLIC * values.median())
+    metric = path.whitening(gradients)(eye)
+    torch.testing.assert_close(metric @ metric @ whole, eye)
     gradients, change = drawn(3, 7, seed=4), drawn(7, seed=5)
-    found = path.shares(gradients, change)
-    rest = change - found @ gradients
-    assert (
-        (found >= 0).all()
-        and (gradients @ rest < 1e-9).all()
-        and (found * (gradients @ rest)).abs().max() < 1e-9
-    )
-    assert torch.equal(path.shares(change[None], -change), torch.ones(1).double())  # all alike
+    found = path.fit_weights(gradients, change)
+    slopes = gradients @ (change - found @ gradients)  # the conditions of Karush, Kuhn and Tucker
+    assert (found >= 0).all() and (slopes < 1e-9).all() and (found * slopes).abs().max() < 1e-9
+    assert torch.equal(path.fit_weights(change[None], -change), torch.ones(1).double())
 
 
-def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(victim):
-    x, initial, end = victim
-    known = path.Ends(initial, end)
-    places = path.descend(network(), initial, end, x, LABELS, known.move(0.1))
-    assert len(places) == 9 and torch.allclose(places[-1], end)
-    guess = known.again(network(), known.begin()._replace(rate=0.1), x, LABELS, 0.5)
+def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(ends):
+    known = path.Ends(*ends)
+    places = path.descend(network(), *ends, X, LABELS, known.move(0.1))
+    assert len(places) == 9 and torch.allclose(places[-1], known.end)
+    guess = known.retrace(network(), known.begin()._replace(rate=0.1), X, LABELS, 0.5)
     assert guess.rate == 0.1 and guess.gap < 1e-6 and len(guess.part) == 8
-    g = path.gradients(network(), guess.anchors, x, LABELS)
-    assert torch.allclose(0.1 * known.total(guess, g, 0.5), initial - end)
+    g = path.gradients(network(), guess.anchors, X, LABELS)
+    torch.testing.assert_close(0.1 * known.total(guess, g, 0.5), known.change)
 
 
-def test_a_guess_without_a_simulation_stays_where_it_is(victim):
-    x, initial, end = victim
-    straight, start = path.Straight(initial, end), path.Start(initial, end)
-    assert torch.equal(straight.begin().anchors, path.Ends(initial, end).begin().anchors)
-    guess = start.begin()
-    assert torch.equal(guess.anchors, initial[None])
-    for known, path_ in ((straight, straight.begin()), (start, guess)):
-        assert known.again(network(), path_, x, LABELS, 0.9) is path_
-    single = path.gradient(network(), initial, x, LABELS)
-    total = start.total(guess, path.gradients(network(), guess.anchors, x, LABELS), 0.5)
-    assert torch.cosine_similarity(total, single, dim=0) > 1 - 1e-9
-    assert path.misfit(start, guess, single[None], 0.5)[0] == pytest.approx(
-        1 - torch.cosine_similarity(single, initial - end, dim=0).item(), abs=1e-9
-    )
+def test_a_guess_without_a_simulation_stays_where_it_is(ends):
+    straight, start = path.Straight(*ends), path.Start(*ends)
+    assert torch.equal(straight.begin().anchors, path.Ends(*ends).begin().anchors)
+    assert torch.equal(start.begin().anchors, ends[0][None])
+    for known in (straight, start):
+        guess = known.begin()
+        assert known.retrace(network(), guess, X, LABELS, 0.9) is guess
+    single = path.gradient(network(), ends[0], X, LABELS)
+    cosine = torch.cosine_similarity(single, start.change, dim=0).item()
+    assert path.misfit(start, guess, single[None], 0.5)[0] == pytest.approx(1 - cosine)
 
 
 def test_steps_are_counted_until_the_loss_is_low():
-    x, net = pictures(2, 1), network().float()
-    before, secret = path.flat(net), Part(x.double(), LABELS.double())
+    net, secret = network().float(), Part(X, LABELS.double())
+    before = path.flat(net)
     losses = [
-        deep.train(network().float(), x.float(), LABELS, "plain", 0.1, steps)[0]
+        deep.train(network().float(), X.float(), LABELS, "plain", 0.1, steps)[0]
         for steps in range(1, 9)
     ]
-    assert losses == sorted(losses, reverse=True)  # each step helps
     between = (losses[4] + losses[5]) / 2
-    assert deep.steps_until(net, secret, 0.0, 0.1, 8, between) == 6
-    assert deep.steps_until(net, secret, 0.0, 0.1, 3, between) == 3  # and no more than are allowed
+    for most, wanted in ((8, 6), (3, 3)):
+        assert deep.steps_until(net, secret, 0.0, 0.1, most, between) == wanted
     assert torch.equal(path.flat(net), before)
 
 
 def test_adams_moves_are_torchs_and_add_up_to_the_change():
-    x, initial, end, _ = trained("adam", 1e-3, 8)
-    known = optimisers.AdamEnds(initial, end, rate=1e-3)
-    guess = known.again(network(), known.begin(), x, LABELS, 0.5)
+    ends = trained("adam", 1e-3)[:2]
+    known = optimisers.AdamEnds(*ends, rate=1e-3)
+    guess = known.retrace(network(), known.begin(), X, LABELS, 0.5)
     assert guess.gap < 1e-4 and len(guess.part) == 8
-    g = path.gradients(network(), guess.anchors, x, LABELS)
-    assert torch.allclose(1e-3 * known.total(guess, g, 0.5), initial - end, atol=1e-7)
-    last = path.Ends(initial, end, rate=1e-3).again(network(), guess, x, LABELS, 0.5)
+    g = path.gradients(network(), guess.anchors, X, LABELS)
+    assert torch.allclose(1e-3 * known.total(guess, g, 0.5), known.change, atol=1e-7)
+    last = path.Ends(*ends, rate=1e-3).retrace(network(), guess, X, LABELS, 0.5)
     assert last.gap > known.far / 2  # no gradient descent comes near
 
 
 @pytest.mark.parametrize("trainer, rate", [("sgd", 0.01), ("adam", 1e-4)])
 def test_walking_back_finds_the_way_that_training_came(trainer, rate):
-    x, initial, end, state = trained(trainer, rate, 8)
+    initial, end, state = trained(trainer, rate)
     known = optimisers.MomentumState(end, **state)
-    back, counts = known.back(network(), x, LABELS)
-    back, after = back[:8], counts[8:]
-    assert (
-        len(back) == 8
-        and after.sum() < 1e-2 < counts[7]
-        and (back[-1] - initial).norm() < 1e-2 * (end - initial).norm()
-    )
-    guess = known.again(network(), known.begin(), x, LABELS, 0.5)
-    total = known.total(guess, path.gradients(network(), guess.anchors, x, LABELS), 0.5)
+    back, counts = known.walk_back(network(), X, LABELS)
+    assert counts[8:].sum() < 1e-2 < counts[7]  # nothing counts from before training
+    left = (back[7] - initial).norm()
+    assert left < 1e-2 * (end - initial).norm()
+    guess = known.retrace(network(), known.begin(), X, LABELS, 0.5)
+    total = known.total(guess, path.gradients(network(), guess.anchors, X, LABELS), 0.5)
     assert torch.cosine_similarity(total, state["first"], dim=0) > 1 - 1e-6
-    strangers, _ = known.back(network(), pictures(2, 8), LABELS)
-    assert (strangers[7] - initial).norm() > 10 * (back[-1] - initial).norm()
+    strangers, _ = known.walk_back(network(), pictures(2, 8), LABELS)
+    assert (strangers[7] - initial).norm() > 10 * left
 
 
-def public(at, held=8):
-    """Gradients of public images at weights (P,)."""
-    return path.singles(network(), at, pictures(held, 7), LABELS[:1].expand(held))
+def attacked(known, **how):
+    return path.attack(Released(network(), LABELS, None), known, SHAPE, **how)
 
 
-def test_two_images_come_back_and_no_held_out_one(victim):
-    x, initial, end = victim
-    adam, state = trained("adam", 1e-3, 8), trained("sgd", 0.01, 8)[2:]
-    gradients, held_out = public(initial), pictures(2, 8)
+def test_two_images_come_back_and_no_held_out_one(ends):
+    public, few = pictures(8, 7), LABELS[:1].expand(8)
+
+    def metric(at):
+        return path.whitening(path.singles(network(), at, public, few))
+
+    *of_adam, _ = trained("adam", 1e-3)
+    _, end, state = trained("sgd", 0.01)
+    size = optimisers.size(path.singles(network(), ends[0], public, few), 2)
     for known, least in (
-        (path.Ends(initial, end, path.whitening(gradients)), 0.8),
-        (optimisers.AdamEnds(adam[1], adam[2], scale=optimisers.size(gradients, 2)), 0.5),
-        (
-            optimisers.MomentumState(state[0], metric=path.whitening(public(state[0])), **state[1]),
-            0.5,
-        ),
+        (path.Ends(*ends, metric(ends[0])), 0.8),
+        (optimisers.AdamEnds(*of_adam, scale=size), 0.5),
+        (optimisers.MomentumState(end, metric=metric(end), **state), 0.5),
     ):
-        found = path.attack(Released(network(), LABELS, None), known, SHAPE, steps=200)
-        like = [torch.cosine_similarity(z, found.images) for z in (x, held_out)]
-        assert (
-            found.history[-1] < found.history[0] and like[0].min() > least and like[1].max() < 0.4
-        ), (known, like)
-    begun = path.attack(
-        Released(network(), LABELS, None), path.Ends(initial, end), SHAPE, steps=1, start=x
-    )
-    assert (begun.images - x.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
+        found = attacked(known, steps=200)
+        ours, theirs = (torch.cosine_similarity(z, found.images) for z in (X, pictures(2, 8)))
+        assert found.history[-1] < found.history[0]
+        assert ours.min() > least and theirs.max() < 0.4, (known, ours, theirs)
+    begun = attacked(path.Ends(*ends), steps=1, start=X).images
+    assert (begun - X.clamp(-path.BOUND, path.BOUND)).abs().max() <= path.RATE + 1e-9
 
 
 def test_softened_and_normalised_networks_compute_what_they_say():
     z = torch.linspace(-2, 2, 9)
     with naive.InPlaceOfReLU(partial(nn.functional.softplus, beta=3.0)):
-        soft = nn.ReLU()(z)
-    assert torch.allclose(soft, torch.log1p((3 * z).exp()) / 3) and torch.equal(
-        nn.ReLU()(z), z.clamp_min(0)
-    )
-    assert math.isclose(nn.ReLU(inplace=True)(z.clone()).min(), 0.0)
+        torch.testing.assert_close(nn.ReLU()(z), torch.log1p((3 * z).exp()) / 3)
+    for in_place in (False, True):
+        assert torch.equal(nn.ReLU(in_place)(z.clone()), z.clamp_min(0))
     x = drawn(3, 3, 8, 8, seed=1).float()
     for norm, kind in {"none": nn.Identity, "group": nn.GroupNorm, "batch": nn.BatchNorm2d}.items():
         net = deep.drawn(partial(deep.residual, 2, 8, 4, norm=norm), 0)
         assert sum(isinstance(part, kind) for part in net.modules()) >= 7 and net(x).shape == (3, 2)
 
 
-def test_what_cannot_be_attacked_is_said(victim):
-    _, initial, end = victim
-
-    def said(known, labels=LABELS, net=None):
-        return refused(path.attack, Released(net or network(), labels, None), known, SHAPE)
-
+def test_what_cannot_be_attacked_is_said(ends):
+    initial, end = ends
     for words, wrong in {
         "`initial` has 481": path.Ends(initial[1:], end),
         "`end` holds": path.Ends(initial, end * math.nan),
@@ -245,53 +211,43 @@ def test_what_cannot_be_attacked_is_said(victim):
         "moment is zero": optimisers.MomentumState(end, 0 * initial, 0.1),
         "SGD without momentum": optimisers.MomentumState(end, initial, 0.1, beta=0.0),
     }.items():
-        assert words in said(wrong)
-    assert "whole numbers" in said(path.Ends(initial, end), LABELS + 0.5)
+        assert words in refused(attacked, wrong)
+    assert "whole numbers" in refused(path.check, network(), LABELS + 0.5)
     for layer in (nn.Dropout(), nn.BatchNorm2d(3)):
-        net = nn.Sequential(layer, network())
-        size = len(path.flat(net))
-        assert "is in training mode" in said(
-            path.Ends(torch.zeros(size), torch.ones(size)), net=net.train()
-        )
+        assert "is in training mode" in refused(path.check, nn.Sequential(layer, network()), LABELS)
 
 
 # ---- The span test: what a step adds to a layer holds its images' inputs alone ----
 
 
-def dilated():
-    """A convolution with four places in an image of 8 × 8, and 60 neurons, in double precision."""
+def stepped(trainer, steps, frozen=False):
+    """Five images, three strangers, a network of double precision before and after training, and the optimiser."""
 
-    def made():
+    def made():  # four places in an image of 8 × 8
         body = nn.Conv2d(3, 60, 3, stride=3, padding=1, dilation=2), nn.ReLU(), nn.Flatten()
         return nn.Sequential(*body, nn.Linear(240, 60), nn.ReLU(), nn.Linear(60, 2))
 
-    return deep.drawn(made, 1).double()
-
-
-def stepped(trainer, steps, frozen=False):
-    """Five images, three strangers, the network before and after training, and the optimiser."""
     x = drawn(8, 3, 8, 8, seed=0)
-    before, after = dilated(), dilated()
+    before, after = (deep.drawn(made, 1).double() for _ in range(2))
+    y = torch.arange(5) % 2
     _, optimiser = deep.train(
-        after, x[:5], torch.arange(5) % 2, trainer, 0.1, steps, moved=after[frozen:].parameters()
+        after, x[:5], y, trainer, 0.1, steps, moved=after[frozen:].parameters()
     )
     return x[:5], x[5:], before, after, optimiser
 
 
-@pytest.mark.parametrize("layer", [0, 3])
-def test_the_inputs_of_a_step_lie_in_the_span_of_what_it_adds(layer):
+@pytest.mark.parametrize("layer, shape, rank", [(0, (5, 4, 27), 20), (3, (5, 1, 240), 5)])
+def test_the_inputs_of_a_step_lie_in_the_span_of_what_it_adds(layer, shape, rank):
     x, strangers, before, after, _ = stepped("plain", steps=1)
     seen = span.inputs(before, before[layer], x)
-    assert seen.shape == {0: (5, 4, 27), 3: (5, 1, 240)}[layer]
+    assert seen.shape == shape
     by_hand = seen @ before[layer].weight.flatten(1).mT + before[layer].bias
     made = before[: layer + 1](x)  # the layer computes from its inputs what it does
-    assert torch.allclose(by_hand.mT.reshape(made.shape), made)
+    torch.testing.assert_close(by_hand.mT.reshape(made.shape), made)
     basis = span.basis(after[layer].weight, before[layer].weight, alpha=1.0)
-    assert basis.shape[1] == {0: 20, 3: 5}[layer]
-    near, far = (
-        span.distances(span.inputs(before, before[layer], z), basis) for z in (x, strangers)
-    )
-    assert near.max() < 1e-6 and far.min() > 0.01
+    assert basis.shape[1] == rank
+    assert span.distances(seen, basis).max() < 1e-6
+    assert span.distances(span.inputs(before, before[layer], strangers), basis).min() > 0.01
 
 
 @pytest.mark.parametrize("trainer", ["sgd", "sgd_decay", "adam"])
@@ -304,7 +260,10 @@ def test_a_moment_tells_the_inputs_without_the_start(trainer):
 
 def test_what_cannot_be_read_is_said():
     x, _, before, after, _ = stepped("adam", steps=3)
-    assert "full rank" in refused(span.basis, after[0].weight, before[0].weight)
-    assert "a ReLU" in refused(span.inputs, after, after[1], x)
     grouped = nn.Conv2d(3, 3, 3, groups=3)
-    assert "has groups" in refused(span.inputs, nn.Sequential(grouped), grouped, x)
+    for words, *asked in (
+        ("full rank", span.basis, after[0].weight, before[0].weight),
+        ("a ReLU", span.inputs, after, after[1], x),
+        ("has groups", span.inputs, nn.Sequential(grouped), grouped, x),
+    ):
+        assert words in refused(*asked)

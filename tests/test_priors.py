@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from attacks import decoreco, starts
 from conftest import chapter_functions, refused
-from evaluation import measures
 from experiments import margin, shift, spheres
 from training import images, stationary
 from utils import networks
@@ -56,9 +55,8 @@ def test_descent_ends_below_its_target_keeps_what_the_points_do_not_see_and_take
     assert pace.losses[1:] == sorted(pace.losses[1:], reverse=True)
     assert pace.loss_at(1e9) == victim.loss and pace.loss_at(0.0) == math.inf
     moved = network[0].weight - initial[0].weight
-    assert (
-        moved - networks.within(moved, networks.span_of(part.images))
-    ).norm() < 1e-12 * moved.norm()
+    outside = moved - networks.within(moved, networks.span_of(part.images))
+    assert outside.norm() < 1e-12 * moved.norm()
 
     def objective(theta):
         return stationary.mean_loss(unflatten(theta, initial), *part, LOSSES["logistic"])[:2]
@@ -74,9 +72,7 @@ def test_the_distance_is_zero_at_a_kkt_point_and_not_elsewhere(distance):
     turned = (network[0]._replace(weight=network[0].weight.flip(1)), network[1])
     assert distance(network, points, labels) < 1e-6 and distance(turned, points, labels) > 1e-2
     longer = networks.change(turned, lambda p: 1e3 * p)  # the length of θ changes nothing
-    assert math.isclose(
-        distance(turned, points, labels), distance(longer, points, labels), rel_tol=1e-5
-    )
+    assert distance(longer, points, labels) == pytest.approx(distance(turned, points, labels), 1e-5)
 
 
 def test_slopes_at_kinks_explain_what_slopes_of_zero_and_one_do_not():
@@ -93,13 +89,10 @@ def test_the_smallest_residual_is_that_of_its_multipliers_and_the_square_of_the_
     network = spheres.first_weights(RECIPE._replace(initial=0.3), 8, 2)
     value, multipliers = margin.smallest_residual(network, x, labels)
     assert (multipliers >= 0).all() and multipliers.max() > 0
-    assert math.isclose(
-        value, chapter.plain_residual(network, x, labels, multipliers), rel_tol=1e-9
-    )
-    size = flatten(network).square().sum().item()
-    assert math.isclose(
-        margin.kkt_distance(network, x, labels), math.sqrt(value / size), rel_tol=1e-9
-    )
+    plain = chapter.plain_residual(network, x, labels, multipliers)
+    distance = margin.kkt_distance(network, x, labels)
+    assert value == pytest.approx(plain, 1e-9)
+    assert distance * flatten(network).norm() == pytest.approx(value**0.5, 1e-9)
 
 
 def test_slackness_is_zero_for_equal_margins_alone():
@@ -119,15 +112,10 @@ def test_a_shift_is_the_mean_of_all_images_and_stays_without_centring():
 @settings(max_examples=20)
 @given(s=st.floats(-5, 5, allow_subnormal=False), seed=st.integers(0, 100))
 def test_a_full_row_space_gives_the_shift_away(s, seed):
-    mixtures = starts.normal(9, 6, 1.0, seed + 1) @ rows(
-        starts.normal(6, 30, 1.0, seed), s
-    )  # nine, of (x_i, 1)
-    assert all(math.isclose(read, s, abs_tol=1e-6) for read in shift.estimate(mixtures))
-    # nothing is read where every shift fits, or residuals are orthogonal
-    for layer in (
-        starts.normal(20, 6, 1.0, 0),
-        torch.tensor([[1.0, -1.0, 0.0]]).double(),
-    ):  # Q(1, 0) = (1, 1, 0)
+    x, mixing = starts.normal(6, 30, 1.0, seed), starts.normal(9, 6, 1.0, seed + 1)
+    assert shift.estimate(mixing @ rows(x, s)) == pytest.approx((s, s), abs=1e-6)
+    every, orthogonal = starts.normal(20, 6, 1.0, 0), torch.tensor([[1.0, -1.0, 0.0]]).double()
+    for layer in (every, orthogonal):  # where every shift fits; Q(1, 0) = (1, 1, 0)
         assert shift.estimate(layer) == (0.0, 0.0)
 
 
@@ -144,8 +132,8 @@ def test_the_subtracted_layer_is_that_of_centred_images(s, seed):
 
 def test_growth_tells_a_mean_of_two_from_one_and_points_share_neurons():
     points = starts.normal(5, 9, 1.0, 0)
-    assert measures.mean_pair_gain(3 * points, points) < 0
-    assert measures.mean_pair_gain(points[:1] + points[3:4], points) > 0
+    assert shift.mean_pair_gain(3 * points, points) < 0
+    assert shift.mean_pair_gain(points[:1] + points[3:4], points) > 0
     eye = torch.eye(2).double()
     network = (Layer(eye, None), Layer(eye[:1], None))
     x = torch.tensor([[1.0, 1], [1, -1], [1, -2]]).double()
@@ -155,9 +143,9 @@ def test_growth_tells_a_mean_of_two_from_one_and_points_share_neurons():
 def test_an_attacker_takes_the_learning_rate_with_the_smallest_loss():
     x, labels = spheres.labelled(8, 12, 3)
     released = Released(spheres.first_weights(RECIPE._replace(initial=0.3), 12, 3), labels, RECIPE)
-    settings = {"rule": "margin", "iterations": 5}
-    found = decoreco.by_rate(released, x, (1e-4, 1e-2), **settings)
-    alone = [decoreco.by_rate(released, x, (rate,), **settings) for rate in (1e-4, 1e-2)]
+    settings = decoreco.ADAM._replace(rule="margin", iterations=5)
+    found = decoreco.by_rate(released, x, (1e-4, 1e-2), settings)
+    alone = [decoreco.by_rate(released, x, (rate,), settings) for rate in (1e-4, 1e-2)]
     best = min(alone, key=lambda one: one.attack.loss)
     assert alone[0].attack.loss != alone[1].attack.loss
     assert found.rate == best.rate and torch.equal(found.attack.loss, best.attack.loss)

@@ -2,24 +2,25 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import parameters_to_vector
 
-from attacks import generator
+from attacks import generator, known_start
 from evaluation import measures
+from experiments import generator as hidden
 from experiments import private as experiment
 from training import ordinary, private
 
-M, D = 20, 3072  # of the pictures `data` of conftest.py
+M, D, WIDTHS = 20, 3072, (64, 64)  # of the pictures `data` of conftest.py, and of networks
 
 
 def script_of(data, trainer):
     plan = experiment.plan_of(trainer, 8.0, 6, 0.15 * D**-0.5, M)
-    return partial(
-        experiment.train, shape=data.shape, hidden=(64, 64), fit=experiment.FITS[trainer], plan=plan
-    )
+    fit = experiment.FITS[trainer]
+    return partial(experiment.train, shape=data.shape, hidden=WIDTHS, fit=fit, plan=plan)
 
 
 def test_gradients_are_those_of_single_images_each_clipped(data):
@@ -35,43 +36,39 @@ def test_gradients_are_those_of_single_images_each_clipped(data):
 
 
 def test_noise_is_what_an_epsilon_needs():
-    assert private.sigma_of(1.0, 4) == pytest.approx(
-        2 * 3.730632, abs=1e-5
-    )  # Balle and Wang (2018), for one step
+    published = 3.730632  # Balle and Wang (2018), for one step
+    assert private.sigma_of(1.0, 4) == pytest.approx(2 * published, abs=1e-5)
 
 
 @pytest.mark.parametrize("trainer", ["plain", "opacus"])
 def test_a_script_on_blank_images_draws_the_same_noise_bit_for_bit(data, trainer):
     if trainer == "opacus":
         pytest.importorskip("opacus")
-    script, state, ends = script_of(data, trainer), experiment.somewhere(5), []
-    for part, weight in (
-        (data.secret, 1.0),
-        (data.secret._replace(images=0 * data.secret.images), 0.0),
-    ):
-        with generator.drawing_from(state):
+    script, ends = script_of(data, trainer), []
+    blank = data.secret._replace(images=0 * data.secret.images)
+    for part, weight in ((data.secret, 1.0), (blank, 0.0)):
+        with generator.drawing_from(hidden.hide(5)):
             ends.append((script(part, weight=weight), torch.get_rng_state()))
-    (victim, end), (blank, its_end) = ends
+    (victim, end), (noise, its_end) = ends
+    assert torch.equal(end, its_end)
     x, network = victim.subtract_mean(data.secret.images), victim.released.network
-    assert torch.equal(end, its_end) and experiment.outside(network, victim.initial, x) > 0.9
-    assert (
-        experiment.outside(network, blank.released.network, x) < 1e-3
-    )  # what images write lies in their span
+    assert experiment.outside(network, victim.initial, x) > 0.9
+    # what images write lies in their span
+    assert experiment.outside(network, noise.released.network, x) < 1e-3
 
 
 def test_images_come_back_unless_another_generator_drew(data, monkeypatch):
     monkeypatch.setattr(generator, "ATTEMPTS", generator.ATTEMPTS[:1])
-    script = script_of(data, "plain")
-    with generator.drawing_from(experiment.somewhere(1)):
+    script, build = script_of(data, "plain"), hidden.builder("torch", D, WIDTHS)
+    with generator.drawing_from(hidden.hide(1)):
         victim = script(data.secret)
-    read = experiment.read(victim.released.network)
-    assert experiment.equal(read, victim.initial)
-    found = experiment.images_behind(
-        victim.released, experiment.noise_behind(read, script, M), data.shape, M, 0
-    )
-    back, null = measures.back(found, measures.sides(data, victim.mean))["ncc_above_0.9"]
+    read, start, _ = hidden.read(victim.released, build)
+    assert hidden.equal(start, victim.initial)
+    noisy = experiment.noise_behind(read, script, M)
+    attack, _ = known_start.attempt(victim.released, noisy, data.shape, M, alpha=1.0)
+    counts = measures.back(attack.images, measures.sides(data, victim.mean))
+    back, null = counts["ncc_above_0.9"]
     assert back >= M - 2 and null == 0
-    assert (
-        experiment.read(script(data.secret, **experiment.another_generator(1)).released.network)
-        is None
-    )
+    monkeypatch.setattr(generator, "ALONE", 0)
+    other = script(data.secret, lot=np.random.default_rng(1))
+    assert not any(hidden.read(other.released, build)[:2])

@@ -18,34 +18,19 @@ ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "data" / "results").glob("*.csv"))
 
 
-def test_a_name_is_found_by_its_placeholders_and_another_is_refused():
+def test_a_name_is_found_by_its_placeholders():
     found = registry.find("landscape/bilevel/early_distance_to_noise")
     assert found.name == "landscape/<formulation>/<early>distance_to_<image_set>"
     assert found.kind.bounds == "[0, ∞)" and found.repeats == "within the spread"
-    assert registry.find("certificate/needed").repeats == "exactly"
-    for name in (
-        "bilevel/affine/typo",
-        "bilevel/affine/untuned/leak_auc",
-        "own/unmixing/leak_auc/",
-        "",
-    ):
-        assert "is registered 0 times: data/quantities.yaml must" in refused(registry.find, name)
-
-
-def test_a_number_has_the_parameters_that_differ_within_its_run():
-    name, shares = "landscape/bilevel/distance_to_noise", {"lambda_1": 0.25, "lambda_2": 1}
-    registry.check(name, 1.0, None, {}, shares)
-    said = refused(registry.check, name, 1.0, None, {}, {"lambda_1": 0.25})
-    assert "has the parameters ['lambda_1'], but data/quantities.yaml says" in said
 
 
 @pytest.mark.parametrize(
     "kind, inside, outside",
     [
         ("area", (0, 0.5, 1), (-0.01, 1.01, math.nan, math.inf)),
-        ("p-value", (1 / 2001, 1), (0, -1e-9, 1.01)),
-        ("similarity", (-1, 0, 1 + 1e-7), (-1.1, 1.1)),
-        ("count", (0, 7, 7.0), (-1, 0.5, math.inf)),
+        ("p-value", (1 / 2001, 1), (0, 1.01)),
+        ("similarity", (-1, 1 + 1e-7), (-1.1, 1.1)),
+        ("count", (0, 7.0), (-1, 0.5, math.inf)),
         ("flag", (0, 1), (0.5, 2)),
         ("condition number", (1, 1e6), (0.9,)),
         ("number", (-1e300, 0), (math.nan, -math.inf)),
@@ -57,38 +42,21 @@ def test_a_kind_bounds_its_numbers(kind, inside, outside):
 
 
 @pytest.mark.parametrize(
-    "name, value, baseline, sentence",
+    "name, value, baseline, where, sentence",
     [
-        (
-            "own/unmixing/leak_auc",
-            1.5,
-            None,
-            "own/unmixing/leak_auc is 1.5, but its kind, area, is in [0, 1].",
-        ),
-        (
-            "own/unmixing/alike",
-            51,
-            0,
-            "own/unmixing/alike is 51, but its kind, count, is in [0, ∞), at most IMAGES",
-        ),
-        (
-            "own/unmixing/alike",
-            50,
-            0.5,
-            "The baseline of own/unmixing/alike is 0.5, but its kind, count, is in",
-        ),
-        (
-            "own/unmixing/leak_auc",
-            1.0,
-            0.5,
-            "own/unmixing/leak_auc has no baseline: say in data/quantities.yaml",
-        ),
-        ("own/network/loss", math.nan, None, "own/network/loss is nan"),
+        ("own/unmixing/leak_auc", 1.5, None, (), "is 1.5, but its kind, area, is in [0, 1]"),
+        ("own/unmixing/alike", 51, 0, (), "is in [0, ∞), at most IMAGES"),
+        ("own/unmixing/alike", 50, 0.5, (), "The baseline of own/unmixing/alike is 0.5"),
+        ("own/unmixing/leak_auc", 1.0, 0.5, (), "has no baseline: say in data/quantities.yaml"),
+        ("own/network/loss", math.nan, None, (), "own/network/loss is nan"),
+        ("own/unmixing/leak_auc", 1.0, None, ["lambda_1"], "has the parameters ['lambda_1'], but"),
+        ("own/unmixing/leak_auc/", 1.0, None, (), "is registered 0 times: data/quantities.yaml"),
+        ("", 1.0, None, (), "is registered 0 times: data/quantities.yaml"),
     ],
 )
-def test_a_number_that_its_entry_does_not_allow_is_refused(name, value, baseline, sentence):
+def test_a_number_that_its_entry_does_not_allow_is_refused(name, value, baseline, where, sentence):
     registry.check("own/unmixing/alike", 50, 0, {"IMAGES": 50})  # which is allowed
-    assert refused(registry.check, name, value, baseline, {"IMAGES": 50}).startswith(sentence)
+    assert sentence in refused(registry.check, name, value, baseline, {"IMAGES": 50}, where)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -98,12 +66,9 @@ def test_recorded_numbers_are_what_their_entries_allow(path):
         for row in csv.DictReader(file):
             crossed = {name: int(row[name]) for name in row if row[name].isdigit()}
             baseline = float(row["baseline"]) if row["baseline"] else None
-            where = {
-                name for name in row if name.islower() and name not in Row._fields and row[name]
-            }
-            registry.check(
-                row["name"], float(row["value"]), baseline, grid["parameters"] | crossed, where
-            )
+            where = {name for name in row.keys() - Row._fields if name.islower() and row[name]}
+            given = row["name"], float(row["value"]), baseline
+            registry.check(*given, grid["parameters"] | crossed, where)
 
 
 SOUND = """
@@ -123,50 +88,24 @@ quantities:
     "old, new, sentence",
     [
         (", share:", ", area:", "<attack>/loss: it has 0 kinds, but it must have one of "),
-        (
-            ", share:",
-            ", share ≤ IMAGES: A loss., share:",
-            "<attack>/loss: it has 2 kinds, but it must have one of ",
-        ),
-        (
-            "<attack>/loss",
-            "<attac>/loss",
-            "<attac>/loss has <attac>, which is not defined: add it to the placeholders",
-        ),
-        (
-            "baseline: the start",
-            "base: the start",
-            "loss|rest/gain: there is no field base; use name, kind, meaning, ",
-        ),
+        (", share:", ", share ≤ IMAGES: A loss., share:", "<attack>/loss: it has 2 kinds, but"),
+        ("<attack>/loss", "<attac>/loss", "<attac>/loss has <attac>, which is not defined"),
+        ("baseline: the start", "base: the start", "loss|rest/gain: there is no field base; use "),
         ("share: A loss.", "share: ", "<attack>/loss: meaning is missing."),
-        (
-            "bounds:",
-            "ends:",
-            "cannot be read (Kind.__new__() got an unexpected keyword argument 'ends')",
-        ),
-        (
-            "baseline: the start",
-            "repeats: often",
-            "gain: repeats is 'often', but it must be one of 'exactly', ",
-        ),
+        ("bounds:", "ends:", "cannot be read ("),
+        ("baseline: the start", "repeats: often", "gain: repeats is 'often', but it must be one"),
         ("quantities:", "entries:", "cannot be read ('quantities'): mend it."),
-        ("{<number>: How many.}", "How many.", "cannot be read"),
         ("kinds:\n", "kinds: [\n", "cannot be read"),
     ],
 )
 def test_a_wrong_entry_is_refused_in_one_sentence(old, new, sentence, tmp_path):
-    sound, path = tmp_path / "sound.yaml", tmp_path / "wrong.yaml"
-    sound.write_text(SOUND, encoding="utf-8")
-    one, other = registry.load(sound).entries[1:]
+    (tmp_path / "wrong.yaml").write_text(SOUND.replace(old, new, 1), encoding="utf-8")
+    assert sentence in refused(registry.load, tmp_path / "wrong.yaml")
+    (tmp_path / "sound.yaml").write_text(SOUND, encoding="utf-8")
+    one, other = registry.load(tmp_path / "sound.yaml").entries[1:]
     assert one.pattern.fullmatch("two/0.5/loss") and not one.pattern.fullmatch("two/x/loss")
-    assert (
-        other.pattern.fullmatch("rest/gain")
-        and other.most == "IMAGES"
-        and other.baseline
-        and not one.baseline
-    )
-    path.write_text(SOUND.replace(old, new, 1), encoding="utf-8")
-    assert sentence in refused(registry.load, path)
+    assert other.pattern.fullmatch("rest/gain") and other.most == "IMAGES"
+    assert other.baseline and not one.baseline
 
 
 def expanded(text, values):
@@ -201,10 +140,3 @@ def test_every_relation_of_toy_runs_is_about_a_registered_name():
     names = [name for name, _ in registered("0.001", "1", "12")]
     for pattern in RELATIONS:
         assert any(re.fullmatch(pattern.split()[0], name) for name in names), pattern
-
-
-def test_a_name_of_two_patterns_is_refused(monkeypatch):
-    found = registry.load()
-    monkeypatch.setattr(registry, "load", lambda: found._replace(entries=found.entries * 2))
-    said = refused(registry.find.__wrapped__, "certificate/unseen")
-    assert "certificate/unseen is registered 2 times, by certificate/unseen, by certif" in said

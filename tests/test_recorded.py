@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from conftest import refused
-from lab import recorded
+from lab import recorded, report
 
 ROOT = Path(__file__).parent.parent
 KEPT = sorted(path.stem for path in (ROOT / "data" / "results").glob("*.json"))
@@ -26,7 +27,7 @@ NUMBERS = {
 }
 LINES = [
     (f"{AT}/{name}", seed, x + seed / 100, 0.5) for seed in range(5) for name, x in NUMBERS.items()
-]
+] + [(f"{AT}/one_of_them", 3, 0.1, "")]
 
 
 @pytest.fixture
@@ -36,10 +37,10 @@ def made(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     with open(tmp_path / "results" / "made.csv", "w", newline="") as file:
         csv.writer(file).writerows([("SPACE", "name", "seed", "value", "baseline")])
-        csv.writer(file).writerows((space, *line) for space in ("span", "pixels") for line in LINES)
+        csv.writer(file).writerows((space, *line) for space in ("span", "none") for line in LINES)
     grid = {
         "parameters": {"STEPS": 600},
-        "cross": {"SPACE": ["span", "pixels"], "SEED": [*range(5)]},
+        "cross": {"SPACE": ["span", "none"], "SEED": [*range(5)]},
     }
     about = {"full_size": True, "runs": 10, "grid": grid}
     (tmp_path / "results" / "made.json").write_text(json.dumps(about))
@@ -48,59 +49,55 @@ def made(tmp_path, monkeypatch):
     return tmp_path / "results"
 
 
-def test_values_are_those_of_the_named_runs(made):
-    found = recorded.load("made")
-    assert recorded.values(found, f"{AT}/leak_auc", SPACE="span") == pytest.approx(
+def test_a_record_is_a_table_by_name_and_seed(made):
+    record = recorded.load("made")
+    assert record.attrs["name"] == "made" and record.attrs["runs"] == 10
+    span = record.query("SPACE == 'span'")
+    assert span.value[f"{AT}/leak_auc"].to_dict() == pytest.approx(
         {k: 0.8 + k / 100 for k in range(5)}
     )
-    assert recorded.values(found, f"{AT}/nothing", SPACE="span") == {}
-    assert "has several values per seed" in refused(recorded.values, found, f"{AT}/leak_auc")
-    assert recorded.result(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84]"
-    found.about["grid"]["cross"]["SEED"].append(5)
-    assert (
-        recorded.result(found, f"{AT}/leak_auc", SPACE="span") == "0.82 [0.80, 0.84] (5 of 6 seeds)"
+    assert record.SPACE.unique().tolist() == ["span", "none"]  # as in the grid
+    assert "has several values per seed" in refused(recorded.numbers, record, f"{AT}/leak_auc")
+    assert recorded.converged(span, AT).all() and not len(recorded.converged(span, "nothing"))
+    shown, shape = recorded.pictures("made", "SEED=0")
+    assert shape == (8, 8, 3) and torch.equal(
+        shown["reconstructions"], torch.full((2, 192), 51 / 255, dtype=torch.float64)
     )
-    assert recorded.result(found, f"{AT}/leak_auc, largest", SPACE="span") == "0.84 (5 of 6 seeds)"
-    assert [*recorded.on_the_way(found, AT, "leak_auc", SPACE="span")] == [300]
-    assert recorded.converged(found, AT, SPACE="span") == dict.fromkeys(range(5), True)
-    assert recorded.beyond(found, f"{AT}/alike", SPACE="span") == pytest.approx(
-        [9.5 + k / 100 for k in range(5)]
-    )
-    shown, shape = recorded.pictures(found, "SEED=0")
-    assert (
-        shape == (8, 8, 3)
-        and shown["reconstructions"].shape == (2, 192)
-        and shown["reconstructions"].max() == 0.2
-    )
-    assert "/made.npz cannot be read for SEED=1" in refused(recorded.pictures, found, "SEED=1")
+    assert "/made.npz cannot be read for SEED=1" in refused(recorded.pictures, "made", "SEED=1")
+
+
+CELLS = {
+    "alike": "10.02 [10.00, 10.04]",
+    "nothing": "–",
+    ("alike", "baseline"): "0.50",
+    ("alike", "both"): "10.02 [10.00, 10.04]; 0.50",
+    ("leak_auc", "value", max): "0.84",
+    ("alike", "value", report.joined): "10, 10, 10, 10, 10",
+    "one_of_them": "0.1 (1 of 5 seeds)",
+}
 
 
 def test_a_summary_says_each_quantity_of_each_run(made):
-    found = recorded.load("made")
-    runs = {f"in the {space}": (found, AT, {"SPACE": space}) for space in ("span", "pixels")}
-    table = recorded.summary(
-        "runs", runs, {"leak": "leak_auc", "alike; null": "alike; alike (baseline)"}
-    ).data
-    said, both = "0.82 [0.80, 0.84]", "10.02 [10.00, 10.04]; 0.50"
-    assert [line.strip("| ").split(" | ") for line in table.splitlines()] == [
-        ["runs", "leak", "alike; null"], ["---"] * 3, ["in the span", said, both], ["in the pixels", said, both]
-    ]  # fmt: skip
-    table = recorded.summary(
-        "", runs, {"leak": "leak_auc"}, across=True, say=lambda _, name, SPACE: SPACE + name
-    )
-    assert table.data.splitlines()[2] == f"| leak | span{AT}/leak_auc | pixels{AT}/leak_auc |"
+    record = recorded.load("made")
+    runs = {space: (record.query(f"SPACE == '{space}'"), AT) for space in ("span", "none")}
+    columns = {str(cell): cell for cell in CELLS}
+    columns |= {"two": ["alike", "nothing"], "own": lambda of, at: f"{at}, {len(of)}"}
+    said = [*CELLS.values(), "10.02 [10.00, 10.04]; –", f"{AT}, {len(record) // 2}"]
+    lines = recorded.summary("runs", runs, columns).data.splitlines()
+    assert lines[0] == f"| runs | {' | '.join(columns)} |"
+    assert lines[2:] == [f"| {space} | {' | '.join(said)} |" for space in runs]
+    across = recorded.summary("", runs, [*columns.items()], across=True).data.splitlines()
+    assert across[2:] == [f"| {label} | {text} | {text} |" for label, text in zip(columns, said)]
 
 
-@pytest.mark.parametrize("change", ["error", "unsettled", "count"])
-def test_a_run_that_has_not_converged_is_told_apart(made, change):
-    old, new = {"error": ("0.01", "0.3"), "unsettled": ("0.79", "0.6"), "count": ("12.0", "16")}[
-        change
-    ]
+@pytest.mark.parametrize(
+    "old, new", [("0.01", "0.3"), ("0.79", "0.6"), ("12.0", "16")], ids=["error", "area", "count"]
+)
+def test_a_run_that_has_not_converged_is_told_apart(made, old, new):
     path = made / "made.csv"
     path.write_text(path.read_text().replace(f",0,{old},", f",0,{new},"))
-    assert recorded.converged(recorded.load("made"), AT, SPACE="span") == dict.fromkeys(
-        range(5), True
-    ) | {0: False}
+    done = recorded.converged(recorded.load("made").query("SPACE == 'span'"), AT)
+    assert done.tolist() == [False, True, True, True, True]
 
 
 def damaged(kind, content):
@@ -116,41 +113,35 @@ def damaged(kind, content):
     if kind == "csv":
         yield b"".join(content.splitlines(True)[:26])  # half, at the end of a line
         yield content.rstrip()[:-1]  # cut within the last number
-        yield (
-            content.replace(b"SPACE,", b"").replace(b"span,", b"").replace(b"pixels,", b"")
-        )  # a column less
-        for old, new in (
-            (b"0.8,", b"much,"),
-            (b"0.8,", b"nan,"),
-            (b",0,", b",,"),
-            (b"span", b"sp\xff"),
-        ):
-            yield content.replace(old, new)
+        yield content.replace(b"SPACE,", b"").replace(b"span,", b"").replace(b"none,", b"")
+        changes = {b"0.8,": [b"much,", b"nan,", b"inf,"], b",0,": [b",,"], b"span": [b"sp\xff"]}
+        for old, several in changes.items():
+            yield from (content.replace(old, new) for new in several)
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "npz"])
 def test_a_damaged_file_is_refused_by_name(made, kind):
-    path, said = made / f"made.{kind}", []
+    def read():
+        return recorded.load("made"), recorded.pictures("made", "SEED=0")
+
+    path = made / f"made.{kind}"
     for content in damaged(kind, path.read_bytes()):
         path.write_bytes(content)
-        said.append(refused(lambda: recorded.pictures(recorded.load("made"), "SEED=0")))
+        said = refused(read)
+        assert f"/made.{kind} cannot be read" in said and "from the repository again" in said
     path.unlink()
-    said.append(refused(lambda: recorded.pictures(recorded.load("made"), "SEED=0")))
-    assert all(
-        f"/made.{kind} cannot be read" in each and "take it from the repository again" in each
-        for each in said
-    )
+    assert f"/made.{kind} cannot be read" in refused(read)
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_recorded_results_are_whole_and_say_where_they_come_from(name):
-    found = recorded.load(name)
-    about, lines = found.about, {(*row.values(),)[:-2] for row in found.rows}
-    assert len(lines) == len(found.rows) > 0  # no number twice
+    record = recorded.load(name)
+    about = record.attrs
+    numbers = record.drop(columns=["value", "baseline"]).reset_index()
+    assert len(numbers) and not numbers.duplicated().any()
     assert about["command"] == f"make grid record GRID=experiments/{name}.yaml"
     assert (ROOT / "experiments" / f"{name}.yaml").exists()
     assert {"data_sha256_by_seed", "versions", "devices", "runs", "hours", "label"} <= about.keys()
-    assert all(np.isfinite(float(row["value"])) for row in found.rows)
     assert "/work" not in json.dumps(about) and "/tmp" not in json.dumps(about)
 
 

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+import attacks
 from conftest import refused
 from evaluation.notation import extent, mean_with_range
 from lab import parameters, report
@@ -24,31 +25,32 @@ def plain(text):
     return text.replace("\u00a0", " ")
 
 
+NUMBERS = {3e-20: "< 10⁻¹²", 0.01234: "0.012", 2.34e-7: "2.3·10⁻⁷"}
+SPREADS = {
+    (1e-20, 2e-25): "< 10⁻¹²",
+    (1.0, 2.0, 3.0): "2 ± 1",
+    (21.0, 33.0, 45.0): "33 ± 10",
+    (0.5, 0.5): "0.5 ± 0",
+    (None, 0.25): "0.25",
+    (): "–",
+}
+RANGES = {
+    (0.0, 0.0, 0.0, 0.0, 1.0): "0.2 [0, 1]",
+    (3.0, 3.0): "3",
+    (0.3,): "0.3",
+    (3.0, 5.0): "4 [3, 5]",
+    (0.8, 0.81, 0.83, 0.86): "0.82 [0.80, 0.86]",
+    (): "–",
+}
+
+
 def test_numbers_are_printed_to_what_is_known_of_them():
-    numbers = {3e-20: "< 10⁻¹²", 0.01234: "0.012", 2.34e-7: "2.3·10⁻⁷"}
-    means = {
-        (1e-20, 2e-25): "< 10⁻¹²",
-        (1.0, 2.0, 3.0): "2 ± 1",
-        (21.0, 33.0, 45.0): "33 ± 10",
-        (0.5, 0.5): "0.5 ± 0",
-    }
-    means |= {(0.5,): "0.5", (None, 0.25): "0.25", (None,): "–", (): "–"}
-    assert [plain(report.number(x)) for x in numbers] == [*numbers.values()]
-    assert [plain(report.mean_sd(list(values))) for values in means] == [*means.values()]
+    assert [plain(report.number(x)) for x in NUMBERS] == [*NUMBERS.values()]
+    assert [plain(report.mean_sd(list(values))) for values in SPREADS] == [*SPREADS.values()]
+    assert [mean_with_range(values) for values in RANGES] == [*RANGES.values()]
     assert plain(report.mean_sd([1e-7], 1e-6)) == "< 10⁻⁶" and report.joined([3, 12.0]) == "3, 12"
+    assert mean_with_range([0.8, 0.801], 2) == "0.80" and extent([0.0, 1.0]) == (0.5, 0.0, 1.0)
     assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"  # no bar ends a cell
-    assert extent([0.0, 0.0, 0.0, 0.0, 1.0]) == (0.2, 0.0, 1.0)
-    assert mean_with_range([0.0, 0.0, 0.0, 0.0, 1.0]) == "0.2 [0, 1]"
-    assert [mean_with_range(values) for values in ([3.0, 3.0], [0.3], [3.0, 5.0])] == [
-        "3",
-        "0.3",
-        "4 [3, 5]",
-    ]
-    assert (
-        mean_with_range([]) == "–"
-        and mean_with_range([0.8, 0.81, 0.83, 0.86], 1) == "0.8 [0.8, 0.9]"
-    )
-    assert mean_with_range([0.8, 0.801], 2) == "0.80"
 
 
 @pytest.fixture
@@ -117,66 +119,52 @@ def test_a_full_disk_is_known_at_the_start(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-DECLARED = {
-    "DATASET": "photos",
-    "SEED": 0,
-    "IMAGES": 100,
-    "WEIGHT_DECAY": 1e-2,
-    "SHARPNESS": 10.0,
-    "RULE": "signed",
+DECLARED = {"SEED": 0, "IMAGES": 100, "SHARPNESS": 10.0, "RULE": "signed", "DEVICE": "auto"}
+CHOICES = {"RULE": ("signed", "margin")}
+WRONG = [
+    ("SEEED", 1, "There is no parameter SEEED; this chapter has SEED, IMAGES"),
+    ("SEED", True, "SEED is True; it must be a whole number, like its default 0."),
+    ("SEED", -1, "SEED is -1; it must be 0 or larger."),
+    ("SEED", 2**63, f"SEED is {2**63}; it must be 0 or larger, and less than 2⁶³."),
+    ("IMAGES", 0, "IMAGES is 0; it must be larger than 0."),
+    ("IMAGES", 2.5, "IMAGES is 2.5; it must be a whole number"),
+    ("SHARPNESS", math.inf, "SHARPNESS is inf; it must be larger than 0"),
+    ("SHARPNESS", math.nan, "SHARPNESS is nan; it must be larger than 0"),
+    ("RULE", "best", "RULE is 'best', but it must be one of 'signed', 'margin'."),
+    ("RULE", 7, "RULE is 7; it must be text"),
+    ("DEVICE", "tpu", "DEVICE is 'tpu', but it must be one of 'auto', 'cpu', 'cuda'."),
+]
+
+
+@pytest.mark.parametrize("name, value, sentence", WRONG)
+def test_wrong_parameters_end_in_a_sentence(name, value, sentence):
+    assert sentence in refused(parameters.check, DECLARED, CHOICES, name, value)
+
+
+def test_other_parameters_and_the_words_of_a_table_of_attacks_are_taken():
+    for name, value in {"SEED": 0, "SHARPNESS": 1, "RULE": "margin", "DEVICE": "cpu"}.items():
+        parameters.check(DECLARED, CHOICES, name, value)
+    cell = "run = report.begin(RULE=RULES, BODY=('frozen', 'trained'))\nattack(1, RULE=2)"
+    assert parameters.choices(cell) == {"RULE": attacks.RULES, "BODY": ("frozen", "trained")}
+    assert tuple(coefficients.RULES) == attacks.RULES and images.DATASETS == parameters.DATASETS
+
+
+NOT_PLAIN = {
+    "A = 2**10": "line A = 2 ** 10",
+    "import os": "line import os",
+    "A = B = 1": "line A = B = 1",
+    "A, B = 1, 2": "line A, B = (1, 2)",
+    "A = float('one')": "line A = float('one')",
+    "A = {[]: 1}": "line A = {[]: 1}",
+    "%matplotlib inline": "not Python (invalid syntax, line 1)",
 }
-DECLARED |= {"DEVICE": "auto", "THETA_START": "uniform", "RESULTS": ""}
 
 
-@pytest.mark.parametrize(
-    "given, sentence",
-    [
-        ({"SEEED": 1}, "There is no parameter SEEED; this chapter has DATASET, SEED, IMAGES"),
-        ({"SEED": True}, "SEED is True; it must be a whole number, like its default 0."),
-        ({"SEED": -1}, "SEED is -1; it must be 0 or larger."),
-        ({"IMAGES": 0}, "IMAGES is 0; it must be larger than 0."),
-        ({"IMAGES": 2.5}, "IMAGES is 2.5; it must be a whole number"),
-        ({"SHARPNESS": float("inf")}, "SHARPNESS is inf; it must be larger than 0"),
-        ({"WEIGHT_DECAY": float("nan")}, "WEIGHT_DECAY is nan; it must be larger than 0"),
-        ({"SEED": 2**63}, f"SEED is {2**63}; it must be 0 or larger, and less than 2⁶³."),
-        (
-            {"THETA_START": "zeros"},
-            "THETA_START is 'zeros', but it must be one of 'uniform', 'standard'.",
-        ),
-        (
-            {"RULE": "best"},
-            "RULE is 'best', but it must be one of 'signed', 'margin', 'multiclass', 'tied'.",
-        ),
-        ({"DATASET": 7}, "DATASET is 7; it must be text"),
-    ],
-)
-def test_wrong_parameters_end_in_a_sentence(given, sentence):
-    assert sentence in refused(parameters.check_parameters, DECLARED, given)
-    parameters.check_parameters(
-        DECLARED, {"SEED": 0, "WEIGHT_DECAY": 1, "RULE": "tied", "DATASET": "my.npz"}
-    )
-
-
-@pytest.mark.parametrize(
-    "cell, shown",
-    [
-        ("A = 2**10", "line A = 2 ** 10"),
-        ("import os", "line import os"),
-        ("A = B = 1", "line A = B = 1"),
-        ("A, B = 1, 2", "line A, B = (1, 2)"),
-        ("A = float('one')", "line A = float('one')"),
-        ("A = {[]: 1}", "line A = {[]: 1}"),
-        ("%matplotlib inline", "not Python (invalid syntax, line 1)"),
-    ],
-)
-def test_a_cell_of_parameters_that_does_more_than_assign_ends_in_a_sentence(cell, shown):
-    assert shown in refused(parameters.assignments, cell)
+def test_a_cell_of_parameters_that_does_more_than_assign_ends_in_a_sentence():
+    for cell, shown in NOT_PLAIN.items():
+        assert shown in refused(parameters.assignments, cell)
     assert parameters.assignments("# Parameters\nA = float('-inf')\nB = -2") == {
-        "A": float("-inf"),
+        "A": -math.inf,
         "B": -2,
     }
     assert math.isnan(parameters.assignments("A = float('nan')")["A"])
-
-
-def test_the_words_that_parameters_know_are_those_that_there_are():
-    assert tuple(coefficients.RULES) == parameters.RULES and images.DATASETS == parameters.DATASETS

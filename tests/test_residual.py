@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from attacks.decoreco import make_rule
+from conftest import drawn
 from utils import networks
 from utils.kernels import naive, residual
-from utils.kernels.coefficients import Signed
 from utils.kernels.layers import change
 from utils.kernels.losses import LOSSES, signs
 from utils.kernels.residual import Stationarity, cheaper_share, direct_share, gram_share
@@ -22,31 +22,30 @@ def margins(z):
     return z[own] - z.masked_fill(own, -torch.inf).max(1).values
 
 
-WEIGHTED = {
+def loss(name, outputs=1):
+    return lambda z, c: -LOSSES[name].value(z, LABELS[outputs]).sum() / (N * MU)
+
+
+WEIGHTED = {  # of each rule or loss the number of outputs, and Σ_i c_iΦ(x_i) as a function of both
     "signed": (1, lambda z, c: (c * z[:, 0]).sum() / N),
     "margin": (1, lambda z, c: (c * signs(LABELS[1]) * z[:, 0]).sum() / N),
     "multiclass": (3, lambda z, c: (c * margins(z)).sum() / N),
-    "logistic": (1, lambda z, c: -LOSSES["logistic"].value(z, LABELS[1]).sum() / (N * MU)),
-    "square": (1, lambda z, c: -LOSSES["square"].value(z, LABELS[1]).sum() / (N * MU)),
-    "cross_entropy": (
-        3,
-        lambda z, c: -LOSSES["cross_entropy"].value(z, LABELS[3]).sum() / (N * MU),
-    ),
+    "logistic": (1, loss("logistic")),
+    "square": (1, loss("square")),
+    "cross_entropy": (3, loss("cross_entropy", 3)),
 }
 
 
-def network_of(hidden, biases, outputs=1):
-    return networks.initial(
-        networks.Recipe(hidden, "square", MU, initial=0.3, biases=biases), D, 0, outputs
-    )
+def problem(name, hidden, biases):
+    """A network, a rule and whether that has no coefficients."""
+    outputs, tied = WEIGHTED[name][0], name in LOSSES
+    recipe = networks.Recipe(hidden, name if tied else "square", MU, initial=0.3, biases=biases)
+    net = networks.initial(recipe, D, 0, outputs)
+    return net, make_rule("tied" if tied else name, LABELS[outputs], net, recipe), tied
 
 
-def candidates(seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return (
-        draw(*size, dtype=torch.float64, generator=generator)
-        for draw, size in ((torch.randn, (N, D)), (torch.rand, (N,)))
-    )
+def candidates(*sets):
+    return drawn(*sets, N, D, seed=1), drawn(*sets, N, seed=2).sigmoid()
 
 
 @pytest.mark.parametrize("biases", [False, True])
@@ -55,15 +54,12 @@ def candidates(seed=1):
 @pytest.mark.parametrize("hidden", [(), (20,), (20, 17), (9, 40, 11)])
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_equals_double_backward(name, hidden, sharpness, share, biases):
-    outputs, weighted = WEIGHTED[name]
-    net, (x, c) = network_of(hidden, biases, outputs), candidates()
-    tied = name in LOSSES
-    recipe = networks.Recipe(hidden, name if tied else "square", MU)
-    rule = make_rule("tied" if tied else name, LABELS[outputs], net, recipe)
+    net, rule, tied = problem(name, hidden, biases)
+    x, c = candidates()
     ours = Stationarity(net, rule, sharpness, share)(x, c)
-    value, in_x, in_c = naive.residual(naive.module_of(net), x, c, sharpness, weighted)
-    assert torch.allclose(ours.value, value, rtol=1e-12)
-    assert torch.allclose(ours.layers.sum(-1), value, rtol=1e-12)
+    value, in_x, in_c = naive.residual(naive.module_of(net), x, c, sharpness, WEIGHTED[name][1])
+    for one in (ours.value, ours.layers.sum(-1)):
+        assert torch.allclose(one, value, rtol=1e-12)
     assert (ours.x_gradient - in_x).norm() <= 1e-12 * in_x.norm()
     assert (ours.coefficient_gradient - in_c).norm() <= 1e-12 * in_c.norm()
     assert bool(in_c.any()) is not tied
@@ -73,20 +69,18 @@ def test_equals_double_backward(name, hidden, sharpness, share, biases):
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_any_module_has_the_residual_and_the_quadratic_of_the_closed_form(name, biases):
     """Also where a target takes the place of the weights, and not in their gradients."""
-    outputs, _ = WEIGHTED[name]
-    net, tied = network_of((9, 8), biases, outputs), name in LOSSES
-    recipe = networks.Recipe((9, 8), name if tied else "square", MU)
-    rule = make_rule("tied" if tied else name, LABELS[outputs], net, recipe)
-    x, c = (torch.stack(parts) for parts in zip(*(candidates(seed) for seed in range(2))))
+    net, rule, _ = problem(name, (9, 8), biases)
+    x, c = candidates(2)
     for wanted in (None, change(net, lambda p: p.flip(0) + 0.1)):
         fast = Stationarity(net, rule, 5.0, target=wanted)
-        slow = naive.Stationarity(
-            naive.module_of(net), rule, 5.0, wanted and naive.module_of(wanted)
+        module = wanted and naive.module_of(wanted)
+        slow = naive.Stationarity(naive.module_of(net), rule, 5.0, module)
+        ours, theirs = (
+            [one.squares.sum(), one(x, c).value, *one(x, c)[2:], *one.quadratic(x)]
+            for one in (fast, slow)
         )
-        pairs = [(fast.squares.sum(), slow.squares.sum()), (fast(x, c).value, slow(x, c).value)]
-        pairs += [*zip(fast(x, c)[2:], slow(x, c)[2:]), *zip(fast.quadratic(x), slow.quadratic(x))]
-        for ours, theirs in pairs:
-            assert (ours - theirs).norm() <= 1e-12 * theirs.norm()
+        for a, b in zip(ours, theirs):
+            assert (a - b).norm() <= 1e-12 * b.norm()
 
 
 @pytest.mark.parametrize(
@@ -100,12 +94,11 @@ def test_every_way_to_write_a_relu_has_the_slopes_of_the_surrogate(relu):
 
 
 def test_a_batch_equals_its_members_also_in_slices(monkeypatch):
-    net = network_of((20, 17), False)
-    x, c = (torch.stack(parts) for parts in zip(*(candidates(seed) for seed in range(5))))
+    net, rule, _ = problem("signed", (20, 17), False)
+    x, c = candidates(5)
     for rows in (10**6, 2 * N, 1):
         monkeypatch.setattr(residual, "ROWS", rows)
-        r = Stationarity(net, Signed(), 5.0)
-        together = r(x, c)
-        for k in range(5):
+        r = Stationarity(net, rule, 5.0)
+        for k, *together in zip(range(5), *r(x, c)):
             for ours, alone in zip(together, r(x[k], c[k])):
-                assert torch.allclose(ours[k], alone, rtol=1e-12)
+                assert torch.allclose(ours, alone, rtol=1e-12)

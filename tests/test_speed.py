@@ -34,29 +34,20 @@ def test_all_versions_of_a_step_agree_and_torch_counts_what_the_formula_counts(c
     network = networks.initial(networks.perceptron("signed", *widths[1:-1]), widths[0], 0)
     network, given = networks.change(network, torch.Tensor.double), (drawn(4, widths[0]), drawn(4))
     value, *gradients = naive.residual(naive.module_of(network), *given, 30.0)
-    for share in (cheaper_share, gram_share, direct_share):
+    for share in (gram_share, direct_share, cheaper_share):
         step = Stationarity(network, Signed(), 30.0, share)
-        assert share != cheaper_share or speed.counted(step, *given) == chapter["operations"](
-            4, widths
-        )
         torch.testing.assert_close([step(*given).value, *step(*given)[2:]], [value, *gradients])
+    assert speed.counted(step, *given) == chapter["operations"](4, widths)
     assert chapter["least_bytes"](2, (3, 2, 1), 8) == 8 * (6 + 2 + 2 + 12 + 4)
 
 
 @pytest.mark.parametrize("bits", [7, 10])
 def test_factors_are_rounded_to_the_nearest_and_ties_to_the_even_one(chapter, bits):
     unit, rounded = 2.0**-bits, chapter["round_bits"]
-    given = [
-        1 + unit,
-        1 + unit / 2,
-        1 + 3 * unit / 2,
-        1 + unit / 2 + 2.0**-22,
-        1 + unit / 2 - 2.0**-22,
-        2 - unit / 4,
-    ]
-    wanted = torch.tensor([1 + unit, 1.0, 1 + 2 * unit, 1 + unit, 1.0, 2.0])
+    given = torch.tensor([1, 0.5, 1.5, 0.5 + 1e-4, 0.5 - 1e-4]) * unit + 1
+    wanted = torch.tensor([1, 0, 2, 1, 0]) * unit + 1
     for scale in (1.0, -1.0, 2.0**20, -(2.0**-40), math.inf):
-        assert torch.equal(rounded(scale * torch.tensor(given), bits), scale * wanted)
+        assert torch.equal(rounded(scale * given, bits), scale * wanted)
     noise = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     assert bits != 7 or torch.equal(rounded(noise, 7), noise.bfloat16().float())
 
@@ -66,20 +57,11 @@ def test_every_product_of_matrices_is_rounded_and_nothing_else(chapter):
     mode = chapter["Rounded"](7)
     a7, b7 = (chapter["round_bits"](part, 7) for part in (a, b))
     with mode:
-        found = [
-            a[0] @ b[0],
-            a @ b.mT,
-            torch.baddbmm(c, a, b),
-            torch.addmm(c[0], a[0], b[0]),
-            a * b + c,
-        ]
-        assert torch.equal(
-            a.double() @ b.double(), a.double().bmm(b.double())
-        )  # double precision is left alone
-    torch.testing.assert_close(
-        found, [a7[0] @ b7[0], a7 @ b7.mT, c + a7 @ b7, c[0] + a7[0] @ b7[0], a * b + c]
-    )
-    assert mode.products == 6 and not torch.equal(found[0], a[0] @ b[0])
+        found = [a @ b.mT, torch.baddbmm(c, a, b), torch.addmm(c[0], a[0], b[0]), a * b + c]
+        double = a.double() @ b.double()  # is left alone
+    wanted = [a7 @ b7.mT, c + a7 @ b7, c[0] + a7[0] @ b7[0], a * b + c]
+    torch.testing.assert_close([*found, double], [*wanted, a.double() @ b.double()])
+    assert mode.products == 4 and not torch.equal(found[0], a @ b.mT)
 
 
 @pytest.fixture
@@ -101,14 +83,8 @@ def test_a_record_is_read_by_kernel_version_size_and_precision(folder):
     assert "no ['step', 'plain', 'float64'" in said and "make bench RECORD=" in said
 
 
-@pytest.mark.parametrize(
-    "content", [None, "{", {"machine_info": {}}, {"benchmarks": [{**STEP, "stats": {}}]}]
-)
-def test_a_missing_or_damaged_record_is_said_in_one_sentence(folder, content):
-    if content is not None:
-        (folder / "cpu.json").write_text(
-            content if content == "{" else json.dumps(RECORD | content)
-        )
-    assert "cannot be read (`make bench RECORD=cpu` writes it): take it" in refused(
-        speed.load, "cpu"
-    )
+@pytest.mark.parametrize("content", ["{", {"machine_info": {}}, {"benchmarks": [ROW]}])
+def test_a_damaged_record_is_said_in_one_sentence(folder, content):
+    text = content if content == "{" else json.dumps(RECORD | content)
+    (folder / "cpu.json").write_text(text)
+    assert "cannot be read" in refused(speed.load, "cpu")

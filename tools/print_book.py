@@ -47,9 +47,16 @@ def print_page(html, pdf):
             page.goto(Path(html).resolve().as_uri())
             page.evaluate(READY)
             page.pdf(
-                path=pdf, format="A4", scale=0.75, outline=True, print_background=True, prefer_css_page_size=True,
-                display_header_footer=True, header_template="<span></span>", footer_template=NUMBER,
-            )  # fmt: skip
+                path=pdf,
+                format="A4",
+                scale=0.75,
+                outline=True,
+                print_background=True,
+                prefer_css_page_size=True,
+                display_header_footer=True,
+                header_template="<span></span>",
+                footer_template=NUMBER,
+            )
     except (Error, OSError) as error:
         raise InputError(
             f"{browser()} could not print {html}: {str(error).splitlines()[0]}"

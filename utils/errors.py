@@ -26,9 +26,8 @@ def printable(text):
 def choose(name, value, choices):
     """Return `value` if it is one of `choices`; otherwise say which there are."""
     if value not in choices:
-        raise InputError(
-            f"{name} is {value!r}, but it must be one of {', '.join(map(repr, choices))}."
-        )
+        allowed = ", ".join(map(repr, choices))
+        raise InputError(f"{name} is {value!r}, but it must be one of {allowed}.")
     return value
 
 
@@ -36,12 +35,8 @@ def from_fields(kind, fields):
     """A dataclass of a file's {name: value}; InputError if one is missing, empty, unknown or not in its Literal."""
     by_name = {one.name: one for one in dataclasses.fields(kind)}
     for name, one in by_name.items():
-        if one.default is one.default_factory is dataclasses.MISSING and fields.get(name) in (
-            None,
-            "",
-            [],
-            {},
-        ):
+        needed = one.default is one.default_factory is dataclasses.MISSING
+        if needed and fields.get(name) in (None, "", [], {}):
             raise InputError(f"{name} is missing.")
         if typing.get_origin(one.type) is typing.Literal and name in fields:
             choose(name, fields[name], typing.get_args(one.type))
@@ -74,9 +69,8 @@ def check_writable(name, path):
     with written(name, path):
         folder, file = os.path.split(os.path.abspath(path))
         os.makedirs(folder, exist_ok=True)
-        if os.path.lexists(path) and not os.path.isfile(
-            path
-        ):  # a folder, or a device, which would be replaced
+        # A folder, or a device, would be replaced.
+        if os.path.lexists(path) and not os.path.isfile(path):
             raise OSError("it is there, but is no file")
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{file}.", suffix=".tmp") as probe:
             probe.write(bytes(PROBE))  # a buffer writes all of it, or fails
@@ -89,9 +83,8 @@ def written(name, path):
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL byte
         reason = getattr(error, "strerror", None) or error
-        take = "take a place in a folder of yours that has room"
         raise InputError(
-            f"{name} cannot be written to {str(path)!r} ({reason}): {take}."
+            f"{name} cannot be written to {str(path)!r} ({reason}): take a place in a folder of yours that has room."
         ) from error
 
 

@@ -41,16 +41,18 @@ class Recipe(NamedTuple):
     loss: str  # one of kernels.losses.LOSSES
     weight_decay: float  # μ
     sharpness: float = math.inf  # β of the softplus that stands for the ReLU; ∞ is the ReLU itself
-    # θ⁰: zero, uniform, standard, or a normal first layer's scale; see `initial`
-    initial: str | float = "standard"
+    initial: str | float = (
+        "standard"  # θ⁰: zero, uniform, standard, or a normal first layer's scale
+    )
     biases: bool = True  # whether the layers after the first one have biases
     centred: bool = False  # whether the trainer subtracts the mean of the images
     learning_rate: float = 0.05  # of gradient descent, from here on
     momentum: float = 0.0
     growth: float = 1.05  # factor of the learning rate, each epoch in which the energy falls
     epochs: int = 2500
-    # of a polish between two such descents, for one output and μ > 0; see training.polish
-    stages: int = 0
+    stages: int = (
+        0  # of a polish between two such descents, for one output and μ > 0: training.polish
+    )
     dtype: torch.dtype = torch.float64
 
 
@@ -58,16 +60,14 @@ class Checkpoint(NamedTuple):
     """What one file of a training holds, of all layers or the first ones."""
 
     network: tuple  # of Layers, θ(t)
-    first: tuple = ()  # of Layers, the optimiser's `momentum_buffer` or `exp_avg`, as torch calls it; () for none
+    first: tuple = ()  # of Layers, the optimiser's `momentum_buffer` or `exp_avg`, as torch calls it; or ()
     second: tuple = ()  # of Layers, the optimiser's `exp_avg_sq`; () for none
 
 
 class Released(NamedTuple):
     """All that an attacker sees of a victim."""
 
-    network: (
-        tuple | torch.nn.Module
-    )  # of Layers, θ*; the stationarity attack also takes a module, for rows (n, d)
+    network: tuple | torch.nn.Module  # θ*, Layers; or a module of rows (n, d), for decoreco
     labels: torch.Tensor  # (m,), of the training images
     recipe: Recipe  # how it was trained: loss, weight decay μ, activation
     copies: tuple = ()  # after `bilevel.merge_neurons`: how many equal neurons each hidden one stands for, by β/√n
@@ -77,10 +77,8 @@ class Released(NamedTuple):
     def sharpness(self):
         """β of the softplus; where hidden neurons stand for several equal ones, of each (h,)."""
         beta = self.recipe.sharpness
-        new = self.network[0].weight.new_tensor
-        return (
-            new(beta) / new(self.copies).sqrt() if self.copies else beta
-        )  # a number over a tensor is rounded twice
+        new = self.network[0].weight.new_tensor  # a number over a tensor is rounded twice
+        return new(beta) / new(self.copies).sqrt() if self.copies else beta
 
     def forward(self, x):
         """The inputs and the outputs of every layer for images x (…, m, d), as `layers.forward`."""
@@ -93,12 +91,8 @@ class Released(NamedTuple):
 
 def affine(weight_decay: float, initial: str = "zero") -> Recipe:
     """The affine classifier of eq. (8), trained to its one stationary point."""
-    return Recipe(
-        (),
-        "logistic",
-        weight_decay,
-        initial=choose("THETA_START", initial, ("zero", "uniform", "standard")),
-    )
+    choose("THETA_START", initial, ("zero", "uniform", "standard"))
+    return Recipe((), "logistic", weight_decay, initial=initial)
 
 
 def one_hidden(
@@ -113,9 +107,15 @@ def one_hidden(
 # learning rate; ours are fewer, with momentum and a growing rate. Without decay the loss needs float64 to fall on.
 SEPARATING = Recipe((), "logistic", 0.0, initial=1e-4, biases=False, centred=True)
 REGRESSION = SEPARATING._replace(
-    loss="square", weight_decay=7.5e-4, learning_rate=0.01, momentum=0.99, growth=1.01, epochs=1500, stages=6,
+    loss="square",
+    weight_decay=7.5e-4,
+    learning_rate=0.01,
+    momentum=0.99,
+    growth=1.01,
+    epochs=1500,
+    stages=6,
     dtype=torch.float32,
-)  # fmt: skip
+)
 SEVERAL = SEPARATING._replace(loss="cross_entropy")
 PERCEPTRONS = {
     "signed": REGRESSION,
@@ -139,22 +139,20 @@ def initial(recipe, inputs, seed, outputs=1, device="cpu"):
     if 0 in recipe.hidden:
         raise InputError("A hidden layer of this network has no neurons: raise NEURONS or WIDTH.")
     sizes = (inputs, *recipe.hidden, outputs)
-    layers = []
     settings = {"dtype": torch.float64, "generator": torch.Generator().manual_seed(seed)}
+    layers = []
     for fan_in, fan_out in zip(sizes, sizes[1:]):
-        shapes = (fan_out, fan_in), (fan_out,)
         if isinstance(recipe.initial, str):
             rows = torch.rand(fan_out, fan_in + 1, **settings)
             kinds = {"zero": 0 * rows, "uniform": rows, "standard": (2 * rows - 1) / fan_in**0.5}
             layers.append(parted(kinds[recipe.initial]))
-        elif not layers:
-            layers.append(
-                Layer(*(recipe.initial * torch.randn(shape, **settings) for shape in shapes))
-            )
+            continue
+        draw = torch.rand if layers else torch.randn
+        weight, bias = draw(fan_out, fan_in, **settings), draw(fan_out, **settings)
+        if not layers:
+            layers.append(Layer(recipe.initial * weight, recipe.initial * bias))
         else:
-            weight, bias = (
-                fan_in**-0.5 * (2 * torch.rand(shape, **settings) - 1) for shape in shapes
-            )
+            weight, bias = (fan_in**-0.5 * (2 * part - 1) for part in (weight, bias))
             layers.append(Layer(weight, bias if recipe.biases else None))
     return change(tuple(layers), lambda p: p.to(device))
 

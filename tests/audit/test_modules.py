@@ -4,14 +4,14 @@ import copy
 import json
 import sys
 
-import jsonschema
 import numpy as np
 import pytest
 import torch
+from helpers import audit, batch, checked
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from audit import audit, modules, report, stages, whole
+from audit import modules, report, stages, whole
 from audit.command import main
 from conftest import M
 
@@ -22,13 +22,6 @@ from torch import nn
 def small(outputs=2, features=5):
     body = nn.Conv2d(3, features, 3, stride=2), nn.BatchNorm2d(features), nn.ReLU(), nn.Flatten()
     return nn.Sequential(*body, nn.Linear(49 * features, 40), nn.ReLU(), nn.Linear(40, outputs))
-
-def raises(): raise RuntimeError("no\\nsuch GPU")
-def leaves(): raise SystemExit(3)
-def number(): return 3
-def wide(): return small(outputs=3)
-def deeper(): return nn.Sequential(*small(), nn.Linear(2, 2))
-def shallow(): return small()[:-1]
 """
 
 
@@ -42,7 +35,7 @@ def small():
 def fitted(before, *some):
     """A copy of a module after a training of its last two layers on the pictures of some sides."""
     after, (pixels, labels) = copy.deepcopy(before), map(np.concatenate, zip(*some))
-    x, labels = torch.from_numpy(pixels / 255).permute(0, 3, 1, 2).float(), torch.from_numpy(labels)
+    x, labels = batch(pixels), torch.from_numpy(labels)
     step = torch.optim.SGD(after[4:].parameters(), 0.1, momentum=0.9)
     for _ in range(40):
         step.zero_grad()
@@ -74,26 +67,14 @@ def files(trained, sides, tmp_path, monkeypatch):
     return tmp_path
 
 
-def checked(found):
-    """The content of a report that keeps its schema, stages by name, and its page."""
-    jsonschema.validate(json.loads(found.json()), json.loads(report.SCHEMA.read_text()))
-    assert found.html()
-    return {one["name"]: one for one in found.content["stages"]}
+def by_name(found):
+    """The stages by name of a report that is whole."""
+    return checked(found)["by_name"]
 
 
-def test_a_module_is_built_by_the_users_code_and_said_so(files, capsys):
-    given = [
-        "after.pt",
-        "in.npz",
-        "held.npz",
-        "--before",
-        "before.pt",
-        "--model",
-        "nets:small",
-        "--out",
-        "out",
-    ]
-    assert main(given) == report.LEAKS
+def test_a_module_is_built_by_the_users_code_and_said_so(files):
+    given = "after.pt in.npz held.npz --before before.pt --model nets:small --out out"
+    assert main(["network", *given.split()]) == report.LEAKS
     content = json.loads((files / "out" / "report.json").read_text())
     assert "The code of nets:small was run to build the network." in content["warnings"]
     assert (
@@ -113,33 +94,6 @@ def test_a_function_is_found_by_the_path_of_its_file_which_finds_what_is_beside_
     for place in ("code", files / "code"):
         assert len(modules.called(f"{place}/train-it.py:small")) == 7
     assert modules.built("code/train-it.py:small", "after.pt").training is False
-
-
-WRONG = {
-    "none:small": "none:small built no network (ModuleNotFoundError: No module named 'none')",
-    "nets": "nets built no network (ValueError: Empty module name): give MODULE:FUNCTION",
-    "none/nets.py:small": "none/nets.py:small built no network (FileNotFoundError: ",
-    "nets:other": "nets:other built no network (AttributeError: ",
-    "nets.py:other": "nets.py:other built no network (KeyError: 'other'): give",
-    "nets:raises": "nets:raises built no network (RuntimeError: no such GPU): give MODULE:FUNCTION",
-    "nets:leaves": "nets:leaves built no network (SystemExit: 3)",
-    "nets:number": "nets:number returned a int: let it return a torch.nn.Module.",
-    "nets:wide": "after.pt does not fit the module, as it has in another size 6.weight, 6.bias: give what",
-    "nets:deeper": "after.pt does not fit the module, as it lacks 7.weight, 7.bias: give what",
-    "nets:shallow": "after.pt does not fit the module, as it has beside the module's 6.weight, 6.bias: give",
-    "nets:small --before after.pt": "The network is that of its start: nothing was trained there",
-    "nets:small --key net": "after.pt holds no network net, as its names begin with model: give another key",
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_code_that_builds_no_such_network_gives_one_sentence(wrong, files, capsys):
-    assert (
-        main(["after.pt", "in.npz", "held.npz", "--out", "out", "--model", *wrong.split()])
-        == report.NO_ANSWER
-    )
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(WRONG[wrong])
 
 
 @pytest.mark.parametrize("spec", ["nets:make", "nets.py:make", "FOLDER/nets.py:make"])
@@ -185,8 +139,8 @@ def test_the_start_of_a_module_is_of_any_kind(kind, trained, sides, files):
         "a state dict": trained[0].state_dict(),
         "a file": "before.pt",
     }.get(kind)
-    found = audit(trained[1], *sides, before, progress=False)
-    there = checked(found)
+    found = audit(trained[1], *sides, before)
+    there = by_name(found)
     assert (whole.BY_SPAN in there) == (before is not None) and there[whole.BY_GRADIENT][
         "state"
     ] == "ran"
@@ -197,19 +151,19 @@ def test_the_start_of_a_module_is_of_any_kind(kind, trained, sides, files):
 
 
 def test_a_module_that_knows_neither_side_or_both_does_not_leak(trained, sides):
-    assert audit(trained[1], *sides[::-1], trained[0], progress=False).status != report.LEAKS
-    both = audit(fitted(small(), *sides), *sides, small(), accuracy=0.83, progress=False)
-    assert both.status == report.FOUND_NOTHING and len(checked(both)) == 3
+    assert audit(trained[1], *sides[::-1], trained[0]).status != report.LEAKS
+    both = audit(fitted(small(), *sides), *sides, small(), accuracy=0.83)
+    assert both.status == report.FOUND_NOTHING and len(by_name(both)) == 3
     noisy = fitted(small(), *sides)
     noisy[4].weight.data += torch.randn_like(noisy[4].weight)  # no gap: all directions are taken
-    said = checked(audit(noisy, *sides, small(), progress=False))[whole.BY_SPAN]["said"]
+    said = by_name(audit(noisy, *sides, small()))[whole.BY_SPAN]["said"]
     assert said.endswith("was tested in 4.weight, 40 of 245 directions.")
 
 
 def test_the_gradient_is_that_of_every_picture_in_the_trained_weights(trained, sides):
     module = copy.deepcopy(trained[1])
     module[:4].requires_grad_(False)
-    said, lengths = checked(audit(module, *sides, progress=False))[whole.BY_GRADIENT]["said"], []
+    said, lengths = by_name(audit(module, *sides))[whole.BY_GRADIENT]["said"], []
     for pixels, label in zip(*sides[1]):
         loss = cross_entropy(
             module(torch.from_numpy(pixels / 255).permute(2, 0, 1).float()[None]),
@@ -222,22 +176,17 @@ def test_the_gradient_is_that_of_every_picture_in_the_trained_weights(trained, s
 
 def test_a_module_that_is_not_asked_all_is_not_cleared(sides, files):
     net = small()
-    limited = audit(net, *sides, limit=0.5, progress=False)
-    assert (
-        limited.status == report.NO_ANSWER
-        and "Membership by gradient was skipped" in limited.sentence
-    )
+    limited = audit(net, *sides, limit=0.0)
+    assert limited.status == report.NO_ANSWER
+    assert "Membership by gradient was skipped" in limited.sentence
     kept = {"state": {0: {"exp_avg": torch.ones(5, 3, 3, 3)}}, "param_groups": [{"params": [0]}]}
     torch.save({"model": net.state_dict(), "optimizer": kept}, "net.pt")
-    found = audit("net.pt", *sides, model="nets:small", progress=False)
+    found = audit("net.pt", *sides, model="nets:small")
     assert (
         found.status == report.NO_ANSWER
         and "It is a state of other layers, which is not read" in found.sentence
     )
-    silent = audit(lambda x: net(x), *sides, progress=False)
-    assert silent.status == report.NO_ANSWER and [*checked(silent)] == [stages.BY_LOSS]
+    silent = audit(lambda x: net(x), *sides)
+    assert silent.status == report.NO_ANSWER and [*by_name(silent)] == [stages.BY_LOSS]
     net.forward = torch.no_grad()(net.forward)
-    assert (
-        "The gradient cannot be taken"
-        in checked(audit(net, *sides, progress=False))[whole.BY_GRADIENT]["said"]
-    )
+    assert "The gradient cannot be taken" in by_name(audit(net, *sides))[whole.BY_GRADIENT]["said"]

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from audit import words
+from audit.command import main
 from audit.report import LEAKS, NO_ANSWER
 
 USED, COUNT = [3, 7, 40], 50
@@ -23,9 +23,8 @@ VOCABULARY = {f"word {k}": k for k in range(COUNT)}
 def ended(tmp_path, after, before=BEFORE, *options):
     torch.save({"model": after}, tmp_path / "after.pt")
     torch.save(before, tmp_path / "before.pt")
-    return words.main(
-        [str(tmp_path / "after.pt"), "--before", str(tmp_path / "before.pt"), *map(str, options)]
-    )
+    files = tmp_path / "after.pt", "--before", tmp_path / "before.pt", *options
+    return main(["words", *map(str, files)])
 
 
 @pytest.mark.parametrize("form", ["vocab.json", "tokenizer.json", "words.txt"])

@@ -13,7 +13,7 @@ from lab.speed import counted
 from utils import networks
 from utils.kernels import contrast, layers, naive, step
 from utils.kernels.coefficients import Signed
-from utils.kernels.products import LIBRARY, multiply_by
+from utils.kernels.products import LIBRARIES, LIBRARY, multiply
 from utils.kernels.residual import Stationarity
 
 PRODUCTS = "mm", "bmm", "addmm", "baddbmm"
@@ -134,9 +134,8 @@ def test_hypergradient(version, measure):
 )
 @pytest.mark.parametrize("version", ["mkl", "onednn", "bfloat16"])
 @pytest.mark.parametrize("kernel", ["step in pixels", "step in the span", "search of unmixing"])
-def test_products(kernel, version, measure, rounding, request):
+def test_products(kernel, version, measure, rounding):
     """The same step, or three of unmixing, with products by either library, and with rounded factors."""
-    request.addfinalizer(partial(multiply_by, multiply_by("mkl" if version == "mkl" else "onednn")))
     rounding(version)
     if kernel == "search of unmixing":
         rows = torch.eye(500, dtype=torch.float64)
@@ -146,7 +145,8 @@ def test_products(kernel, version, measure, rounding, request):
         space = {"step in pixels": "pixels", "step in the span": "coordinates"}[kernel]
         size = {"candidates": 1000}
         function, _ = evaluation(space, 1000, 1000, "float32")
-    measure(function, kernel, version, size, "float32")
+    with multiply("cpu", LIBRARIES["mkl" if version == "mkl" else "onednn"]):
+        measure(function, kernel, version, size, "float32")
 
 
 TENSORS = ["float32", "float64", "bfloat16"]

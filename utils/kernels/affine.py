@@ -90,12 +90,10 @@ def solve(x, y, weight_decay, initial=None):
     def state(alpha, s):
         """Logits and squared gradient norm at θ = X̄ᵀα + sθ⁰."""
         z = times(gram, alpha) + s[..., None] * z0
-        # ∇E = X̄ᵀg + tθ⁰
-        g = residuals(z, y) / m + weight_decay * alpha
+        g = residuals(z, y) / m + weight_decay * alpha  # ∇E = X̄ᵀg + tθ⁰
         t = weight_decay * s
-        return z, (
-            (g * times(gram, g)).sum(-1) + 2 * t * (g * z0).sum(-1) + t**2 * square0
-        ).clamp_min(0)
+        square = (g * times(gram, g)).sum(-1) + 2 * t * (g * z0).sum(-1) + t**2 * square0
+        return z, square.clamp_min(0)
 
     alpha = torch.zeros_like(z0)
     s = torch.ones_like(square0)
@@ -124,9 +122,8 @@ def damped(state, alpha, s, target, square, settled):
         if (shrunk | settled).all():
             break
         step = torch.where(shrunk, step, step / 2)
-    return torch.where(
-        shrunk & ~settled, step, 0
-    ), settled | ~shrunk  # no step is short enough: rounding
+    # Where no step is short enough, rounding has the last word.
+    return torch.where(shrunk & ~settled, step, 0), settled | ~shrunk
 
 
 def ridge(gram, h, shift):
@@ -136,12 +133,9 @@ def ridge(gram, h, shift):
 
 def cross_gradient(x, y, solved, p):
     """∇_x⟨∇_θ E(x, y; θ), p⟩ with θ and p held fixed: the matrix (ℓ' pᵀ + (ℓ'' ∘ X̄p) θᵀ)/m, of rank two: (…, m, d)."""
-    r = residuals(solved.logits, y)
-    h = curvatures(solved.logits)
-    s = h * logits(x, p)
-    return (r[..., None] * p[..., None, :-1] + s[..., None] * solved.weights[..., None, :-1]) / len(
-        y
-    )
+    r = residuals(solved.logits, y)[..., None]
+    s = (curvatures(solved.logits) * logits(x, p))[..., None]
+    return (r * p[..., None, :-1] + s * solved.weights[..., None, :-1]) / len(y)
 
 
 def inner(x, y, weight_decay, initial):
@@ -150,10 +144,10 @@ def inner(x, y, weight_decay, initial):
     H⁻¹u = (u − X̄ᵀ(ℓ''G + mμ)⁻¹(ℓ'' ∘ X̄u))/μ exactly, by Woodbury: one m×m solve.
     """
     solved = solve(x, y, weight_decay, initial)
+    h = curvatures(solved.logits)
 
     def inverse(u):
-        h = curvatures(solved.logits)
-        q = torch.linalg.solve(ridge(solved.gram, h, x.shape[-2] * weight_decay), h * logits(x, u))
+        q = torch.linalg.solve(ridge(solved.gram, h, len(y) * weight_decay), h * logits(x, u))
         return (u - combine(x, q)) / weight_decay, solved.converged
 
     return solved, inverse

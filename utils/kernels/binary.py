@@ -24,15 +24,14 @@ class Block(NamedTuple):
     columns: np.ndarray  # (k,) within the word, rising
     inverse: (
         np.ndarray
-    )  # (k,) words: which of the k rows, as they were, each pivot's row is a sum of
+    )  # (k,) words: of which of the k rows, as they were, each pivot's row is the sum
 
 
 class Factors(NamedTuple):
     """Equations after elimination."""
 
-    rows: (
-        np.ndarray
-    )  # (n, w) words: the pivots' rows, and in words before a row's own what was taken from it
+    # (n, w) words: the pivots' rows, and in words before a row's own what was taken from it
+    rows: np.ndarray
     order: np.ndarray  # (n,) which equation stands in which row
     blocks: list  # of Blocks
     rank: int
@@ -46,9 +45,8 @@ def pack(bits: np.ndarray) -> np.ndarray:
 
 def unpack(words: np.ndarray, columns: int) -> np.ndarray:
     """Words (n, w) as bits (n, columns), of type uint8."""
-    return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")[
-        :, :columns
-    ]
+    places = np.ascontiguousarray(words).view(np.uint8)
+    return np.unpackbits(places, axis=1, bitorder="little", count=columns)
 
 
 def parity(words: np.ndarray) -> np.ndarray:
@@ -59,9 +57,9 @@ def parity(words: np.ndarray) -> np.ndarray:
 def tabulate(rows: np.ndarray) -> np.ndarray:
     """All sums of each eight of 64 rows (64, w): (8, 256, w)."""
     sums = np.zeros((8, 256, rows.shape[1]), np.uint64)
-    for k in range(8):
-        for i in range(8):
-            np.bitwise_xor(sums[k, : 1 << i], rows[8 * k + i], out=sums[k, 1 << i : 2 << i])
+    for k, row in enumerate(rows):
+        half = 1 << k % 8
+        sums[k // 8, half : 2 * half] = sums[k // 8, :half] ^ row
     return sums
 
 
@@ -77,46 +75,29 @@ def add_sums(rows: np.ndarray, table: np.ndarray, chosen: np.ndarray) -> None:
         part ^= total[: len(part)]
 
 
-def find_pivots(words: np.ndarray) -> tuple[list, list]:
-    """Rows of words (n,) that are independent, and the columns in which they are pivots."""
+def find_pivots(words: np.ndarray) -> tuple[list[int], list[int], np.ndarray]:
+    """Of words (n,) k independent ones, and k columns, in each of which a sum of these has the only one of all k.
+
+    Returned are the words' numbers, the columns, and the sums (k,), whose bit i stands for the i-th of the k words.
+    """
     words = words.copy()
-    taken = []
-    columns = []
+    sums = np.zeros_like(words)
+    taken: list[int] = []
+    columns: list[int] = []
     for c in range(BITS):
         has = (words >> np.uint64(c) & ONE).astype(bool)
-        has[taken] = False
-        if not has.any():
+        free = has.copy()
+        free[taken] = False
+        if not free.any():
             continue
-        p = int(has.argmax())
-        has[p] = False
-        words[has] ^= words[p]
+        p = int(free.argmax())
+        sums[p] ^= ONE << np.uint64(len(taken))
         taken.append(p)
         columns.append(c)
-    return taken, columns
-
-
-def invert(words: np.ndarray, columns: list) -> np.ndarray:
-    """Which sums of k words (k,) have a one in one of the columns alone: (k,) words, in the columns' order."""
-    words, sums = words.copy(), ONE << np.arange(len(words), dtype=np.uint64)
-    for i, c in enumerate(columns):
-        has = (words >> np.uint64(c) & ONE).astype(bool)
-        p = i + int(has[i:].argmax())
-        for part in (words, sums, has):
-            part[[i, p]] = part[[p, i]]
-        has[i] = False
-        words[has] ^= words[i]
-        sums[has] ^= sums[i]
-    return sums
-
-
-def take_columns(words: np.ndarray, columns: list) -> np.ndarray:
-    """The bits of words (n,) in some columns, as the lowest bits of words."""
-    if len(columns) == BITS:
-        return words.copy()
-    chosen = np.zeros(len(words), np.uint64)
-    for i, c in enumerate(columns):
-        chosen |= (words >> np.uint64(c) & ONE) << np.uint64(i)
-    return chosen
+        has[p] = False
+        words[has] ^= words[p]
+        sums[has] ^= sums[p]
+    return taken, columns, sums[taken]
 
 
 def factor(rows: np.ndarray) -> Factors:
@@ -125,27 +106,28 @@ def factor(rows: np.ndarray) -> Factors:
     blocks = []
     r = 0
     for w in range(rows.shape[1]):
-        taken, columns = find_pivots(rows[r : r + FIRST, w])
+        taken, columns, inverse = find_pivots(rows[r : r + FIRST, w])
         if len(columns) < BITS:
-            taken, columns = find_pivots(rows[r:, w])
+            taken, columns, inverse = find_pivots(rows[r:, w])
         if not columns:
             continue
         k = len(columns)
         moved = np.array(taken + [i for i in range(max(taken) + 1) if i not in taken])
         for part in (rows, order):
             part[r : r + len(moved)] = part[r + moved]
-        inverse = invert(rows[r : r + k, w], columns)
-        padded = np.zeros((BITS, rows.shape[1] - w), np.uint64)
-        padded[:k] = rows[r : r + k, w:]
+        # the k rows become a unit block in their columns
+        block = np.zeros((BITS, rows.shape[1] - w), np.uint64)
+        block[:k] = rows[r : r + k, w:]
         rows[r : r + k, w:] = 0
-        add_sums(rows[r : r + k, w:], tabulate(padded), inverse)
-        padded[:k] = rows[r : r + k, w:]
-        chosen = take_columns(rows[r + k :, w], columns)
-        add_sums(rows[r + k :, w:], tabulate(padded), chosen)
+        add_sums(rows[r : r + k, w:], tabulate(block), inverse)
+        # and all rows below lose what they have there
+        block[:k] = rows[r : r + k, w:]
+        chosen = pack(unpack(rows[r + k :, w, None], BITS).take(columns, axis=1))[:, 0]
+        add_sums(rows[r + k :, w:], tabulate(block), chosen)
         rows[r + k :, w] = chosen
         blocks.append(Block(word=w, row=r, columns=np.array(columns), inverse=inverse))
         r += k
-    return Factors(rows, order, blocks, r)
+    return Factors(rows=rows, order=order, blocks=blocks, rank=r)
 
 
 def solve(factors: Factors, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -156,17 +138,15 @@ def solve(factors: Factors, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         k = len(columns)
         y[r : r + k] = parity(inverse[:, None] & pack(y[None, r : r + k]))
         y[r + k :] ^= parity(rows[r + k :, w, None] & pack(y[None, r : r + k]))
-    return substitute(factors, y, np.zeros(rows.shape[1], np.uint64)), y[factors.rank :].astype(
-        bool
-    )
+    solution = substitute(factors, y, np.zeros(rows.shape[1], np.uint64))
+    return solution, y[factors.rank :].astype(bool)
 
 
 def substitute(factors: Factors, y: np.ndarray, solution: np.ndarray) -> np.ndarray:
     """A solution (w,) from reduced right-hand sides (n,) and one that holds the values of its free columns."""
     for w, r, columns, _ in reversed(factors.blocks):
-        bits = y[r : r + len(columns)] ^ parity(
-            factors.rows[r : r + len(columns), w:] & solution[w:]
-        )
+        rows = slice(r, r + len(columns))
+        bits = y[rows] ^ parity(factors.rows[rows, w:] & solution[w:])
         solution[w] |= np.bitwise_or.reduce(bits << columns.astype(np.uint64))
     return solution
 
@@ -189,10 +169,6 @@ def check_sums(factors: Factors, wanted: np.ndarray) -> np.ndarray:
     for w, r, columns, inverse in reversed(factors.blocks):
         k = len(columns)
         taken = unpack(factors.rows[r + k :, w, None], k).astype(np.float32)
-        sums[r : r + k] += taken.T @ sums[r + k :]
-        sums[r : r + k] = (
-            unpack(inverse[:, None], k).T.astype(np.float32) @ (sums[r : r + k] % 2) % 2
-        )
-    given = np.empty_like(sums)
-    given[factors.order] = sums
-    return given.astype(np.uint8)
+        own = unpack(inverse[:, None], k).astype(np.float32)
+        sums[r : r + k] = own.T @ ((sums[r : r + k] + taken.T @ sums[r + k :]) % 2) % 2
+    return sums[np.argsort(factors.order)].astype(np.uint8)

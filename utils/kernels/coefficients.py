@@ -5,6 +5,7 @@ to λ and, where the signals depend on them, to the outputs.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -55,9 +56,8 @@ class Multiclass(Signed):
     bounded = True
 
     def direction(self, z):
-        rival = torch.where(self.own > 0, -torch.inf, z).argmax(
-            -1, keepdim=True
-        )  # the strongest other class j
+        # The strongest other class j.
+        rival = torch.where(self.own > 0, -torch.inf, z).argmax(-1, keepdim=True)
         return self.own - torch.zeros_like(z).scatter_(-1, rival, 1.0)
 
 
@@ -80,17 +80,16 @@ class Tied:
 
     def pullback(self, z, coefficients, up):
         """dR/dλ = 0, and dR/dz = −ℓ''·dR/dD_L/(nμ)."""
-        return torch.zeros_like(coefficients), self.loss.curvature(z, up) / (
-            -z.shape[-2] * self.weight_decay
-        )
+        scale = -z.shape[-2] * self.weight_decay
+        return torch.zeros_like(coefficients), self.loss.curvature(z, up) / scale
 
 
-RULES = {  # each from labels (n,), the number of outputs, and the victim's loss and weight decay
-    "signed": lambda labels, outputs, loss, weight_decay: Signed(),
-    "margin": lambda labels, outputs, loss, weight_decay: Margin(signs(labels)),
-    "multiclass": lambda labels, outputs, loss, weight_decay: Multiclass(
-        one_hot(labels.long(), outputs)
-    ),
+RULES: dict[
+    str, Callable
+] = {  # each from labels (n,), the number of outputs, and the victim's loss and weight decay
+    "signed": lambda *_: Signed(),
+    "margin": lambda labels, *_: Margin(signs(labels)),
+    "multiclass": lambda labels, outputs, *_: Multiclass(one_hot(labels.long(), outputs)),
     "tied": lambda labels, outputs, loss, weight_decay: Tied(labels, LOSSES[loss], weight_decay),
 }
 
@@ -103,15 +102,12 @@ def best(h, b, bound=-math.inf, ridge=1e-6):
     ridge = ridge * h.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True) + 1e-300  # (…, 1)
     if math.isinf(bound):
         return torch.linalg.solve(h + torch.diag_embed(ridge.expand_as(b)), b).to(like)
+    # Non-negative least squares in λ − bound, with a factor F (…, n, n) of H = FᵀF.
     values, vectors = torch.linalg.eigh(h)
-    roots = (
-        values.clamp_min(0) + ridge
-    ).sqrt()  # of F, H = FᵀF: with it, non-negative least squares in λ − bound
-    factors = roots[..., None] * vectors.mT  # (…, n, n)
+    roots = (values.clamp_min(0) + ridge).sqrt()
+    factors = roots[..., None] * vectors.mT
     targets = (vectors.mT @ b[..., None])[..., 0] / roots - bound * factors.sum(-1)
-    pairs = zip(
-        factors.reshape(-1, *h.shape[-2:]).cpu().numpy(),
-        targets.reshape(-1, h.shape[-1]).cpu().numpy(),
-    )
+    n = b.shape[-1]
+    pairs = zip(factors.reshape(-1, n, n).cpu().numpy(), targets.reshape(-1, n).cpu().numpy())
     solutions = [torch.from_numpy(nnls(*pair)[0]) for pair in pairs]
     return bound + torch.stack(solutions).reshape(b.shape).to(like)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import avg_pool2d, conv2d, normalize
 
 from utils.kernels.similarity import planes
-from utils.kernels.solvers import dot, quasi_newton_product
+from utils.kernels.solvers import quasi_newton_product, secant
 
 FLAT = 1e-6  # of the largest mean square
 OPPONENT = [[1, 1, 1], [1, -1, 0], [1, 1, -2]]  # rows: colours from RGB
@@ -25,9 +25,7 @@ class Relative(NamedTuple):
 
     value: torch.Tensor  # the objective
     slope: torch.Tensor  # (m, u): E has columns for the u free rows
-    curvature: (
-        torch.Tensor
-    )  # (m, u), about the second derivatives of ΣJ, by a majorant of the logarithm
+    curvature: torch.Tensor  # (m, u), about the second derivatives of ΣJ, by a majorant of log
 
 
 def features(rows, shape, grey=1.0, together=False):
@@ -37,15 +35,13 @@ def features(rows, shape, grey=1.0, together=False):
     """
     places = torch.arange(3, dtype=torch.float64)
     waves = torch.cos(torch.pi / 3 * torch.outer(places + 0.5, places))  # (place, frequency)
-    filters = (
-        torch.einsum("au,bv->uvab", waves, waves).flatten(0, 1)[1:, None].to(rows)
-    )  # without the flat one
+    filters = torch.einsum("au,bv->uvab", waves, waves).flatten(0, 1)
+    filters = filters[1:, None].to(rows)  # all but the flat one
     colours = planes(rows, shape)
     if colours.shape[1] == 3:
         colours = torch.einsum("kc,rchw->rkhw", rows.new_tensor(OPPONENT), colours)
-    filtered = conv2d(colours.flatten(0, 1)[:, None], filters).unflatten(
-        0, colours.shape[:2]
-    )  # (r, G, 8, H−2, W−2)
+    filtered = conv2d(colours.flatten(0, 1)[:, None], filters)
+    filtered = filtered.unflatten(0, colours.shape[:2])  # (r, G, 8, H−2, W−2)
     filtered = filtered / filtered.square().mean((0, 3, 4), keepdim=True).sqrt().clamp_min(1e-20)
     filtered[:, 0] *= grey if filtered.shape[1] == 3 else 1.0
     return filtered.flatten(1, 2)[:, None] if together else filtered
@@ -113,14 +109,12 @@ def relative_derivatives(matrix, mixed, floor, window, free=slice(None)):
     dual = torch.linalg.solve(gram, matrix.mT).mT  # (m, r)
     own = (matrix * dual).sum(
         1
-    ) - own  # of the slope along a row itself, which lengths of one take away
+    ) - own  # the slope along a row itself, which lengths of one take away
     slope = pull.to(matrix) + own[:, None] * (matrix @ matrix[free].mT) - matrix @ dual[free].mT
     rows = torch.arange(len(matrix), device=matrix.device)[free]
     slope[rows, torch.arange(len(rows), device=matrix.device)] = 0
-    value = (
-        level.log().sum(dtype=matrix.dtype) / (2 * places)
-        - torch.linalg.slogdet(gram).logabsdet / 2
-    )
+    apart = torch.linalg.slogdet(gram).logabsdet / 2
+    value = level.log().sum(dtype=matrix.dtype) / (2 * places) - apart
     curvature = weights.flatten(1) @ energy[free].flatten(1).mT / places
     return Relative(value, slope, curvature.to(matrix))
 
@@ -162,10 +156,8 @@ def minimise(matrix, features, floor, window, steps, free=slice(None), each=lamb
             continue
         before = now
         matrix, mixed, taken, now = lower
-        s = taken.flatten()
-        y = (now.slope - before.slope).flatten()
-        safe = dot(s, y) > 1e-14 * dot(y, y)
-        pairs = [*pairs, (s, y, torch.where(safe, 1 / dot(s, y), 0))][-MEMORY:]
+        pair = secant(taken.flatten(), (now.slope - before.slope).flatten())
+        pairs = [*pairs, pair][-MEMORY:]
         history.append(now.value.item())
         each(matrix)
         if history[-2] - history[-1] <= SETTLED * now.slope.shape[1]:
@@ -180,12 +172,11 @@ def shorten(matrix, mixed, now, move, where):
         step = move / 3**k
         moved = matrix + step @ matrix[free]
         lengths = moved.norm(dim=1, keepdim=True)
-        flat = torch.addmm(mixed.flatten(1), step.to(mixed), mixed[free].flatten(1)).div_(
-            lengths.to(mixed)
-        )
-        trial = relative_derivatives(moved / lengths, flat.view_as(mixed), *where)
+        flat = torch.addmm(mixed.flatten(1), step.to(mixed), mixed[free].flatten(1))
+        flat = flat.div_(lengths.to(mixed)).view_as(mixed)
+        trial = relative_derivatives(moved / lengths, flat, *where)
         if trial.value <= now.value + 1e-4 * (step * now.slope).sum():
-            return moved / lengths, flat.view_as(mixed), step, trial
+            return moved / lengths, flat, step, trial
     return None
 
 
@@ -194,11 +185,8 @@ def score(pictures, known, shape):
 
     Features are in units of those of `known` photographs (k, d), and each picture's are scaled to mean square one.
     """
-    filtered = features(torch.cat([known, pictures.to(known)]), shape).flatten(
-        1, 2
-    )  # (k + n, K, H, W)
-    own = filtered[: len(known)]
-    filtered = filtered[len(known) :]
+    filtered = features(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)
+    own, filtered = filtered.split([len(known), len(pictures)])  # (k, K, H, W), (n, K, H, W)
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
     energy = (filtered / unit).square().mean(1)  # (n, H, W)
     energy = energy / energy.mean((1, 2), keepdim=True).clamp_min(1e-12)

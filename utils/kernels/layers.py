@@ -25,9 +25,9 @@ class Layer(NamedTuple):
 
 def joint(layer):
     """[W b], the bias as a last column, if there is one: (…, n_l, n_{l−1} + 1) or (…, n_l, n_{l−1})."""
-    return (
-        layer.weight if layer.bias is None else torch.cat([layer.weight, layer.bias[..., None]], -1)
-    )
+    if layer.bias is None:
+        return layer.weight
+    return torch.cat([layer.weight, layer.bias[..., None]], -1)
 
 
 def parted(rows):
@@ -47,13 +47,11 @@ def flatten(network):
 
 def unflatten(theta, like):
     """The network with the shapes of `like` whose weights are the entries of θ (…, n), as views."""
-    rows = [layer.weight.shape[-1] + (layer.bias is not None) for layer in like]
-    outputs = [layer.weight.shape[-2] for layer in like]
-    parts = theta.split([r * n for r, n in zip(rows, outputs)], -1)
-    joints = [part.unflatten(-1, (n, r)) for part, n, r in zip(parts, outputs, rows)]
+    sizes = [(w.shape[-2], w.shape[-1] + (bias is not None)) for w, bias in like]
+    parts = theta.split([n * r for n, r in sizes], -1)
+    rows = [part.unflatten(-1, size) for part, size in zip(parts, sizes)]
     return tuple(
-        Layer(part, None) if layer.bias is None else parted(part)
-        for part, layer in zip(joints, like)
+        Layer(one, None) if layer.bias is None else parted(one) for one, layer in zip(rows, like)
     )
 
 
@@ -117,10 +115,10 @@ def span_of(*rows):
 
 def in_span(network, basis):
     """The network for images given by their coordinates in a basis (…, d, r): W₁ becomes W₁Q (…, n_1, r)."""
-    weight = network[0].weight @ basis
-    bias = network[0].bias
-    bias = bias.expand(*weight.shape[:-1]) if bias is not None else None
-    return (Layer(weight, bias), *network[1:])
+    first, *rest = network
+    weight = first.weight @ basis
+    bias = None if first.bias is None else first.bias.expand(*weight.shape[:-1])
+    return (Layer(weight, bias), *rest)
 
 
 def within(x, basis):

@@ -58,12 +58,8 @@ def module_of(network):
     """The module of a network of Layers, with weights of its own."""
     parts: list = []
     for weight, bias in network:
-        linear = torch.nn.Linear(
-            *weight.shape[::-1], bias=bias is not None, device=weight.device, dtype=weight.dtype
-        )
-        linear.load_state_dict(
-            {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-        )
+        linear = torch.nn.Linear(*weight.shape[::-1], bias=bias is not None).to(weight)
+        linear.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
         parts += [torch.nn.ReLU(), linear] if parts else [linear]
     return torch.nn.Sequential(*parts)
 
@@ -106,8 +102,9 @@ class Stationarity:
         """Return the Residual at x (…, n, d) and λ (…, n)."""
         if x.dim() > 2:
             return Residual(*map(torch.stack, zip(*map(self, x, coefficients))))
+        combined = self.rule.combined
         value, *slopes = residual(
-            self.network, x, coefficients, self.sharpness, self.rule.combined, self.target
+            self.network, x, coefficients, self.sharpness, combined, self.target
         )
         return Residual(value, value[None], *slopes)
 
@@ -119,11 +116,11 @@ class Stationarity:
             z = self.network(x)
         signals = self.rule.signal(z, torch.ones_like(x[:, 0])).detach()
         theta = tuple(self.network.parameters())
-        alone = (signals * one[:, None] for one in torch.eye(len(x)).to(x))
-        rows = [
-            vector_of(torch.autograd.grad(z, theta, signal, retain_graph=True)) for signal in alone
-        ]
-        rows = torch.stack(rows)  # ∇_θ⟨D_i, Φ(x_i)⟩ of every candidate (n, p)
+        rows = []  # ∇_θ⟨D_i, Φ(x_i)⟩ of every candidate
+        for one in torch.eye(len(x)).to(x):
+            alone = torch.autograd.grad(z, theta, signals * one[:, None], retain_graph=True)
+            rows.append(vector_of(alone))
+        rows = torch.stack(rows)  # (n, p)
         return rows @ rows.mT, rows @ self.theta
 
 

@@ -22,9 +22,7 @@ class Weights(NamedTuple):
 
     first: torch.Tensor  # W̄₁ = (W₁, b₁) (…, h, d+1)
     second: torch.Tensor  # (w₂, b₂) (…, h+1)
-    sharpness: (
-        float | torch.Tensor | None
-    )  # β, or one for each neuron (h,); ∞ is ReLU; None where it does not matter
+    sharpness: float | torch.Tensor | None  # β, or of each neuron (h,); ∞: ReLU; None: no matter
 
 
 class Solved(NamedTuple):
@@ -45,6 +43,7 @@ class State(NamedTuple):
     active: torch.Tensor  # σ(s) (…, m, h)
     slope: torch.Tensor  # σ'(s) (…, m, h)
     curvature: torch.Tensor  # σ''(s) (…, m, h)
+    rise: torch.Tensor  # ∂z/∂s = σ'(s)w₂ (…, m, h)
     logits: torch.Tensor  # z (…, m)
 
 
@@ -64,19 +63,16 @@ def merge_neurons(theta, tolerance=1e-6):
     """
     neurons = torch.cat([theta.first, theta.second[:-1, None]], 1)  # (h, d+2)
     left = neurons.norm(dim=1).argsort(descending=True)
-    kinds = []
     nearest = tolerance * neurons[left[0]].norm()
+    kinds = []
     while len(left):
         same = (neurons[left] - neurons[left[0]]).norm(dim=1) <= nearest
         kinds.append(left[same])
         left = left[~same]
     roots = neurons.new_tensor([len(kind) for kind in kinds]).sqrt()
     means = roots[:, None] * torch.stack([neurons[kind].mean(0) for kind in kinds])
-    own = (
-        torch.as_tensor(theta.sharpness)
-        .to(neurons)
-        .expand(len(neurons))[torch.stack([kind[0] for kind in kinds])]
-    )
+    every = torch.as_tensor(theta.sharpness).to(neurons).expand(len(neurons))
+    own = torch.stack([every[kind[0]] for kind in kinds])
     return Weights(means[:, :-1], torch.cat([means[:, -1], theta.second[-1:]]), own / roots)
 
 
@@ -94,10 +90,9 @@ def network(theta, basis=None):
 
 def pack(theta):
     """Weights as one vector (…, n), in the order of `layers.flatten`."""
-    leading = torch.broadcast_shapes(theta.first.shape[:-2], theta.second.shape[:-1])
-    return torch.cat(
-        [part.expand(*leading, -1) for part in (theta.first.flatten(-2), theta.second)], -1
-    )
+    first, second = theta.first.flatten(-2), theta.second
+    leading = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    return torch.cat([part.expand(*leading, -1) for part in (first, second)], -1)
 
 
 def unpack(v, inputs, sharpness=None):
@@ -115,10 +110,19 @@ def append_ones(x):
 def forward(v, x, sharpness):
     """Run the network on all images: pre-activations s = x̄W̄₁ᵀ, logits z = σ(s)w₂ + b₂, eq. (9)."""
     first, second, _ = unpack(v, x.shape[-1])
+    w = second[..., :-1]
     x = append_ones(x)
     active, slope, curvature = activation(x @ first.mT, sharpness)  # (m, d+1) @ (d+1, h) -> (m, h)
-    z = times(active, second[..., :-1]) + second[..., -1:]
-    return State(x, first, second[..., :-1], active, slope, curvature, z)
+    return State(
+        x=x,
+        first=first,
+        w=w,
+        active=active,
+        slope=slope,
+        curvature=curvature,
+        rise=slope * w[..., None, :],
+        logits=times(active, w) + second[..., -1:],
+    )
 
 
 def logits(x, theta):
@@ -135,14 +139,20 @@ def apply_transpose(hidden, c, state):
 def energy(v, x, y, weight_decay, sharpness):
     """Return E and ∇_θE as a vector: (…), (…, n)."""
     state = forward(v, x, sharpness)
-    losses = binary_cross_entropy_with_logits(
-        state.logits, y.expand_as(state.logits), reduction="none"
-    )
-    r = residuals(state.logits, y) / len(y)
-    back = state.slope * state.w[..., None, :] * r[..., None]  # (…, m, h)
-    return losses.mean(-1) + weight_decay / 2 * v.square().sum(-1), apply_transpose(
-        back, r, state
-    ) + weight_decay * v
+    z = state.logits
+    losses = binary_cross_entropy_with_logits(z, y.expand_as(z), reduction="none")
+    r = residuals(z, y) / len(y)
+    back = state.rise * r[..., None]  # (…, m, h)
+    value = losses.mean(-1) + weight_decay / 2 * v.square().sum(-1)
+    return value, apply_transpose(back, r, state) + weight_decay * v
+
+
+def linearise(u, state):
+    """How the pre-activations s (…, m, h), w₂ (…, h) and the logits z (…, m) change with θ, along u (…, n)."""
+    rows, second, _ = unpack(u, state.x.shape[-1] - 1)
+    ds = state.x @ rows.mT
+    dw = second[..., :-1]
+    return ds, dw, (state.rise * ds).sum(-1) + times(state.active, dw) + second[..., -1:]
 
 
 def hessian(v, x, y, weight_decay, sharpness):
@@ -152,36 +162,24 @@ def hessian(v, x, y, weight_decay, sharpness):
     leaves the middle term out; Woodbury's formula then needs JJᵀ only, the (m, m) neural tangent kernel.
     """
     state = forward(v, x, sharpness)
-    m = len(y)
-    r = residuals(state.logits, y) / m
-    curvature = curvatures(state.logits) / m
-    slope = state.slope * state.w[..., None, :]  # ∂z/∂s
+    r = residuals(state.logits, y) / len(y)
+    curvature = curvatures(state.logits) / len(y)
     curved = state.curvature * state.w[..., None, :] * r[..., None]
-    kernel = (slope @ slope.mT) * (state.x @ state.x.mT) + state.active @ state.active.mT + 1  # JJᵀ
-    factors = torch.linalg.lu_factor(ridge(kernel, curvature, weight_decay))
-
-    def jacobian(u):  # -> the change of s, of w₂, and of z
-        rows, second, _ = unpack(u, x.shape[-1])
-        ds = state.x @ rows.mT
-        dw = second[..., :-1]
-        return ds, dw, (slope * ds).sum(-1) + times(state.active, dw) + second[..., -1:]
+    tangent = (state.rise @ state.rise.mT) * (state.x @ state.x.mT) + state.active @ state.active.mT
+    factors = torch.linalg.lu_factor(ridge(tangent + 1, curvature, weight_decay))
 
     def product(u):
-        ds, dw, dz = jacobian(u)
-        back = (
-            slope * (curvature * dz)[..., None]
-            + (state.slope * dw[..., None, :]) * r[..., None]
-            + curved * ds
-        )
+        ds, dw, dz = linearise(u, state)
+        on_logits = curvature * dz
+        back = state.rise * on_logits[..., None] + (state.slope * dw[..., None, :]) * r[..., None]
         also = times((state.slope * ds).mT, r)  # on w₂
-        before = u.shape[-1] - also.shape[-1] - 1
-        return (
-            apply_transpose(back, curvature * dz, state) + weight_decay * u + pad(also, (before, 1))
-        )
+        also = pad(also, (u.shape[-1] - also.shape[-1] - 1, 1))
+        return apply_transpose(back + curved * ds, on_logits, state) + weight_decay * u + also
 
     def precondition(u):
-        c = torch.linalg.lu_solve(*factors, (curvature * jacobian(u)[2])[..., None])[..., 0]
-        return (u - apply_transpose(slope * c[..., None], c, state)) / weight_decay
+        right = (curvature * linearise(u, state)[2])[..., None]
+        c = torch.linalg.lu_solve(*factors, right)[..., 0]
+        return (u - apply_transpose(state.rise * c[..., None], c, state)) / weight_decay
 
     return product, precondition
 
@@ -196,11 +194,11 @@ def solve(x, y, weight_decay, initial, tolerance=1e-9):
     v = pack(initial._replace(first=initial.first @ rows @ rows.mT))
     terms = (x, y, weight_decay, initial.sharpness)
     near = solvers.lbfgs(lambda v: energy(v, *terms), v, gradient_tolerance=1e-2, iterations=200)
-    goal = {
-        "gradient_tolerance": tolerance if x.dtype == torch.float64 else max(tolerance, 1e-6)
-    }  # single precision's
     end = solvers.newton_cg(
-        lambda v: energy(v, *terms), lambda v: hessian(v, *terms), near.x, **goal
+        lambda v: energy(v, *terms),
+        lambda v: hessian(v, *terms),
+        near.x,
+        gradient_tolerance=tolerance if x.dtype == torch.float64 else max(tolerance, 1e-6),
     )
     theta = unpack(end.x, x.shape[-1], initial.sharpness)
     return Solved(theta, end.gradient_norm, near.iterations + end.iterations, end.converged)
@@ -212,9 +210,8 @@ def inner(x, y, weight_decay, initial):
     product, precondition = hessian(pack(solved.weights), x, y, weight_decay, initial.sharpness)
 
     def inverse(u):
-        solution = solvers.cg(
-            product, u, 1e-10 if x.dtype == torch.float64 else 1e-6, precondition=precondition
-        )
+        tolerance = 1e-10 if x.dtype == torch.float64 else 1e-6
+        solution = solvers.cg(product, u, tolerance, precondition=precondition)
         return solution.x, solved.converged & solution.converged
 
     return solved, inverse
@@ -243,17 +240,11 @@ def cross_gradient(x, y, solved, p):
     With t = X̄P̄₁ᵀ the change of the pre-activations along p and ż = (σ'∘w₂)·t + σp₂ that of the logits, row i is
     (1/m) Σ_j (ℓ''_i ż_i w_j σ'_ij + ℓ'_i (p_j σ'_ij + w_j t_ij σ''_ij)) W₁_j + ℓ'_i w_j σ'_ij P₁_j.
     """
-    s, (rows, second, _) = (
-        forward(pack(solved.weights), x, solved.weights.sharpness),
-        unpack(p, x.shape[-1]),
-    )
-    r = residuals(s.logits, y)[..., None] / len(y)
-    curvature = curvatures(s.logits) / len(y)
-    # (m, d+1) @ (d+1, h) -> (m, h)
-    t = s.x @ rows.mT
-    on_second = second[..., :-1]
-    slope = s.slope * s.w[..., None, :]
-    change = (slope * t).sum(-1) + times(s.active, on_second) + second[..., -1:]
-    curved = s.slope * on_second[..., None, :] + s.curvature * s.w[..., None, :] * t
-    on_weights = slope * (curvature * change)[..., None] + curved * r
-    return (on_weights @ s.first + slope * r @ rows)[..., :-1]  # (m, h) @ (h, d+1)
+    state = forward(pack(solved.weights), x, solved.weights.sharpness)
+    t, on_second, change = linearise(p, state)
+    r = residuals(state.logits, y)[..., None] / len(y)
+    curvature = curvatures(state.logits) / len(y)
+    curved = state.slope * on_second[..., None, :] + state.curvature * state.w[..., None, :] * t
+    on_first = state.rise * (curvature * change)[..., None] + curved * r
+    rows = unpack(p, x.shape[-1]).first
+    return (on_first @ state.first + state.rise * r @ rows)[..., :-1]  # (m, h) @ (h, d+1)

@@ -1,80 +1,64 @@
 """Which library multiplies matrices of single precision on a processor, and with how many digits.
 
-Torch asks MKL, which uses half of the vector width of an AMD processor with AVX-512; oneDNN, also in torch, uses all.
-The processor's flags decide, or the environment variable PRODUCTS, and never a timing: load must not change digits.
+Torch asks MKL, which uses half of the vector width of an AMD processor with AVX-512; oneDNN, also in torch, uses all,
+which halves a step's time. The processor's flags decide, or PRODUCTS=mkl in the environment, and never a timing: load
+must not change digits.
 """
 
 import os
-import re
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from utils.errors import InputError, choose
+from utils.errors import choose
 
-torch.set_flush_denormal(
-    True
-)  # a CPU is up to six times slower with numbers below 1e-38; later threads inherit this
+# A CPU is up to six times slower with numbers below 1e-38; later threads inherit this.
+torch.set_flush_denormal(True)
 
-LIBRARIES = "mkl", "onednn"
 PRECISIONS = (
     "exact",
     "bfloat16",
     "TF32",
 )  # of factors, and of results in bfloat16; sums have all digits
+LIBRARIES = {
+    "mkl": "ieee",
+    "onednn": "bf16",
+}  # how torch is told; without AMX, oneDNN rounds nothing
+MATMUL = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.backends.cuda.matmul}
+wanted: ContextVar[str | None] = ContextVar("wanted", default=None)
 
 
-def flags(path=Path("/proc/cpuinfo")):
-    """The maker and the abilities of this processor, as a set of words; none where the system does not tell."""
+def library_of(cpuinfo):
+    """MKL or oneDNN, by the maker and the flags of a processor, as Linux tells them in a text."""
+    words = set(cpuinfo.split())
+    fits = {"AuthenticAMD", "avx512f"} <= words and "amx_bf16" not in words
+    return "onednn" if fits and torch.backends.mkldnn.is_available() else "mkl"
+
+
+def read_cpuinfo():
+    """What the system tells of this processor; nothing, where it is not Linux."""
     with suppress(OSError):
-        return {
-            *" ".join(
-                re.findall(r"^(?:vendor_id|flags)\s*:(.*)", path.read_text(), re.MULTILINE)
-            ).split()
-        }
-    return set()
+        return Path("/proc/cpuinfo").read_text()
+    return ""
 
 
-def library_of(abilities, wanted=""):
-    """MKL or oneDNN, by the processor's flags or as `wanted`; InputError where oneDNN would round (by AMX)."""
-    if wanted and choose("PRODUCTS", wanted, LIBRARIES) == "onednn" and "amx_bf16" in abilities:
-        raise InputError(
-            "PRODUCTS is 'onednn', which rounds to bfloat16 on this processor: leave it away."
-        )
-    fits = {"AuthenticAMD", "avx512f"} <= abilities and "amx_bf16" not in abilities
-    able = torch.backends.mkldnn.is_available() and setting() is not None
-    return (wanted or ("onednn" if fits else "mkl")) if able else "mkl"
-
-
-def setting():
-    """What torch lets us set of products by oneDNN; None in a torch that has no such setting."""
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
-    return matmul if hasattr(matmul, "fp32_precision") else None
-
-
-def multiply_by(library):
-    """From now on products of single precision are made by this library; the name of the one before."""
-    if (matmul := setting()) is None:
-        return "mkl"
-    before = "onednn" if matmul.fp32_precision == "bf16" else "mkl"
-    matmul.fp32_precision = "bf16" if library == "onednn" else "ieee"
-    return before
-
-
-LIBRARY = library_of(flags(), os.environ.get("PRODUCTS", ""))
-multiply_by(LIBRARY)
+FASTEST = library_of(read_cpuinfo())
+LIBRARY = choose("PRODUCTS", os.environ.get("PRODUCTS") or FASTEST, ("mkl", FASTEST))
+MATMUL["cpu"].fp32_precision = LIBRARIES[LIBRARY]
 
 
 @contextmanager
-def by_mkl():
-    """For small products: oneDNN needs some 10 µs for any."""
-    before = multiply_by("mkl")
+def multiply(device, way):
+    """While it lasts, a device multiplies in this way: one of LIBRARIES' values, or on a GPU tf32."""
+    before = MATMUL[device].fp32_precision
+    MATMUL[device].fp32_precision = way
     try:
         yield
     finally:
-        multiply_by(before)
+        MATMUL[device].fp32_precision = before
 
 
 class Bfloat16(TorchDispatchMode):
@@ -93,25 +77,23 @@ class Bfloat16(TorchDispatchMode):
         return values.mul_(factors["alpha"]).add_(args[0], alpha=factors["beta"])
 
 
-def possible(precision, device):
-    """The precision on a device: TF32 is a GPU's, and elsewhere products are exact."""
-    gpu = torch.device(device).type == "cuda"
-    return choose("PRECISION", precision, PRECISIONS) if gpu or precision != "TF32" else "exact"
-
-
-def use_precision(precision):
-    """A context in which factors have as many digits as a precision says."""
-    return (
-        Bfloat16() if precision == "bfloat16" else tf32() if precision == "TF32" else nullcontext()
-    )
-
-
 @contextmanager
-def tf32():
-    """A GPU rounds the factors of single-precision products to TF32."""
-    matmul = torch.backends.cuda.matmul
-    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+def precision(name):
+    """While it lasts, attacks round the products of all but their last steps to a precision of PRECISIONS."""
+    token = wanted.set(choose("PRECISION", name, PRECISIONS))
     try:
         yield
     finally:
-        matmul.fp32_precision = before
+        wanted.reset(token)
+
+
+def rough(device, otherwise):
+    """The precision of steps that need not be exact: the caller's, or `otherwise`; TF32 is a GPU's alone."""
+    name = wanted.get() or otherwise
+    return "exact" if name == "TF32" and torch.device(device).type != "cuda" else name
+
+
+def use_precision(name):
+    """A context in which factors have as many digits as a precision says."""
+    contexts = {"bfloat16": Bfloat16, "TF32": lambda: multiply("cuda", "tf32")}
+    return contexts.get(name, nullcontext)()

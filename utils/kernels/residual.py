@@ -7,15 +7,15 @@ dimensions are independent sets. Where the initial θ⁰ is known, the target is
 """
 
 import math
+import sys
 import warnings
 from typing import NamedTuple
 
 import torch
 
 from utils.kernels.layers import back, forward
-from utils.kernels.step import needed, room
 
-ROWS = 512  # candidates that are evaluated at once on a CPU, in its cache; on a GPU, as many as its memory holds
+ROWS = 512  # candidates that are evaluated at once on a CPU, in its cache; on a GPU, all that its memory holds
 
 
 class Residual(NamedTuple):
@@ -42,10 +42,10 @@ def inner(a, b):
 
 
 def gram_share(layer, size, a, d, z):
-    """A layer's share as ‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩, `size` is ‖W̄‖², Z = ĀW̄ᵀ: 2n² products per input and output.
+    """A layer's share as ‖W̄‖² − 2⟨D, Z⟩ + ⟨D, (ĀĀᵀ)D⟩ with Z = ĀW̄ᵀ: 2n² products per input and output.
 
-    Returns the share (…), its derivatives in D (…, n, n_l) and in A (…, n, n_{l−1}), and c, here −2. The derivative in
-    A still lacks a term c·DW: `evaluate` adds this where W multiplies such signals in any case.
+    `size` is ‖W̄‖². Returns the share (…), its derivative in D (…, n, n_l), that in A (…, n, n_{l−1}) without a term
+    c·DW, and c, here −2: `evaluate` adds c·D to other signals that W multiplies, and saves a product.
     """
     gram = (a @ a.mT).add_(layer.bias is not None).mul_(2)  # (n, n_{l−1}) @ (n_{l−1}, n) -> (n, n)
     signals = (gram @ d).sub_(z, alpha=2)
@@ -75,14 +75,14 @@ def cheaper_share(layer, size, a, d, z):
 class Stationarity:
     """R as a function of candidates and coefficients, for one network, rule and sharpness α of its `slopes`.
 
-    A `target` of the network's shapes takes the place of the θ* before the sum; gradients are still taken at θ*.
+    R = ‖`target` − Σ c_i∇_θΦ(x_i; θ*)‖²: a `target` of the network's shapes stands for the first θ*, as θ* − αθ⁰ does
+    where the initial weights are known; the gradients in the sum are still taken at θ*.
     """
 
     def __init__(self, network, rule, sharpness=math.inf, share=cheaper_share, target=None):
         self.network, self.rule, self.sharpness = network, rule, sharpness
         self.target, self.share = (network, share) if target is None else (target, direct_share)
-        device = network[0].weight.device
-        self.rows = ROWS if device.type == "cpu" else room(device) // needed(network, 1)
+        self.rows = ROWS if network[0].weight.device.type == "cpu" else sys.maxsize
         self.squares = torch.stack(
             [sum(p.square().sum() for p in layer if p is not None) for layer in self.target]
         )

@@ -3,16 +3,14 @@
 from typing import NamedTuple
 
 import torch
-from torch.nn import AvgPool2d
 from torch.nn.functional import avg_pool2d, interpolate, normalize
-
-from utils.kernels.step import room
 
 # the constants of SSIM for pixels in [0, 1]
 C1 = 0.01**2
 C2 = 0.03**2
 POSITIONS = 64  # of the window, whose products are made at once
-# |NCC| above which an image counts as given back, somewhat or strongly
+AT_ONCE = 2**28  # numbers of four bytes
+# |NCC| above which an image counts as given back, somewhat or strongly.
 SOME = 0.7
 STRONG = 0.9
 
@@ -53,14 +51,12 @@ def closest(images, others):
 
 def half_ncc(images, references, shape):
     """The mean over channels of their ncc at half the resolution (bicubic): (n, d), (k, d) -> (n, k)."""
-    small = (
-        interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic")
-        for rows in (images, references)
-    )
-    x, y = (
-        standardise(part.flatten(2)).flatten(1) for part in small
-    )  # (n, C, H/2, W/2) -> (n, d/4)
-    return x @ y.T / shape[-1]
+
+    def halve(rows):
+        small = interpolate(planes(rows, shape), scale_factor=0.5, mode="bicubic")
+        return standardise(small.flatten(2)).flatten(1)  # (n, C, H/2, W/2) -> (n, d/4)
+
+    return halve(images) @ halve(references).T / shape[-1]
 
 
 def detail_ncc(images, references, shape):
@@ -69,12 +65,15 @@ def detail_ncc(images, references, shape):
     The mean over a small window takes noise away; minus its mean over a larger one, it loses brightness and shading,
     which unlike photographs share. A flat image has nothing left, and is like no other. Made for pictures of 32×32.
     """
-    small, large = (
-        AvgPool2d(size, stride=1, padding=size // 2, count_include_pad=False) for size in (3, 9)
-    )
-    smoothed = (small(planes(rows, shape)) for rows in (images, references))
-    x, y = (normalize((part - large(part)).flatten(1), eps=1e-6) for part in smoothed)
-    return x @ y.T
+
+    def mean(x, size):
+        return avg_pool2d(x, size, stride=1, padding=size // 2, count_include_pad=False)
+
+    def detail(rows):
+        smooth = mean(planes(rows, shape), 3)
+        return normalize((smooth - mean(smooth, 9)).flatten(1), eps=1e-6)
+
+    return detail(images) @ detail(references).T
 
 
 class Match(NamedTuple):
@@ -124,33 +123,25 @@ def ssim(images, references, shape, window=7):
     Equals `skimage.metrics.structural_similarity(…, win_size=window, data_range=1, channel_axis=2)` to 1e-5. At one
     position of the window, the numerators (2μₓμᵧ + C₁)(2cov + C₂) of all pairs are a table of rank 2w² + 2, the
     denominators (μₓ² + μᵧ² + C₁)(varₓ + varᵧ + C₂) one of rank 4: two matrix products and a division. Images are taken
-    in slices, as many at once as fit into a quarter of the memory that is there.
+    in slices, which take up to AT_ONCE numbers.
     """
-    numbers = 2 * (POSITIONS + 1) * len(references)  # for an image, of four bytes each
-    rows = max(1, int(room(images.device) / 4 / (4 * max(1, numbers))))
+    numbers = 2 * (POSITIONS + 1) * len(references)  # for an image
+    rows = max(1, AT_ONCE // max(1, numbers))
     slices = [ssim_slice(part, references, shape, window) for part in images.split(rows)]
     return slices[0] if len(slices) == 1 else torch.cat(slices)
 
 
 def ssim_slice(images, references, shape, window):
     """SSIM of one slice of the images (n, d) with all references (k, d): (n, k)."""
-    x, y = (
-        rows.T.float().contiguous() for rows in (images, references)
-    )  # (d, n), (d, k): one line per pixel
-    pixels = (
-        torch.arange(len(x), device=x.device)
-        .reshape(shape)
-        .unfold(0, window, 1)
-        .unfold(1, window, 1)
-    )
-    # (P, w²)
+    # One line per pixel: (d, n), (d, k).
+    x, y = (rows.T.float().contiguous() for rows in (images, references))
+    pixels = torch.arange(len(x), device=x.device).reshape(shape)
+    pixels = pixels.unfold(0, window, 1).unfold(1, window, 1).reshape(-1, window**2)  # (P, w²)
     table = images.new_zeros(x.shape[1], y.shape[1])
-    pixels = pixels.reshape(-1, window**2)
     for block in pixels.split(POSITIONS):
         part = x.new_zeros(table.shape)  # few terms, whose sum loses little
-        for left, right, low_left, low_right in zip(
-            *factors(x[block], y[block])
-        ):  # (64, w², n), (64, w², k)
+        # Of (64, w², n), (64, w², k).
+        for left, right, low_left, low_right in zip(*factors(x[block], y[block])):
             part.addcdiv_(left.mT @ right, low_left.mT @ low_right)  # (n, rank) @ (rank, k)
         table += part
     return table / len(pixels)
@@ -163,9 +154,8 @@ def factors(x, y):
     degrees = x.shape[1] - 1
     p = x - mean
     q = y - other
-    var, spread = (
-        part.square().sum(1, keepdim=True) / degrees for part in (p, q)
-    )  # (P, 1, n), (P, 1, k)
+    # (P, 1, n) and (P, 1, k).
+    var, spread = (part.square().sum(1, keepdim=True) / degrees for part in (p, q))
     scaled = p * (2 / degrees)
     light = mean**2 + C1
     one = torch.ones_like(mean)
@@ -181,9 +171,7 @@ def pairwise_ssim(images, references, shape, window=3):
     """SSIM of every image with the reference of the same place, in their own precision: (n, d), (n, d) -> (n,)."""
     x = planes(images, shape)
     y = planes(references, shape)
-    mx, my, xx, yy, xy = (
-        avg_pool2d(a, window, stride=1) for a in (x, y, x * x, y * y, x * y)
-    )  # means
+    mx, my, xx, yy, xy = (avg_pool2d(a, window, stride=1) for a in (x, y, x * x, y * y, x * y))
     unbiased = window**2 / (window**2 - 1)
     var_x, var_y, cov = (part * unbiased for part in (xx - mx * mx, yy - my * my, xy - mx * my))
     numerator = (2 * mx * my + C1) * (2 * cov + C2)

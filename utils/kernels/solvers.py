@@ -1,5 +1,6 @@
 """Matrix-free solvers for batches: vectors are (…, n), leading dimensions are independent problems."""
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -25,18 +26,14 @@ class Minimum(NamedTuple):
     gradient_norm: torch.Tensor  # (…), at the last iterate
     iterations: int  # of L-BFGS, or the products that `newton_cg` spent
     converged: torch.Tensor  # booleans (…): whether a tolerance was reached
-    stopped: (
-        str | list
-    )  # in `name_stops`: converged, stalled (no step decreases a value), iterations (used up) or left
+    stopped: str | list  # converged, stalled (no step lowers a value), iterations (used up) or left
     pairs: list | tuple = ()  # the latest (s, y, 1/⟨s, y⟩) with y ≈ Hs, for `quasi_newton_product`
 
 
 def name_stops(otherwise, **masks):
     """How a problem stopped: the name of the first mask (…) that holds, or `otherwise`; for a batch, a list."""
     columns = zip(*(mask.flatten().tolist() for mask in masks.values()))
-    listed = [
-        next((name for name, holds in zip(masks, column) if holds), otherwise) for column in columns
-    ]
+    listed = [[*itertools.compress(masks, column), otherwise][0] for column in columns]
     return listed if next(iter(masks.values())).dim() else listed[0]
 
 
@@ -52,12 +49,12 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
     there is one, where a direction p has ⟨p, Ap⟩ ≤ 0 or ‖x‖ reaches it. `precondition(r)` approximates A⁻¹r.
     """
     tiny = torch.finfo(b.dtype).tiny
+    size = dot(b, b)
     x = torch.zeros_like(b)
     r = b
-    z = precondition(b)
-    p = z
-    rz = dot(b, z)
-    goal = tolerance**2 * dot(b, b)
+    p = precondition(b)
+    rz = dot(b, p)
+    goal = tolerance**2 * size
     left = torch.zeros_like(rz, dtype=torch.bool)
     taken = torch.zeros((), dtype=torch.long, device=b.device)
     history = []
@@ -71,9 +68,8 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
         step = torch.where(curvature > 0, rz / curvature.clamp_min(tiny), math.inf)
         xp = dot(x, p)
         pp = dot(p, p)
-        border = (-xp + (xp**2 + pp * (radius**2 - dot(x, x))).clamp_min(0).sqrt()) / pp.clamp_min(
-            tiny
-        )
+        root = (xp**2 + pp * (radius**2 - dot(x, x))).clamp_min(0).sqrt()
+        border = (root - xp) / pp.clamp_min(tiny)
         left = left | (active & (step >= border))
         step = torch.where(active, torch.minimum(step, border), 0).nan_to_num(0, 0, 0)
         x = x + step * p
@@ -82,7 +78,7 @@ def cg(product, b, tolerance=1e-12, iterations=1000, precondition=lambda r: r, r
         new = dot(r, z)
         p = z + new / rz.clamp_min(tiny) * p
         rz = new
-        history.append((dot(r, r) / dot(b, b).clamp_min(tiny)).sqrt()[..., 0])
+        history.append((dot(r, r) / size.clamp_min(tiny)).sqrt()[..., 0])
     return Solution(x, r, history[: int(taken)], (dot(r, r) <= goal)[..., 0])
 
 
@@ -98,19 +94,31 @@ def quasi_newton_product(pairs, v, precondition=lambda v: v):
         coefficients.append(a)
     v = precondition(v)
     if pairs:
-        s, y, rho = pairs[-1]
-        v = torch.where(
-            rho > 0, v / (rho * dot(y, precondition(y))).clamp_min(torch.finfo(v.dtype).tiny), v
-        )
+        _, y, rho = pairs[-1]
+        scale = (rho * dot(y, precondition(y))).clamp_min(torch.finfo(v.dtype).tiny)
+        v = torch.where(rho > 0, v / scale, v)
     for (s, y, rho), a in zip(pairs, reversed(coefficients)):
         v = torch.addcmul(v, a - rho * dot(y, v), s)
     return v
 
 
+def secant(s, y):
+    """The pair (s, y, 1/⟨s, y⟩) of a step s and a change y of the gradient, with 0 for no safe curvature."""
+    safe = dot(s, y) > 1e-14 * dot(y, y)
+    return s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0)
+
+
 def lbfgs(
-    objective, start, *, gradient_tolerance=0.0, value_tolerance=-math.inf, iterations=1000, memory=20, pairs=(),
+    objective,
+    start,
+    *,
+    gradient_tolerance=0.0,
+    value_tolerance=-math.inf,
+    iterations=1000,
+    memory=20,
+    pairs=(),
     each=lambda x, value: None,
-):  # fmt: skip
+):
     """Minimise by limited-memory BFGS with a backtracking line search (Armijo, quadratic interpolation).
 
     `objective(x)` returns values (…) and gradients (…, n). A problem converges when its gradient norm or value falls to
@@ -132,12 +140,7 @@ def lbfgs(
             direction = direction / gradient.norm(dim=-1, keepdim=True).clamp_min(1)
         active = ~(converged | stuck | left)
         free, *moved = backtrack(objective, x, value, gradient, direction, active)
-        s = moved[0] - x
-        y = moved[2] - gradient
-        safe = dot(s, y) > 1e-14 * dot(y, y)
-        pairs = [*pairs, (s, y, torch.where(safe, 1 / torch.where(safe, dot(s, y), 1), 0))][
-            -memory:
-        ]
+        pairs = [*pairs, secant(moved[0] - x, moved[2] - gradient)][-memory:]
         stuck = stuck | ~free
         x, value, gradient = moved
     stopped = name_stops("iterations", left=left, converged=converged, stalled=stuck)
@@ -165,27 +168,27 @@ def newton_cg(objective, hessian, start, *, gradient_tolerance=1e-9, products=20
         spent += len(solution.residuals) + 1
         step = torch.where(converged[..., None], 0, solution.x)
         new, new_gradient = objective(x + step)
-        promised = (
-            dot(step, solution.remainder - gradient)[..., 0] / 2
-        )  # the decrease of the quadratic model
-        rounding = value.abs() * (100 * torch.finfo(value.dtype).eps)
-        flatter = (
-            (promised <= rounding) & (new <= value + rounding) & (new_gradient.norm(dim=-1) < norm)
-        )
-        quality = torch.where(
-            flatter, 1, (value - new) / promised.clamp_min(torch.finfo(value.dtype).tiny)
-        )
-        taken = (quality > 1e-3)[..., None]
+        # The decrease of the quadratic model.
+        promised = dot(step, solution.remainder - gradient)[..., 0] / 2
+        flatter = flattens(promised, value, new, gradient, new_gradient)
+        ratio = (value - new) / promised.clamp_min(torch.finfo(value.dtype).tiny)
+        quality = torch.where(flatter, 1, ratio)[..., None]
+        taken = quality > 1e-3
         length = step.norm(dim=-1, keepdim=True)
-        radius = torch.where(quality[..., None] < 0.25, length / 4, radius)
-        radius = torch.where(
-            (quality[..., None] > 0.75) & (length > 0.9 * radius), 2 * radius, radius
-        )
+        radius = torch.where(quality < 0.25, length / 4, radius)
+        radius = torch.where((quality > 0.75) & (length > 0.9 * radius), 2 * radius, radius)
         x = torch.where(taken, x + step, x)
         value = torch.where(taken[..., 0], new, value)
         gradient = torch.where(taken, new_gradient, gradient)
     stopped = name_stops("iterations", converged=converged, stalled=lost)
     return Minimum(x, value, gradient.norm(dim=-1), spent, converged, stopped)
+
+
+def flattens(promised, value, new, gradient, new_gradient):
+    """Where the promise of a step is lost in the rounding of the values, a smaller gradient is enough: (…)."""
+    rounding = value.abs() * (100 * torch.finfo(value.dtype).eps)
+    smaller = new_gradient.norm(dim=-1) < gradient.norm(dim=-1)
+    return (promised <= rounding) & (new <= value + rounding) & smaller
 
 
 def backtrack(objective, x, value, gradient, direction, active):
@@ -196,28 +199,21 @@ def backtrack(objective, x, value, gradient, direction, active):
     """
     slope = dot(direction, gradient)[..., 0]
     step = torch.where(active & (slope < 0), 1.0, 0.0).to(value)
-    rounding = value.abs() * (100 * torch.finfo(value.dtype).eps)
     for _ in range(30):
         trial = x + step[..., None] * direction
         new, new_gradient = objective(trial)
-        flatter = (
-            (-slope <= rounding)
-            & (new <= value + rounding)
-            & (new_gradient.norm(dim=-1) < gradient.norm(dim=-1))
-        )
+        flatter = flattens(-slope, value, new, gradient, new_gradient)
         lower = (new < value) & (new <= value + 1e-4 * step * slope)
         enough = lower | flatter | ~active
         if enough.all():
             break
-        parabola = (
-            -slope * step**2 / (2 * (new - value - slope * step))
-        )  # minimiser of the fitted parabola
+        # The minimiser of the fitted parabola.
+        parabola = -slope * step**2 / (2 * (new - value - slope * step))
         shorter = torch.where(parabola.isfinite(), parabola, step / 2).clamp(step / 10, step / 2)
         step = torch.where(enough, step, shorter)
     enough = enough & ((step > 0) | ~active)
-    x, gradient = (
-        torch.where(enough[..., None], *pair) for pair in ((trial, x), (new_gradient, gradient))
-    )
+    x = torch.where(enough[..., None], trial, x)
+    gradient = torch.where(enough[..., None], new_gradient, gradient)
     return enough, x, torch.where(enough, new, value), gradient
 
 
@@ -242,16 +238,10 @@ def adam(x, gradient, memory, rate):
 
 def schedule(k, iterations):
     """Half a cosine from one to zero, and the correction of both biases of Adam."""
-    return (
-        (1 + math.cos(math.pi * k / iterations))
-        / 2
-        * ((1 - 0.999 ** (k + 1)) ** 0.5 / (1 - 0.9 ** (k + 1)))
-    )
+    correction = (1 - 0.999 ** (k + 1)) ** 0.5 / (1 - 0.9 ** (k + 1))
+    return (1 + math.cos(math.pi * k / iterations)) / 2 * correction
 
 
 # First-order optimisers: they move x along a gradient, with a memory, at a rate; and the factor of rates, at step k.
-STEPS = {
-    "sgd": (momentum, lambda k, iterations: 1.0),
-    "adam": (adam, schedule),
-    "projection": (adam, schedule),
-}
+BY_ADAM = (adam, schedule)
+STEPS = {"sgd": (momentum, lambda k, iterations: 1.0), "adam": BY_ADAM, "projection": BY_ADAM}

@@ -1,0 +1,108 @@
+"""Recorded numbers in sentences: each is followed by a comment that names it, `47 to 50<!-- plain -->`, and is checked.
+
+A reader of a page, of a notebook in Jupyter or of a file on GitHub sees no comment. `data/numbers.yaml` says what the
+names stand for.
+"""
+
+import functools
+import json
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+from statistics import mean
+
+import pandas
+import yaml
+from docutils import nodes
+from sphinx.util import logging
+
+from evaluation import notation
+
+DATA = Path(__file__).parents[2] / "data"
+MARK = re.compile(r"(?<=[\w%\])])<!-- (\w+):?(\S*) -->")  # attached to what it names
+
+
+def ends(found):
+    """“41 to 46”, or one number for all."""
+    return f"{min(found):g}" if min(found) == max(found) else f"{min(found):g} to {max(found):g}"
+
+
+HOW = {
+    "ends": ends,
+    "percents": lambda found: f"{100 * min(found):.0f} to {100 * max(found):.0f} %",
+    "thousandths": lambda found: ends([round(1000 * share) for share in found]),
+    "areas": lambda found: f"{min(found):.2f} to {max(found):.2f}",
+    "words": notation.mean_with_range,
+    "mean": mean,
+    "count": len,
+    "sum": sum,
+}
+
+
+@functools.cache
+def record(name):
+    """The table of a record, as it is written."""
+    return pandas.read_csv(DATA / "results" / f"{name}.csv", dtype=str, keep_default_na=False)
+
+
+def values(records, names, where, column):
+    """The numbers of a column of all quantities whose names match; `where` names parameters of the runs."""
+    rows = pandas.concat(map(record, records.split()))
+    matches = rows.name.map(lambda name: any(fnmatch(name, one) for one in names.split()))
+    for key, value in where.items():
+        matches &= rows[key] == str(value)
+    found = rows[column][matches].astype(float).tolist()
+    assert len(found) >= 5, (records, names)
+    return found
+
+
+@functools.cache
+def numbers():
+    """{name: number, or what is said of it}."""
+    found = {}
+    for name, of in yaml.safe_load((DATA / "numbers.yaml").read_text("utf-8"))["numbers"].items():
+        if isinstance(of, str):
+            found[name] = eval(of, {}, found)
+            continue
+        how, records, names, where = [*of, {}][:4]
+        column = "baseline" if how.startswith("null ") else "value"
+        word, _, number = how.removeprefix("null ").partition(" ")  # “is 50”: how many are
+        some = values(records, names, where, column)
+        found[name] = some.count(float(number)) if number else HOW[word](some)
+    return found
+
+
+def mistakes(path):
+    """A sentence for each named number of a file that is not the recorded one."""
+    text = Path(path).read_text("utf-8")
+    if str(path).endswith(".ipynb"):
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(one["source"]) for one in cells if one["cell_type"] == "markdown")
+    text = " ".join(text.split())
+    for mark in MARK.finditer(text):
+        name, form = mark.groups()
+        recorded = format(numbers()[name], form) if name in numbers() else "in no record"
+        told = text[: mark.start()]
+        if not re.search(rf"(?<![\d.,]){re.escape(recorded)}$", told):
+            yield f"“{told[-40:]}” is named {name}, which is {recorded}"
+
+
+def check(app, env, pages):
+    """Called by Sphinx before it reads pages: a wrong number is a warning."""
+    for page in pages:
+        for mistake in mistakes(env.doc2path(page)):
+            logging.getLogger(__name__).warning(mistake, location=page)
+
+
+def clear(app, document):
+    """Called by Sphinx when a page was read: leave the comments out."""
+    for part in [*document.findall(nodes.raw)]:
+        if part.astext().startswith("<!--"):
+            part.parent.remove(part)
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("env-before-read-docs", check)
+    app.connect("doctree-read", clear)
+    return {"parallel_read_safe": True}
