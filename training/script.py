@@ -62,9 +62,8 @@ def train(
         net.insert(2, nn.Dropout(DROPPED))
 
         @net[2].register_forward_pre_hook
-        def log(
-            _, given
-        ):  # the mask that comes next, on ones, as some activations are zero already
+        def log(_, given):
+            # the mask that comes next, on ones, as some activations are zero already
             with torch.random.fork_rng(devices=[]):
                 drawn.masks.append(nn.functional.dropout(torch.ones_like(given[0]), DROPPED) > 0)
 
@@ -72,8 +71,5 @@ def train(
     loader = DataLoader(pictures, BATCH, shuffle=True)
     descent = ordinary.TRAINERS[optimiser][0](net.parameters())
     for _ in range(epochs):
-        for images, labels in loader:
-            descent.zero_grad()
-            nn.functional.binary_cross_entropy_with_logits(net(images)[:, 0], labels).backward()
-            descent.step()
+        ordinary.fit(net, descent, loader)
     return net.eval(), drawn
