@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     exact: tuple | None = None  # the Attack that zeros make exact, or None where it was not made
 
 
-def attacked(released, rows, shape, count, seed, *, zeros):
+def attack_rows(released, rows, shape, count, seed, *, zeros):
     """Unmix Rows, given the count where they do not tell it; with exact images if `zeros`: Entry."""
     unmixed = first_layer.attempt(released, rows, shape, count, seed)
     made = zeros and unmixed.images is not None
@@ -48,7 +48,7 @@ def states(released, *how):
     """What the moments of the last and of all Checkpoints give back: {name: Entry}."""
     files = released.checkpoints
     rows = {"state": first_layer.of_files(files[-1:]), "states": first_layer.of_files(files)}
-    return {name: attacked(released, some, *how, zeros=True) for name, some in rows.items()}
+    return {name: attack_rows(released, some, *how, zeros=True) for name, some in rows.items()}
 
 
 def entries(released, initial, average, of_gradient, shape, count, seed):
@@ -68,7 +68,7 @@ def entries(released, initial, average, of_gradient, shape, count, seed):
         undone = Layer(rows.weight * scale.weight.sqrt(), rows.bias * scale.bias.sqrt())
         others["second"] = started._replace(layer=undone)
     found = {
-        name: attacked(released, rows, *how, zeros=name in exact)
+        name: attack_rows(released, rows, *how, zeros=name in exact)
         for name, rows in (exact | others).items()
     }
     found["weights"] = Entry(unmixing.attempt(released, *how, unmixing.SOON))
@@ -172,32 +172,32 @@ def after(step, action):
     return prepare
 
 
-def emptied(net, optimiser):
+def empty(net, optimiser):
     """Set the moments of an optimiser to zero, as a reset does."""
     for part in ordinary.moments(optimiser, net.parameters(), *ordinary.FIRST, "exp_avg_sq"):
         part.zero_()
 
 
-def kept_in_8_bits(net, optimiser):
+def round_to_8_bits(net, optimiser):
     """Round an optimiser's first moments as an 8-bit one does behind each step."""
     for part in ordinary.moments(optimiser, net.parameters(), *ordinary.FIRST):
         part.copy_(in_8_bits(part))
 
 
-def stopped(net, optimiser):
+def stop(net, optimiser):
     """Set the learning rate to zero."""
     for group in optimiser.param_groups:
         group["lr"] = 0.0
 
 
-def clipped(net, optimiser):
+def clip(net, optimiser):
     """Clip every gradient to length one before each step."""
     optimiser.register_step_pre_hook(
         lambda *_: torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0) and None
     )
 
 
-def weighing(beta):
+def set_beta(beta):
     """A `prepare` that sets β of momentum, or β₁ of Adam."""
 
     def prepare(net, optimiser):
@@ -211,13 +211,13 @@ def settings(epochs):
     """What is changed of a training of so many epochs, as settings of `ordinary.train`: {name: settings}."""
     steps = epochs * ordinary.BATCHES
     prepared = {
-        "β = 0.5": weighing(0.5),
-        "β = 0.95": weighing(0.95),
-        "β = 0.99": weighing(0.99),
-        "gradients clipped to length 1": clipped,
-        "moment in 8 bits in every step": after(0, kept_in_8_bits),
-        "last epoch at rate zero": after(steps - ordinary.BATCHES, stopped),
-        "moments emptied before the last step": after(steps - 1, emptied),
+        "β = 0.5": set_beta(0.5),
+        "β = 0.95": set_beta(0.95),
+        "β = 0.99": set_beta(0.99),
+        "gradients clipped to length 1": clip,
+        "moment in 8 bits in every step": after(0, round_to_8_bits),
+        "last epoch at rate zero": after(steps - ordinary.BATCHES, stop),
+        "moments emptied before the last step": after(steps - 1, empty),
     }
     changed = {name: {"prepare": prepare} for name, prepare in prepared.items()}
     return {"as it is": {}, "all images in a step": {"batches": 1}} | changed
@@ -244,7 +244,7 @@ def alone(released, checkpoint, shape, count, seed):
     """What a Checkpoint's first moment gives back, unmixed: Entry; nothing if it was rounded to zero."""
     if not checkpoint.first[0].weight.any():
         return Entry(unmixing.refuse(first_layer.NO_STEP))
-    return attacked(released, first_layer.of_moment(checkpoint), shape, count, seed, zeros=False)
+    return attack_rows(released, first_layer.of_moment(checkpoint), shape, count, seed, zeros=False)
 
 
 def with_start(released, network, initial, shape, count, seed):

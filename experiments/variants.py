@@ -169,7 +169,7 @@ def epsilon(o, delta=1e-5):
     return o.steps / (2 * o.private**2) + (2 * o.steps * math.log(1 / delta)) ** 0.5 / o.private
 
 
-def initialised(x, outputs, o, seed):
+def initialise(x, outputs, o, seed):
     """A module of θ⁰ with W₁ in the basis Q; Q (d, r) of versions x (k, m, d); and N (h, d)."""
     drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, initial=o.initial)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
@@ -191,7 +191,7 @@ def optimiser_of(o, net, factors):
 
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
-    net, basis, orthogonal = initialised(x, outputs, o, seed)
+    net, basis, orthogonal = initialise(x, outputs, o, seed)
     factor = torch.ones((), device=x.device)
     chance = torch.Generator().manual_seed(seed)
     coordinates = (x @ basis).float()
@@ -237,7 +237,7 @@ def train_together(several, labels, outputs, o, seeds):
     Every step takes all images, by SGD; the images of all sets span equally many dimensions.
     """
     nets, bases, orthogonal = zip(
-        *(initialised(x[None], outputs, o, seed) for x, seed in zip(several, seeds))
+        *(initialise(x[None], outputs, o, seed) for x, seed in zip(several, seeds))
     )
     net = Together(nets)
     factors = torch.ones(len(nets), device=several[0].device)
@@ -252,7 +252,7 @@ def train_together(several, labels, outputs, o, seeds):
     return trained
 
 
-def changed(weight, o, noise):
+def alter(weight, o, noise):
     """The weights of a layer as the trainer gives them away: with noise, in few bits, or the largest alone."""
     size = weight.square().mean().sqrt()
     drawn = torch.randn(weight.shape, dtype=weight.dtype, generator=noise).to(weight)
@@ -281,7 +281,7 @@ def release(secret, shape, o, seed):
         network = stationary.train(secret, polished, seed).released.network
     else:
         network = train_in_coordinates(pictures - mean, secret.labels, outputs, o, seed)
-    network = tuple(networks.Layer(changed(weight, o, noise), bias) for weight, bias in network)
+    network = tuple(networks.Layer(alter(weight, o, noise), bias) for weight, bias in network)
     if not networks.flatten(network).isfinite().all():
         raise InputError("The training of this VICTIM diverged: make its rate smaller.")
     how = networks.perceptron(RULE_OF_LOSS[o.loss], *(len(layer.weight) for layer in network[:-1]))

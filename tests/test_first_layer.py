@@ -16,8 +16,11 @@ M, NEURONS, EPOCHS = 20, 60, 8
 
 @pytest.fixture(scope="module")
 def victims(data):
-    names, settings = ("sgd_decay", "adamw"), ((NEURONS, 30), EPOCHS, 0, (4, EPOCHS))
-    return {name: ordinary.train(data.secret, None, data.shape, name, *settings) for name in names}
+    hidden, keep = (NEURONS, 30), (4, EPOCHS)
+    return {
+        name: ordinary.train(data.secret, None, data.shape, name, hidden, EPOCHS, keep=keep)
+        for name in ("sgd_decay", "adamw")
+    }
 
 
 def outside(layer, x):
@@ -61,8 +64,8 @@ def test_entries_are_stacked_at_one_size_and_moments_go_before_differences(victi
 
 def test_more_images_than_neurons_are_counted_by_none_and_some_come_back(data):
     """With twelve neurons the number, twenty, cannot be read; a given one is believed if that is asked."""
-    settings = ("sgd", (12, 30), EPOCHS, 0, (EPOCHS // 2, EPOCHS))
-    victim = ordinary.train(data.secret, None, data.shape, *settings)
+    settings, keep = ("sgd", (12, 30), EPOCHS), (EPOCHS // 2, EPOCHS)
+    victim = ordinary.train(data.secret, None, data.shape, *settings, keep=keep)
     sides = measures.sides(data, victim.mean)
     many = files.crowded(victim.released, victim.initial, data.shape, M, 0)
     assert many["start"][1]["read"].unmixed.images is None

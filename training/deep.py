@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 
 from training import Victim
@@ -192,8 +192,8 @@ def adapters(model):
 
 def train(
     module: nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
+    x: Tensor,
+    y: Tensor,
     trainer: str,
     rate: float,
     steps: int,
@@ -214,7 +214,7 @@ def train(
 
 
 def steps_until(
-    network: nn.Module, secret: Part, mean: torch.Tensor, rate: float, most: int, until: float
+    network: nn.Module, secret: Part, mean: Tensor, rate: float, most: int, until: float
 ) -> int:
     """How many steps of gradient descent on a Part less a mean (d,) bring its loss below `until`; `most` at most."""
     network = copy.deepcopy(network)
@@ -236,9 +236,9 @@ def moment(optimiser, weight):
 class State(NamedTuple):
     """An optimiser's state as its file holds it, with moments of all weights in one vector (P,)."""
 
-    first: torch.Tensor  # moment (P,)
+    first: Tensor  # moment (P,)
     rate: float
-    second: torch.Tensor | None = None  # moment (P,), of Adam
+    second: Tensor | None = None  # moment (P,), of Adam
     steps: int | None = None  # that Adam made
 
 
@@ -259,7 +259,7 @@ def state(module: nn.Module, optimiser: torch.optim.Optimizer) -> State:
 def train_victim(
     network: nn.Module,
     secret: Part,
-    mean: torch.Tensor,
+    mean: Tensor,
     trainer: str,
     rate: float,
     steps: int,

@@ -9,7 +9,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Sequential
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim import Optimizer
 
 from training import Victim
 from training.images import Part
@@ -32,8 +35,8 @@ TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance e
     name: (OPTIMISERS[name.removesuffix("_flips")], name.endswith("_flips"))
     for name in ("sgd", "sgd_decay", "sgd_flips", "adam", "adamw", "adam_flips")
 }
-Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # inputs and labels
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a module's outputs and the labels
+Batches = Iterable[tuple[Tensor, Tensor]]  # inputs and labels
+Loss = Callable[[Tensor, Tensor], Tensor]  # of a module's outputs and the labels
 
 
 def logistic(z, y):
@@ -41,18 +44,18 @@ def logistic(z, y):
     return binary_cross_entropy_with_logits(z[:, 0], y)
 
 
-def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> torch.nn.Sequential:
+def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> Sequential:
     """A ReLU network with hidden layers of these widths, with torch's default initial weights."""
     return drawn(lambda: stack(inputs, hidden), seed)
 
 
-def stack(inputs: int, hidden: Sequence[int]) -> torch.nn.Sequential:
+def stack(inputs: int, hidden: Sequence[int]) -> Sequential:
     """The same, drawn from torch's generator as it stands."""
     widths = (inputs, *hidden, 1)
     layers: list = []
     for pair in zip(widths, widths[1:]):
         layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers[:-1])
+    return Sequential(*layers[:-1])
 
 
 def drawn(make, seed):
@@ -70,10 +73,10 @@ def shuffle(x, y, size, chance):
 
 def fit(
     net: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimizer,
     batches: Batches,
     loss: Loss = logistic,
-    gradients: Callable[..., Iterable[torch.Tensor]] | None = None,
+    gradients: Callable[..., Iterable[Tensor]] | None = None,
 ) -> None:
     """Train a module in place, a step of its optimiser on the mean loss of each batch of inputs and labels.
 
@@ -102,7 +105,7 @@ def measure(net, x, y, trainer, loss=logistic):
 
 
 def tune(
-    net: torch.nn.Sequential,
+    net: Sequential,
     part: Part,
     shape: Shape,
     trainer: str,
@@ -110,7 +113,7 @@ def tune(
     seed: int,
     rate: float = 1.0,
     batches: int = BATCHES,
-    prepare: Callable[[torch.nn.Sequential, torch.optim.Optimizer], object] | None = None,
+    prepare: Callable[[Sequential, Optimizer], object] | None = None,
     keep: Sequence[int] = (),
 ) -> tuple[float, tuple[Checkpoint, ...]]:
     """Train a module in place on a Part, whose images have lost their mean, by one of TRAINERS.
@@ -148,7 +151,7 @@ def mirror_some(batches, shape, chance):
         yield torch.where(heads[:, None], mirror(x, shape), x), y
 
 
-def layers_of(net: torch.nn.Sequential) -> Network:
+def layers_of(net: Sequential) -> Network:
     """A module's fully connected layers, as a network in double precision."""
     linear = [layer for layer in net if isinstance(layer, torch.nn.Linear)]
     return tuple(
@@ -169,7 +172,7 @@ def moments(optimiser, parameters, *names):
     return [state[name] for state in states for name in names if name in state]
 
 
-def checkpoint(net: torch.nn.Sequential, optimiser: torch.optim.Optimizer) -> Checkpoint:
+def checkpoint(net: Sequential, optimiser: Optimizer) -> Checkpoint:
     """What a file holds from which the training of a module's layers goes on: Checkpoint."""
 
     def as_layers(*names):
@@ -205,18 +208,18 @@ def train(
     return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), initial)
 
 
-def later(initial: Network, part: Part, mean: torch.Tensor, shape: Shape, seed: int) -> Network:
+def later(initial: Network, part: Part, mean: Tensor, shape: Shape, seed: int) -> Network:
     """A network as its next release would be: after one more epoch of plain SGD on a Part."""
     net = naive.module_of(initial).float()
     tune(net, subtract(part, mean), shape, "sgd", 1, seed)
     return layers_of(net)
 
 
-def colour_mean(part: Part, shape: Shape) -> torch.Tensor:
+def colour_mean(part: Part, shape: Shape) -> Tensor:
     """The mean of every colour over a Part's images and pixels, as an image (d,)."""
     return part.images.view(-1, *shape).mean((0, 1, 2)).expand(shape).flatten()
 
 
-def subtract(part: Part, mean: torch.Tensor) -> Part:
+def subtract(part: Part, mean: Tensor) -> Part:
     """The Part of images (m, d) less a mean (d,)."""
     return part._replace(images=part.images - mean)
