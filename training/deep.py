@@ -96,11 +96,11 @@ class OnRows(nn.Module):
         return self.network((x / DEVIATION).view(-1, *self.shape).permute(0, 3, 1, 2))
 
 
-def behind_a_body(classes, neurons=500):
+def behind_a_body(classes):
     """A body of three convolutions, whose 512 features are the means of quarters, and a head of two layers."""
     body = convolutions((3, 32, 64, 128), 3, (2, 2, 2), nn.ReLU)
     features = nn.Sequential(*body, nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    return nn.Sequential(features, nn.Linear(512, neurons), nn.ReLU(), nn.Linear(neurons, classes))
+    return nn.Sequential(features, nn.Linear(512, 500), nn.ReLU(), nn.Linear(500, classes))
 
 
 class Adapted(nn.Module):
@@ -155,17 +155,15 @@ class Attention(nn.Module):
 
 
 class GPT(nn.Module):
-    """Two blocks over the vectors of tokens and places; the head is tied to these vectors, or has its own."""
+    """Two blocks over the vectors of tokens and places, and a head of its own."""
 
-    def __init__(self, vocabulary, width=256, places=33, tied=False):
+    def __init__(self, vocabulary, width=256, places=33):
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(places, width)
         for table in (self.tokens, self.places):
             nn.init.normal_(table.weight, std=0.02)
         self.blocks = nn.ModuleList([Attention(width), Attention(width)])
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-        if tied:
-            self.head.weight = self.tokens.weight
 
     def forward(self, tokens):
         """Scores (n, vocabulary, T) of what follows each of the tokens (n, T)."""

@@ -122,7 +122,8 @@ def tune(
     and the optimiser before the first step, to change settings or add hooks. The loss at the end, and the checkpoints
     of the epochs in `keep`.
     """
-    x, y = part.images.float(), part.labels.float()
+    x = part.images.float()
+    y = part.labels.float()
     make, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
     optimiser = make(net.parameters())
     if prepare:
