@@ -11,7 +11,8 @@
 # make batch    CHAPTER=three-starts-bilevel SEEDS="0 1 2"       the grid of these seeds
 # make outputs  run the chapters and keep their outputs in book/     make lock     resolve the dependencies anew
 # make clean    remove what was computed (distclean: the environment, too)     make install-check   as conda and Binder do
-# JOBS=1        one chapter at a time                                TORCH=cpu     set up without CUDA, 4 GB smaller
+# JOBS=4        chapters, or tests, at a time                    TORCH=cpu     set up without CUDA, 4 GB smaller
+
 PYTHON ?= python3
 DATASET ?= photos
 CHAPTER ?= three-starts-bilevel
@@ -31,12 +32,11 @@ EXECUTED := _build/runs/$(subst /,+,$(DATASET))
 BIN := .venv/bin
 OFFLINE := { echo "The packages were not installed: without a network they cannot be. Connect, and call make again."; exit 1; }
 # Tests that call make do not take part in the jobs of this one.
-PYTEST := MAKEFLAGS= OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n 2 --dist worksteal
+PYTEST := MAKEFLAGS= OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n $(JOBS) --dist worksteal
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
 $(if $(filter 1,$(words $(DATASET))),,$(error DATASET is "$(DATASET)": give one name or one path without spaces))
 $(shell mkdir -p _build)
-
 .PHONY: book runs html pdf test lint check toys committed browser install-check bench gpu batch grid paper record verify lab \
 	outputs lock clean distclean .venv/ready
 

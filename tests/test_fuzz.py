@@ -91,11 +91,15 @@ def test_a_pickle_in_place_of_images_is_not_loaded(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
+def full(*sizes, **lengths):
+    """Tensors of one number, of the shapes that can be made of some sizes."""
+    shapes = st.lists(st.sampled_from(sizes), **lengths)
+    return st.builds(torch.full, shapes, NUMBERS, dtype=st.just(torch.float64))
+
+
 NAMES = st.sampled_from([f"layers.{k}.{part}" for k in (0, 1, 2) for part in ("weight", "bias")])
-SIDES = st.sampled_from([0, 1, 2, 5, 12])
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.float16])
-FULL = st.builds(torch.full, st.lists(SIDES, max_size=3), NUMBERS, dtype=st.just(torch.float64))
-TENSORS = st.builds(torch.Tensor.to, FULL, DTYPES)
+TENSORS = st.builds(torch.Tensor.to, full(0, 1, 2, 5, 12, max_size=3), DTYPES)
 
 
 @FUZZ
@@ -135,12 +139,11 @@ def released(*hidden, fill=None):
     return Released(network, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64), recipe)
 
 
-COUNTS = st.lists(st.sampled_from([0, 1, 2, 4, 63, 64]), min_size=2, max_size=3)
-HOSTILE = st.builds(torch.full, COUNTS, NUMBERS, dtype=st.just(torch.float64))
+STARTS = full(0, 1, 2, 4, 63, 64, min_size=2, max_size=3)
 
 
 @FUZZ
-@given(start=HOSTILE, optimiser=st.sampled_from(["sgd", "adam", "projection"]), decay=NUMBERS)
+@given(start=STARTS, optimiser=st.sampled_from(["sgd", "adam", "projection"]), decay=NUMBERS)
 def test_both_attacks_take_a_start_or_refuse_it(start, optimiser, decay):
     settings = decoreco.SETTINGS[optimiser]._replace(iterations=3)
     found = taken(decoreco.attack, released(6), start, settings)
