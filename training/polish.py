@@ -62,9 +62,8 @@ def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4):
         )
 
     best = slopes(lbfgs(objective, x.new_zeros(sum(counts)), iterations=300).x)
-    return Stationary(
-        relative(printed), relative(best), torch.stack([k.double().mean() for k in kinks]), best
-    )
+    on_kink = torch.stack([kink.double().mean() for kink in kinks])
+    return Stationary(relative(printed), relative(best), on_kink, best)
 
 
 def differentiate(network, a, u, g, slopes):
