@@ -6,6 +6,7 @@ Eq. (2) by L-BFGS through ten steps of training, and eq. (3) by descent with mom
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from training import Victim, uniform
 from training.images import Part
@@ -51,7 +52,7 @@ def describe(secret: Part, victim: Victim) -> dict[str, Any]:
     return numbers
 
 
-def square_distance(x: torch.Tensor, released: Released, initial: Network) -> torch.Tensor:
+def square_distance(x: Tensor, released: Released, initial: Network) -> Tensor:
     """‖θ(x) − θ*‖² of eq. (2), after ten steps of training on images x (m, d) from a network θ⁰; differentiable.
 
     The products of images alone are needed, and not the weights: W₁ − W₁* is W₁⁰ − W₁* + MX.
@@ -66,7 +67,7 @@ def square_distance(x: torch.Tensor, released: Released, initial: Network) -> to
     return before.square().sum() + moved + upper
 
 
-def square_gradient(x: torch.Tensor, released: Released) -> torch.Tensor:
+def square_gradient(x: Tensor, released: Released) -> Tensor:
     """‖∇_θ E(x, y; θ*)‖² of eq. (3) for images x (m, d), on an affine network or one with a hidden layer."""
     network = released.network
     y = released.labels
@@ -97,8 +98,8 @@ def has_left(x, start):
 
 
 def solve_bilevel(
-    released: Released, start: torch.Tensor, initial: Network, iterations: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    released: Released, start: Tensor, initial: Network, iterations: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Eq. (2) from images `start` (m, d), with training from a network θ⁰: images, ‖θ(x) − θ*‖² before and after."""
     scale = square_norm(released.network)
     flat = start.flatten()
@@ -114,8 +115,8 @@ def solve_bilevel(
 
 
 def descend_with_momentum(
-    released: Released, start: torch.Tensor, iterations: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    released: Released, start: Tensor, iterations: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Eq. (3) from images `start` (m, d) by SGD with momentum 0.9: images, ‖∇E‖² before and after.
 
     Of two learning rates, and of all steps whose images are within the pixel range of the start, those of the lowest

@@ -6,7 +6,6 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from attacks import first_layer, known_start, unmixing
@@ -30,7 +29,7 @@ class Entry(NamedTuple):
     exact: tuple | None = None  # the Attack that zeros make exact, or None where it was not made
 
 
-def attacked(released, rows, shape, count, seed, *, zeros):
+def attack_rows(released, rows, shape, count, seed, *, zeros):
     """Unmix Rows, given the count where they do not tell it; with exact images if `zeros`: Entry."""
     unmixed = first_layer.attempt(released, rows, shape, count, seed)
     made = zeros and unmixed.images is not None
@@ -40,45 +39,39 @@ def attacked(released, rows, shape, count, seed, *, zeros):
 def gradient(network, x, y):
     """The gradient of the mean loss of images x (m, d) at a network, as a Checkpoint's first moment: Checkpoint."""
     net = naive.module_of(network).float()
-    binary_cross_entropy_with_logits(net(x.float())[:, 0], y.float()).backward()
+    ordinary.logistic(net(x.float()), y.float()).backward()
     parts = iter([p.grad.double() for p in net.parameters()])
     return Checkpoint(network, tuple(map(Layer, parts, parts)))
-
-
-def of_files(released, files, shape, count, seed, *, zeros=True, **which):
-    """What some Checkpoints of a Released network give back together: Entry."""
-    rows = first_layer.of_files(files, **which)
-    return attacked(released, rows, shape, count, seed, zeros=zeros)
 
 
 def states(released, *how):
     """What the moments of the last and of all Checkpoints give back: {name: Entry}."""
     files = released.checkpoints
-    return {
-        "state": of_files(released, files[-1:], *how),
-        "states": of_files(released, files, *how),
-    }
+    rows = {"state": first_layer.of_files(files[-1:]), "states": first_layer.of_files(files)}
+    return {name: attack_rows(released, some, *how, zeros=True) for name, some in rows.items()}
 
 
 def entries(released, initial, average, of_gradient, shape, count, seed):
     """What each entry of the files gives back, {name: Entry}, an `average` of weights and a gradient among them."""
     how = (shape, count, seed)
     files = released.checkpoints
-    middle, last = files[-2:]
+    last = files[-1]
     started = first_layer.difference(last.network, initial)
-    meaned = first_layer.difference(last.network, average)
-    found = {
-        "weights": Entry(unmixing.attempt(released, shape, count, seed, unmixing.SOON)),
-        "start": attacked(released, started, *how, zeros=True),
-        "average": attacked(released, meaned, *how, zeros=False),
-        "two": of_files(released, (middle, last), *how, zeros=False, moments=False),
-        "series": of_files(released, files, *how, moments=False),
-        "gradient": of_files(released, (of_gradient,), *how, zeros=False),
+    exact = {"start": started, "series": first_layer.of_files(files, moments=False)}
+    others = {
+        "average": first_layer.difference(last.network, average),
+        "two": first_layer.of_files(files[-2:], moments=False),
+        "gradient": first_layer.of_files((of_gradient,)),
     }
     if last.second:  # Adam divides by the root of the second moment: so multiply by it
         rows, (scale, *_) = started.layer, last.second
         undone = Layer(rows.weight * scale.weight.sqrt(), rows.bias * scale.bias.sqrt())
-        found["second"] = attacked(released, started._replace(layer=undone), *how, zeros=False)
+        others["second"] = started._replace(layer=undone)
+    found = {
+        name: attack_rows(released, rows, *how, zeros=name in exact)
+        for name, rows in (exact | others).items()
+    }
+    found["weights"] = Entry(unmixing.attempt(released, *how, unmixing.SOON))
     return found | states(released, *how)
 
 
@@ -103,14 +96,14 @@ def crowded(released, initial, shape, count, seed):
     return found
 
 
-def inside(layer, sides, bar=measures.STRONG):
+def inside(layer, sides):
     """Of how many images of each of two `sides` (m, d) a layer's row space holds a picture that is like them."""
     basis = span((layer,), 1e-7)
-    return tuple(match(x, within(x, basis)).above(bar) for x in sides)
+    return tuple(match(x, within(x, basis)).above(measures.STRONG) for x in sides)
 
 
 def averaging(decay=0.99):
-    """A `prepare` of `ordinary.fit` that keeps a running mean of the weights, and a function that gives it."""
+    """A `prepare` of `ordinary.tune` that keeps a running mean of the weights, and a function that gives it."""
     kept: list = []
 
     def prepare(net, optimiser):
@@ -179,36 +172,32 @@ def after(step, action):
     return prepare
 
 
-def emptied(net, optimiser):
+def empty(net, optimiser):
     """Set the moments of an optimiser to zero, as a reset does."""
-    for state in optimiser.state.values():
-        for part in state.values():
-            if torch.is_tensor(part) and part.dim():
-                part.zero_()
+    for part in ordinary.moments(optimiser, net.parameters(), *ordinary.FIRST, "exp_avg_sq"):
+        part.zero_()
 
 
-def kept_in_8_bits(net, optimiser):
-    """Round an optimiser's moments as an 8-bit one does behind each step."""
-    for state in optimiser.state.values():
-        for name, part in state.items():
-            if name in ("momentum_buffer", "exp_avg"):
-                part.copy_(in_8_bits(part))
+def round_to_8_bits(net, optimiser):
+    """Round an optimiser's first moments as an 8-bit one does behind each step."""
+    for part in ordinary.moments(optimiser, net.parameters(), *ordinary.FIRST):
+        part.copy_(in_8_bits(part))
 
 
-def stopped(net, optimiser):
+def stop(net, optimiser):
     """Set the learning rate to zero."""
     for group in optimiser.param_groups:
         group["lr"] = 0.0
 
 
-def clipped(net, optimiser):
+def clip(net, optimiser):
     """Clip every gradient to length one before each step."""
     optimiser.register_step_pre_hook(
         lambda *_: torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0) and None
     )
 
 
-def weighing(beta):
+def set_beta(beta):
     """A `prepare` that sets β of momentum, or β₁ of Adam."""
 
     def prepare(net, optimiser):
@@ -218,17 +207,17 @@ def weighing(beta):
     return prepare
 
 
-def settings(epochs, batches=ordinary.BATCHES):
+def settings(epochs):
     """What is changed of a training of so many epochs, as settings of `ordinary.train`: {name: settings}."""
-    steps = epochs * batches
+    steps = epochs * ordinary.BATCHES
     prepared = {
-        "β = 0.5": weighing(0.5),
-        "β = 0.95": weighing(0.95),
-        "β = 0.99": weighing(0.99),
-        "gradients clipped to length 1": clipped,
-        "moment in 8 bits in every step": after(0, kept_in_8_bits),
-        "last epoch at rate zero": after(steps - batches, stopped),
-        "moments emptied before the last step": after(steps - 1, emptied),
+        "β = 0.5": set_beta(0.5),
+        "β = 0.95": set_beta(0.95),
+        "β = 0.99": set_beta(0.99),
+        "gradients clipped to length 1": clip,
+        "moment in 8 bits in every step": after(0, round_to_8_bits),
+        "last epoch at rate zero": after(steps - ordinary.BATCHES, stop),
+        "moments emptied before the last step": after(steps - 1, empty),
     }
     changed = {name: {"prepare": prepare} for name, prepare in prepared.items()}
     return {"as it is": {}, "all images in a step": {"batches": 1}} | changed
@@ -255,7 +244,7 @@ def alone(released, checkpoint, shape, count, seed):
     """What a Checkpoint's first moment gives back, unmixed: Entry; nothing if it was rounded to zero."""
     if not checkpoint.first[0].weight.any():
         return Entry(unmixing.refuse(first_layer.NO_STEP))
-    return attacked(released, first_layer.of_moment(checkpoint), shape, count, seed, zeros=False)
+    return attack_rows(released, first_layer.of_moment(checkpoint), shape, count, seed, zeros=False)
 
 
 def with_start(released, network, initial, shape, count, seed):

@@ -40,13 +40,13 @@ def train(
     secret: Part, rule: str, width: int, lengths: Sequence[int], seed: int = 0
 ) -> Iterator[Victim]:
     """Victims d-h-h-1 after each of these increasing numbers of steps, with the loss and the decay of a rule."""
-    (x, y), recipe = secret, networks.perceptron(rule, width, width)._replace(stages=0)
+    x, y = secret
+    recipe = networks.perceptron(rule, width, width)._replace(stages=0)
     mean = x.mean(0)
     loss = losses.LOSSES[recipe.loss]
     theta0 = networks.initial(recipe, x.shape[1], seed, device=x.device)
-    basis, upper = torch.linalg.qr(
-        append_ones(x - mean).mT
-    )  # (d + 1, m), a column of ones for the bias
+    # (d + 1, m), with a column of ones for the bias
+    basis, upper = torch.linalg.qr(append_ones(x - mean).mT)
     inside, orthogonal = split(joint(theta0[0]), basis)
     second = theta0[1].weight.clone()
     last = theta0[2].weight[0].clone()

@@ -31,19 +31,17 @@ def measured(victim, data, noise):
     }
     for level in ("1e-2", "1e-4", "1e-6"):  # shares of the largest singular value
         numbers[f"above_{level}"] = (values > float(level) * values[0]).sum().item(), None
-    parts = (
-        part.images - part.images.mean(0) * recipe.centred for part in (data.secret, data.held_out)
+    numbers["outside"] = tuple(
+        outside(part.images - part.images.mean(0) * recipe.centred, basis)
+        for part in (data.secret, data.held_out)
     )
-    numbers["outside"] = tuple(outside(part, basis) for part in parts)
     drawn = noise - noise.mean()
     mean = data.known.images.mean(0) * recipe.centred
     pair = networks.within(drawn, basis), drawn
     numbers["leak_auc"] = tuple(measures.leak_of(x, data, mean).auc.value for x in pair)
-    if math.isfinite(recipe.sharpness):
-        numbers["neurons"] = (
-            len(bilevel.merge_neurons(victim.released).network[0].weight),
-            None,
-        )  # equal ones are one
+    if math.isfinite(recipe.sharpness):  # equal neurons are one
+        merged = bilevel.merge_neurons(victim.released).network
+        numbers["neurons"] = len(merged[0].weight), None
     if recipe.weight_decay:
         pull = recipe.weight_decay * networks.flatten(network).norm().item()
         numbers["gradient_error"] = victim.gradient_norm / pull, None
@@ -54,11 +52,10 @@ def planted(released, data, noise):
     """Plant `noise` (m, d) behind a network with one hidden layer: what the pictures have become."""
     before = planting.distance(bilevel.merge_neurons(released), noise)
     attack = planting.attack(released, noise, iterations=100)
-    best = [
-        measures.match(part.images, attack.images, data.shape).signed
-        for part in (data.secret, data.held_out)
-    ]
-    share, by_chance = ((b > measures.ALIKE).double().mean().item() for b in best)
+    shares = []
+    for part in (data.secret, data.held_out):
+        best = measures.match(part.images, attack.images, data.shape).signed
+        shares.append((best > measures.ALIKE).double().mean().item())
     likeness = detail_ncc(attack.images, noise, data.shape).diagonal().mean().item()
     basis = networks.span(released.network)
     orthogonal, target = (
@@ -66,6 +63,8 @@ def planted(released, data, noise):
     )
     stays = (orthogonal * target).sum().item() / target.square().sum().item()
     return {
-        "planted_distance": (attack.loss.item(), before), "planted_kept": (likeness, None),
-        "planted_stays": (stays, None), "planted_returned": (share, by_chance),
-    }  # fmt: skip
+        "planted_distance": (attack.loss.item(), before),
+        "planted_kept": (likeness, None),
+        "planted_stays": (stays, None),
+        "planted_returned": tuple(shares),
+    }

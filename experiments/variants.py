@@ -25,11 +25,8 @@ LOSSES = {
     "logistic": logistic,
     "cross_entropy": lambda z, y: cross_entropy(z, y.long()),
 }
-RULE_OF_LOSS = {
-    "square": "signed",
-    "logistic": "margin",
-    "cross_entropy": "multiclass",
-}  # that an attacker takes
+# The rule that an attacker takes.
+RULE_OF_LOSS = {"square": "signed", "logistic": "margin", "cross_entropy": "multiclass"}
 
 
 class Settings(NamedTuple):
@@ -58,6 +55,7 @@ class Settings(NamedTuple):
 
 
 PRIVATE = {"clip": 1.0, "momentum": 0.0, "rate": 0.5, "steps": 300}
+SLOW = {"rate": 0.01, "momentum": 0.98, "steps": 12000}
 VICTIMS: dict[str, dict] = {
     "base": {},
     "polished": {"polished": True},
@@ -68,13 +66,7 @@ VICTIMS: dict[str, dict] = {
     "logistic loss": {"loss": "logistic"},
     "ten classes": {"loss": "cross_entropy"},
     "no first bias": {"biases": False},
-    "mean kept": {
-        "centred": False,
-        "initial": 1e-3,
-        "rate": 0.01,
-        "momentum": 0.98,
-        "steps": 12000,
-    },
+    "mean kept": {"centred": False, "initial": 1e-3} | SLOW,
     "no momentum": {"momentum": 0.0, "rate": 0.1, "steps": 40000},
     "batches of 10": {"batch": 10, "rate": 0.03, "steps": 15000},
     "no decay": {"decay": 0.0},
@@ -102,17 +94,34 @@ VICTIMS: dict[str, dict] = {
     "private, noise 0.1": {**PRIVATE, "private": 0.1},
 }  # the settings in which each victim differs from the first one
 WORDS = {  # a setting in words; below, one that is 0 or none
-    "layers": "{} layers of weights", "neurons": "{} neurons", "loss": "{} loss", "decay": "weight decay {:g}",
-    "initial": "first weights: {}", "optimiser": "{}", "rate": "rate {:g}", "momentum": "momentum {:g}",
-    "steps": "{:,} steps", "batch": "{} images in a step", "augment": "with {}", "centred": "mean subtracted",
-    "biases": "with biases", "clip": "gradients clipped to length {:g}", "private": "noise of {:g} times this length",
-    "frozen": "first layer never trained", "noise": "noise of {:.0%} on the weights", "bits": "{} bits for a weight",
-    "pruned": "{:.0%} of the weights set to zero", "polished": "polished",
-}  # fmt: skip
+    "layers": "{} layers of weights",
+    "neurons": "{} neurons",
+    "loss": "{} loss",
+    "decay": "weight decay {:g}",
+    "initial": "first weights: {}",
+    "optimiser": "{}",
+    "rate": "rate {:g}",
+    "momentum": "momentum {:g}",
+    "steps": "{:,} steps",
+    "batch": "{} images in a step",
+    "augment": "with {}",
+    "centred": "mean subtracted",
+    "biases": "with biases",
+    "clip": "gradients clipped to length {:g}",
+    "private": "noise of {:g} times this length",
+    "frozen": "first layer never trained",
+    "noise": "noise of {:.0%} on the weights",
+    "bits": "{} bits for a weight",
+    "pruned": "{:.0%} of the weights set to zero",
+    "polished": "polished",
+}
 WITHOUT = {
-    "batch": "all images in every step", "decay": "no weight decay", "momentum": "no momentum", "centred": "mean kept",
+    "batch": "all images in every step",
+    "decay": "no weight decay",
+    "momentum": "no momentum",
+    "centred": "mean kept",
     "biases": "no biases in the first layer",
-}  # fmt: skip
+}
 
 
 def settings(name, neurons):
@@ -160,7 +169,7 @@ def epsilon(o, delta=1e-5):
     return o.steps / (2 * o.private**2) + (2 * o.steps * math.log(1 / delta)) ** 0.5 / o.private
 
 
-def initialised(x, outputs, o, seed):
+def initialise(x, outputs, o, seed):
     """A module of θ⁰ with W₁ in the basis Q; Q (d, r) of versions x (k, m, d); and N (h, d)."""
     drawn = networks.Recipe((o.neurons,) * (o.layers - 1), "square", 0.0, initial=o.initial)
     (first, bias), *upper = networks.initial(drawn, x.shape[-1], seed, outputs, x.device)
@@ -182,7 +191,7 @@ def optimiser_of(o, net, factors):
 
 def train_in_coordinates(x, y, outputs, o, seed):
     """Train as the Settings o say: the network, from versions x (k, m, d) and labels y (m,)."""
-    net, basis, orthogonal = initialised(x, outputs, o, seed)
+    net, basis, orthogonal = initialise(x, outputs, o, seed)
     factor = torch.ones((), device=x.device)
     chance = torch.Generator().manual_seed(seed)
     coordinates = (x @ basis).float()
@@ -228,7 +237,7 @@ def train_together(several, labels, outputs, o, seeds):
     Every step takes all images, by SGD; the images of all sets span equally many dimensions.
     """
     nets, bases, orthogonal = zip(
-        *(initialised(x[None], outputs, o, seed) for x, seed in zip(several, seeds))
+        *(initialise(x[None], outputs, o, seed) for x, seed in zip(several, seeds))
     )
     net = Together(nets)
     factors = torch.ones(len(nets), device=several[0].device)
@@ -243,7 +252,7 @@ def train_together(several, labels, outputs, o, seeds):
     return trained
 
 
-def changed(weight, o, noise):
+def alter(weight, o, noise):
     """The weights of a layer as the trainer gives them away: with noise, in few bits, or the largest alone."""
     size = weight.square().mean().sqrt()
     drawn = torch.randn(weight.shape, dtype=weight.dtype, generator=noise).to(weight)
@@ -272,7 +281,7 @@ def release(secret, shape, o, seed):
         network = stationary.train(secret, polished, seed).released.network
     else:
         network = train_in_coordinates(pictures - mean, secret.labels, outputs, o, seed)
-    network = tuple(networks.Layer(changed(weight, o, noise), bias) for weight, bias in network)
+    network = tuple(networks.Layer(alter(weight, o, noise), bias) for weight, bias in network)
     if not networks.flatten(network).isfinite().all():
         raise InputError("The training of this VICTIM diverged: make its rate smaller.")
     how = networks.perceptron(RULE_OF_LOSS[o.loss], *(len(layer.weight) for layer in network[:-1]))

@@ -98,7 +98,7 @@ SETTINGS = Settings(layers=3, neurons=7, decay=1e-2, initial=0.1, rate=0.05, ste
 @pytest.mark.parametrize("changes", [{}, {"layers": 2}, {"loss": "logistic"}, {"momentum": 0.0}])
 def test_training_in_coordinates_is_training_on_all_pixels_by_torch_alone(x, y, changes):
     o = SETTINGS._replace(**changes)
-    net, basis, rest = variants.initialised(x[None], 1, o, 0)
+    net, basis, rest = variants.initialise(x[None], 1, o, 0)
     (first, bias), *upper = ordinary.layers_of(net)
     net = naive.module_of((Layer(layers.join(first, basis, rest), bias), *upper)).float()
     optimiser = torch.optim.SGD(net.parameters(), o.rate, o.momentum, weight_decay=o.decay)
@@ -112,7 +112,7 @@ def test_training_in_coordinates_is_training_on_all_pixels_by_torch_alone(x, y, 
 
 
 def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
-    net, basis, rest = variants.initialised(x[None], 1, SETTINGS, 0)
+    net, basis, rest = variants.initialise(x[None], 1, SETTINGS, 0)
     first, second, _ = ordinary.layers_of(net)
     kept = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(frozen=True), 0)
     whole = layers.join(first.weight, basis, rest)
@@ -123,7 +123,7 @@ def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
 
 
 def test_private_gradients_are_clipped_means_and_have_their_price(x, y):
-    net, basis, _ = variants.initialised(x[None], 1, SETTINGS, 0)
+    net, basis, _ = variants.initialise(x[None], 1, SETTINGS, 0)
     seen, chance = (x @ basis).float(), torch.Generator().manual_seed(0)
     plain = torch.autograd.grad(
         variants.LOSSES["square"](net(seen), y.float()), [*net.parameters()]
@@ -147,7 +147,7 @@ def test_released_weights_are_what_they_say():
     generator, weight = torch.Generator().manual_seed(0), drawn(60, 50)
 
     def changed(**how):
-        return variants.changed(weight, SETTINGS._replace(**how), generator)
+        return variants.alter(weight, SETTINGS._replace(**how), generator)
 
     assert torch.equal(changed(), weight) and len(changed(bits=4).unique()) <= 15
     assert (changed(bits=16) - weight).abs().max() < 1e-3 * weight.abs().max()

@@ -1,7 +1,6 @@
 """Data sets, and one clear sentence for every way in which a file can be wrong."""
 
 import io
-import tracemalloc
 import zipfile
 from unittest.mock import Mock
 
@@ -63,16 +62,6 @@ def test_grey_and_eight_bit_images(tmp_path):
     assert loaded.labels.tolist() == [1, 1, 0, 0]
     first = images.split(loaded, 2, 2).secret.images[0]
     assert torch.equal(first, torch.from_numpy(pictures[2] / 255.0).flatten())
-
-
-def test_loading_costs_the_file_and_what_a_split_uses(tmp_path):
-    pictures = np.random.default_rng(0).integers(0, 256, (10_000, 32, 32, 3), np.uint8)
-    path = save(tmp_path / "many.npz", images=pictures, labels=np.arange(10_000) % 2)
-    tracemalloc.start()
-    images.split(images.load(path), 100, 100, seed=1)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < pictures.nbytes + 20e6
 
 
 def test_seeds_walk_through_the_file_and_share_no_secret_while_a_class_lasts():

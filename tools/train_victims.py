@@ -18,10 +18,8 @@ from training import images, ordinary, stationary
 from utils import networks
 from utils.errors import InputError
 
-HIDDEN = (
-    "dtype",
-    "sharpness",
-)  # what files do not tell of a recipe: these networks have ReLUs or no neurons
+# What files do not tell of a recipe: these networks have ReLUs or no neurons.
+HIDDEN = "dtype", "sharpness"
 ABOUT = {
     "affine": "An affine classifier with weight decay, at its stationary point.",
     "small-start": "A three-layer ReLU network from small weights, with weight decay, to a stationary point.",
@@ -30,33 +28,27 @@ ABOUT = {
 }
 
 
-def trained(data, neurons, seed):
-    """{victim: (its Released network, its start or nothing, its mean per colour)}."""
-    victims = {}
+def train_all(data, neurons, seed):
+    """{name: Victim}, the first two at stationary points."""
     recipes = {
         "affine": networks.affine(0.01),
         "small-start": networks.perceptron("signed", neurons, neurons),
     }
-    for name, recipe in recipes.items():
-        victims[name] = (
-            stationary.train(data.secret, recipe, seed).released,
-            (),
-            [0.0] * data.shape[-1],
-        )
+    victims = {name: stationary.train(data.secret, one, seed) for name, one in recipes.items()}
+    given = data.secret, None, data.shape
     for name, trainer in {"known-start": "sgd_decay", "adam": "adam"}.items():
-        one = ordinary.train(data.secret, None, data.shape, trainer, (neurons, neurons), seed=seed)
-        victims[name] = one.released, one.initial, one.mean.view(data.shape)[0, 0].tolist()
+        victims[name] = ordinary.train(*given, trainer, (neurons, neurons), seed=seed)
     return victims
 
 
-def places(part, labelled):
+def find(part, labelled):
     """Where the images of a Part are in a data set."""
     rows = {image.tobytes(): k for k, image in enumerate(labelled.images)}
     pixels = (part.images * 255).round().numpy().astype(labelled.images.dtype)
     return [rows[image.tobytes()] for image in pixels]
 
 
-def written(path, network, metadata):
+def write(path, network, metadata):
     """Write a network in single precision, as networks are published; the name of the file."""
     named = {
         f"layers.{k}.{name}": part.float().cpu().contiguous()
@@ -66,6 +58,35 @@ def written(path, network, metadata):
     }
     save_file(named, path, metadata)
     return path.name
+
+
+def train_and_write(folder, data, rows, neurons, told):
+    """Train all victims on a Split, and write their files: the index, {name: what is said of it, `told` of all}."""
+    index = {}
+    for name, victim in train_all(data, neurons, told["seed"]).items():
+        recipe = victim.released.recipe._asdict()
+        recipe = {key: value for key, value in recipe.items() if key not in HIDDEN}
+        before = None
+        mean = [0.0] * data.shape[-1]  # per colour
+        if victim.initial:
+            mean = victim.mean.view(data.shape)[0, 0].tolist()
+            path = folder / "start.safetensors"  # the same for all that have one
+            before = write(path, victim.initial, {"about": "before any training"})
+        path = folder / f"{name}.safetensors"
+        index[name] = {
+            "about": ABOUT[name],
+            "before": before,
+            "shape": list(data.shape),
+            "file": write(path, victim.released.network, {"recipe": json.dumps(recipe)}),
+            **told,
+            "mean": mean,
+            "recipe": recipe,
+            "training": rows[0],
+            "held_out": rows[1],
+            "labels": data.secret.labels.long().tolist(),
+            "held_out_labels": data.held_out.labels.long().tolist(),
+        }
+    return index
 
 
 def main(arguments=None):
@@ -85,22 +106,15 @@ def main(arguments=None):
         raise InputError("The index names images by their bytes: give a data set of bytes.")
     m = given.images
     data = images.split(labelled, m, m, given.seed, held_out=m)
-    rows = [places(part, labelled) for part in (data.secret, data.held_out)]
+    rows = [find(part, labelled) for part in (data.secret, data.held_out)]
     given.folder.mkdir(parents=True, exist_ok=True)
-    index = {}
-    for name, (released, initial, mean) in trained(data, given.neurons, given.seed).items():
-        recipe = {
-            key: value for key, value in released.recipe._asdict().items() if key not in HIDDEN
-        }
-        path = given.folder / "start.safetensors"  # the same for all that have one
-        before = written(path, initial, {"about": "before any training"}) if initial else None
-        index[name] = {
-            "about": ABOUT[name], "before": before, "shape": list(data.shape),
-            "file": written(given.folder / f"{name}.safetensors", released.network, {"recipe": json.dumps(recipe)}),
-            "dataset": given.dataset, "binary": True, "seed": given.seed, "mean": mean, "recipe": recipe,
-            "training": rows[0], "held_out": rows[1], "sha256": benchmark.digest(labelled.images[sum(rows, [])]),
-            "labels": data.secret.labels.long().tolist(), "held_out_labels": data.held_out.labels.long().tolist(),
-        }  # fmt: skip
+    told = {
+        "dataset": given.dataset,
+        "binary": True,
+        "seed": given.seed,
+        "sha256": benchmark.digest(labelled.images[sum(rows, [])]),
+    }
+    index = train_and_write(given.folder, data, rows, given.neurons, told)
     text = ",\n".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in index.items())
     (given.folder / "index.json").write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 

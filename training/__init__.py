@@ -16,9 +16,8 @@ class Victim(NamedTuple):
     mean: torch.Tensor  # (d,), was subtracted from the training images; zero if none was
     loss: float  # (1/m) Σ ℓ of the training images at the end
     versions: int  # how many pictures the network saw, mirrored and shifted copies included
-    initial: (
-        tuple | torch.nn.Module
-    ) = ()  # θ⁰, of Layers or a module, where others may know it as well
+    # θ⁰, of Layers or a module, where others may know it as well
+    initial: tuple | torch.nn.Module = ()
     gradient_norm: float = math.nan  # ‖∇_θ E‖ at the end of a training to a stationary point
 
     def subtract_mean(self, images):

@@ -11,12 +11,12 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
 
 from training import Victim
 from training.images import Part
-from training.ordinary import OPTIMISERS, fit, measure, shuffle
+from training.ordinary import FIRST, OPTIMISERS, fit, measure, moments, shuffle
 from training.ordinary import drawn as drawn
 from utils import networks
 from utils.errors import InputError, choose
@@ -72,17 +72,16 @@ def residual(classes, side=32, width=16, activation="gelu", norm="none", pooled=
 
 def lenet(classes, side=32, width=32, activation="relu"):
     """Three convolutions, two of them with stride, and one fully connected layer, for images of `side` pixels."""
-    act = ACTIVATIONS[activation]
-    conv = partial(nn.Conv2d, padding=2)
-    body = (
-        conv(3, width, 5, 2),
-        act(),
-        conv(width, 2 * width, 5, 2),
-        act(),
-        conv(2 * width, 2 * width, 5, 1),
-        act(),
-    )
+    body = convolutions((3, width, 2 * width, 2 * width), 5, (2, 2, 1), ACTIVATIONS[activation])
     return nn.Sequential(*body, nn.Flatten(), nn.Linear(2 * width * (side // 4) ** 2, classes))
+
+
+def convolutions(channels, size, strides, activation):
+    """Convolutions of `size` × `size` pixels from one number of channels to the next, an activation behind each."""
+    body: list = []
+    for inputs, outputs, stride in zip(channels, channels[1:], strides):
+        body += [nn.Conv2d(inputs, outputs, size, stride, size // 2), activation()]
+    return body
 
 
 class OnRows(nn.Module):
@@ -97,23 +96,11 @@ class OnRows(nn.Module):
         return self.network((x / DEVIATION).view(-1, *self.shape).permute(0, 3, 1, 2))
 
 
-def behind_a_body(classes, neurons=500):
+def behind_a_body(classes):
     """A body of three convolutions, whose 512 features are the means of quarters, and a head of two layers."""
-    conv = partial(nn.Conv2d, kernel_size=3, stride=2, padding=1)
-    relu = nn.ReLU
-    body = [
-        conv(3, 32),
-        relu(),
-        conv(32, 64),
-        relu(),
-        conv(64, 128),
-        relu(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-    ]
-    return nn.Sequential(
-        nn.Sequential(*body), nn.Linear(512, neurons), relu(), nn.Linear(neurons, classes)
-    )
+    body = convolutions((3, 32, 64, 128), 3, (2, 2, 2), nn.ReLU)
+    features = nn.Sequential(*body, nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    return nn.Sequential(features, nn.Linear(512, 500), nn.ReLU(), nn.Linear(500, classes))
 
 
 class Adapted(nn.Module):
@@ -168,17 +155,15 @@ class Attention(nn.Module):
 
 
 class GPT(nn.Module):
-    """Two blocks over the vectors of tokens and places; the head is tied to these vectors, or has its own."""
+    """Two blocks over the vectors of tokens and places, and a head of its own."""
 
-    def __init__(self, vocabulary, width=256, places=33, tied=False):
+    def __init__(self, vocabulary, width=256, places=33):
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(places, width)
         for table in (self.tokens, self.places):
             nn.init.normal_(table.weight, std=0.02)
         self.blocks = nn.ModuleList([Attention(width), Attention(width)])
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-        if tied:
-            self.head.weight = self.tokens.weight
 
     def forward(self, tokens):
         """Scores (n, vocabulary, T) of what follows each of the tokens (n, T)."""
@@ -205,8 +190,8 @@ def adapters(model):
 
 def train(
     module: nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
+    x: Tensor,
+    y: Tensor,
     trainer: str,
     rate: float,
     steps: int,
@@ -227,7 +212,7 @@ def train(
 
 
 def steps_until(
-    network: nn.Module, secret: Part, mean: torch.Tensor, rate: float, most: int, until: float
+    network: nn.Module, secret: Part, mean: Tensor, rate: float, most: int, until: float
 ) -> int:
     """How many steps of gradient descent on a Part less a mean (d,) bring its loss below `until`; `most` at most."""
     network = copy.deepcopy(network)
@@ -243,38 +228,42 @@ def steps_until(
 
 def moment(optimiser, weight):
     """The first moment of a weight in an optimiser's state, or None."""
-    state = optimiser.state.get(weight, {})
-    return state.get("momentum_buffer", state.get("exp_avg"))
+    return next(iter(moments(optimiser, [weight], *FIRST)), None)
 
 
 class State(NamedTuple):
     """An optimiser's state as its file holds it, with moments of all weights in one vector (P,)."""
 
-    first: torch.Tensor  # moment (P,)
+    first: Tensor  # moment (P,)
     rate: float
-    second: torch.Tensor | None = None  # moment (P,), of Adam
+    second: Tensor | None = None  # moment (P,), of Adam
     steps: int | None = None  # that Adam made
 
 
 def state(module: nn.Module, optimiser: torch.optim.Optimizer) -> State:
     """The State of an optimiser with a first moment of every weight."""
-    states = [optimiser.state[p] for p in module.parameters()]
-    first = torch.cat([moment(optimiser, p).flatten() for p in module.parameters()])
+    parameters = [*module.parameters()]
     rate = optimiser.param_groups[0]["lr"]
-    if "step" not in states[0]:
-        return State(first, rate)
-    return State(
-        first,
-        rate,
-        torch.cat([one["exp_avg_sq"].flatten() for one in states]),
-        int(states[0]["step"]),
-    )
+
+    def vector(*names):
+        return torch.cat([m.flatten() for m in moments(optimiser, parameters, *names)])
+
+    steps = optimiser.state[parameters[0]].get("step")
+    if steps is None:
+        return State(vector(*FIRST), rate)
+    return State(vector(*FIRST), rate, vector("exp_avg_sq"), int(steps))
 
 
 def train_victim(
-    network: nn.Module, secret: Part, mean: torch.Tensor, trainer: str, rate: float, steps: int, batch: int = 0,
+    network: nn.Module,
+    secret: Part,
+    mean: Tensor,
+    trainer: str,
+    rate: float,
+    steps: int,
+    batch: int = 0,
     seed: int = 0,
-) -> Victim:  # fmt: skip
+) -> Victim:
     """Train a network `OnRows` in place on a Part less a mean (d,): Victim, with the State in a file, if there is one.
 
     Labels are classes, and the other arguments those of `train`.

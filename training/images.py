@@ -215,9 +215,9 @@ def class_numbers(labels, names, path, binary):
     )
 
 
-def public_count(labelled: Labelled, training: int, most: int = 800) -> int:
+def public_count(labelled: Labelled, training: int) -> int:
     """How many images of two classes, alike in number, are left for others beside training and held-out images."""
-    return min(most, (len(labelled.labels) - 2 * training) // 2 * 2)
+    return min(800, (len(labelled.labels) - 2 * training) // 2 * 2)
 
 
 def split(

@@ -9,7 +9,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Sequential
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim import Optimizer
 
 from training import Victim
 from training.images import Part
@@ -19,6 +22,7 @@ from utils.kernels import naive
 from utils.kernels.layers import Network, Shape
 from utils.networks import Checkpoint, Recipe, Released
 
+FIRST = "momentum_buffer", "exp_avg"  # how torch's optimisers call a first moment
 BATCHES = 5  # in an epoch, whatever the number of images
 OPTIMISERS = {
     "plain": partial(torch.optim.SGD, lr=0.05),
@@ -31,27 +35,27 @@ TRAINERS = {  # name: optimiser, and whether every image is mirrored by chance e
     name: (OPTIMISERS[name.removesuffix("_flips")], name.endswith("_flips"))
     for name in ("sgd", "sgd_decay", "sgd_flips", "adam", "adamw", "adam_flips")
 }
-Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # inputs and labels
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of a module's outputs and the labels
+Batches = Iterable[tuple[Tensor, Tensor]]  # inputs and labels
+Loss = Callable[[Tensor, Tensor], Tensor]  # of a module's outputs and the labels
 
 
-def logistic(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def logistic(z, y):
     """The mean logistic loss of outputs z (m, 1) for labels y (m,) in {0., 1.}."""
     return binary_cross_entropy_with_logits(z[:, 0], y)
 
 
-def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> torch.nn.Sequential:
+def perceptron(inputs: int, hidden: Sequence[int], seed: int) -> Sequential:
     """A ReLU network with hidden layers of these widths, with torch's default initial weights."""
     return drawn(lambda: stack(inputs, hidden), seed)
 
 
-def stack(inputs: int, hidden: Sequence[int]) -> torch.nn.Sequential:
+def stack(inputs: int, hidden: Sequence[int]) -> Sequential:
     """The same, drawn from torch's generator as it stands."""
     widths = (inputs, *hidden, 1)
     layers: list = []
     for pair in zip(widths, widths[1:]):
         layers += [torch.nn.Linear(*pair), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers[:-1])
+    return Sequential(*layers[:-1])
 
 
 def drawn(make, seed):
@@ -61,7 +65,7 @@ def drawn(make, seed):
         return make().eval()
 
 
-def shuffle(x: torch.Tensor, y: torch.Tensor, size: int, chance: torch.Generator) -> Batches:
+def shuffle(x, y, size, chance):
     """The batches of an epoch: inputs and labels of `size` images each, in an order that is drawn."""
     for rows in torch.randperm(len(x), generator=chance).split(size):
         yield x[rows], y[rows]
@@ -69,10 +73,10 @@ def shuffle(x: torch.Tensor, y: torch.Tensor, size: int, chance: torch.Generator
 
 def fit(
     net: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimizer,
     batches: Batches,
     loss: Loss = logistic,
-    gradients: Callable[..., Iterable[torch.Tensor]] | None = None,
+    gradients: Callable[..., Iterable[Tensor]] | None = None,
 ) -> None:
     """Train a module in place, a step of its optimiser on the mean loss of each batch of inputs and labels.
 
@@ -89,9 +93,7 @@ def fit(
         optimiser.step()
 
 
-def measure(
-    net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, trainer: str, loss: Loss = logistic
-) -> float:
+def measure(net, x, y, trainer, loss=logistic):
     """The mean loss of a module that a trainer of this name trained; InputError if it is not finite."""
     with torch.no_grad():
         value = loss(net(x), y).item()
@@ -103,7 +105,7 @@ def measure(
 
 
 def tune(
-    net: torch.nn.Sequential,
+    net: Sequential,
     part: Part,
     shape: Shape,
     trainer: str,
@@ -111,7 +113,7 @@ def tune(
     seed: int,
     rate: float = 1.0,
     batches: int = BATCHES,
-    prepare: Callable[[torch.nn.Sequential, torch.optim.Optimizer], object] | None = None,
+    prepare: Callable[[Sequential, Optimizer], object] | None = None,
     keep: Sequence[int] = (),
 ) -> tuple[float, tuple[Checkpoint, ...]]:
     """Train a module in place on a Part, whose images have lost their mean, by one of TRAINERS.
@@ -120,7 +122,8 @@ def tune(
     and the optimiser before the first step, to change settings or add hooks. The loss at the end, and the checkpoints
     of the epochs in `keep`.
     """
-    x, y = part.images.float(), part.labels.float()
+    x = part.images.float()
+    y = part.labels.float()
     make, flips = TRAINERS[choose("TRAINER", trainer, TRAINERS)]
     optimiser = make(net.parameters())
     if prepare:
@@ -137,19 +140,19 @@ def tune(
     return measure(net, x, y, trainer), tuple(kept)
 
 
-def mirror(x: torch.Tensor, shape: Shape) -> torch.Tensor:
+def mirror(x, shape):
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
 
 
-def mirror_some(batches: Batches, shape: Shape, chance: torch.Generator) -> Batches:
+def mirror_some(batches, shape, chance):
     """The same batches, each image mirrored with a probability of a half."""
     for x, y in batches:
         heads = torch.rand(len(x), generator=chance).to(x.device) < 0.5
         yield torch.where(heads[:, None], mirror(x, shape), x), y
 
 
-def layers_of(net: torch.nn.Sequential) -> Network:
+def layers_of(net: Sequential) -> Network:
     """A module's fully connected layers, as a network in double precision."""
     linear = [layer for layer in net if isinstance(layer, torch.nn.Linear)]
     return tuple(
@@ -164,17 +167,20 @@ def recipe(*hidden: int) -> Recipe:
     )
 
 
-def checkpoint(net: torch.nn.Sequential, optimiser: torch.optim.Optimizer) -> Checkpoint:
+def moments(optimiser, parameters, *names):
+    """An optimiser's moments under these names, of those parameters that have one."""
+    states = [optimiser.state.get(p, {}) for p in parameters]
+    return [state[name] for state in states for name in names if name in state]
+
+
+def checkpoint(net: Sequential, optimiser: Optimizer) -> Checkpoint:
     """What a file holds from which the training of a module's layers goes on: Checkpoint."""
-    states = [optimiser.state.get(p, {}) for p in net.parameters()]
 
-    def moment(*names):
-        there = [
-            state[name].double().clone() for state in states for name in names if name in state
-        ]
-        return tuple(map(networks.Layer, there[::2], there[1::2]))
+    def as_layers(*names):
+        parts = [m.double().clone() for m in moments(optimiser, net.parameters(), *names)]
+        return tuple(map(networks.Layer, parts[::2], parts[1::2]))
 
-    return Checkpoint(layers_of(net), moment("momentum_buffer", "exp_avg"), moment("exp_avg_sq"))
+    return Checkpoint(layers_of(net), as_layers(*FIRST), as_layers("exp_avg_sq"))
 
 
 def train(
@@ -203,18 +209,18 @@ def train(
     return Victim(released, mean, loss, len(secret.labels) * (1 + TRAINERS[trainer][1]), initial)
 
 
-def later(initial: Network, part: Part, mean: torch.Tensor, shape: Shape, seed: int) -> Network:
+def later(initial: Network, part: Part, mean: Tensor, shape: Shape, seed: int) -> Network:
     """A network as its next release would be: after one more epoch of plain SGD on a Part."""
     net = naive.module_of(initial).float()
     tune(net, subtract(part, mean), shape, "sgd", 1, seed)
     return layers_of(net)
 
 
-def colour_mean(part: Part, shape: Shape) -> torch.Tensor:
+def colour_mean(part: Part, shape: Shape) -> Tensor:
     """The mean of every colour over a Part's images and pixels, as an image (d,)."""
     return part.images.view(-1, *shape).mean((0, 1, 2)).expand(shape).flatten()
 
 
-def subtract(part: Part, mean: torch.Tensor) -> Part:
+def subtract(part: Part, mean: Tensor) -> Part:
     """The Part of images (m, d) less a mean (d,)."""
     return part._replace(images=part.images - mean)

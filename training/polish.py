@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from utils.kernels.layers import Layer, back, combined, flatten, forward, joint, unflatten
+from utils.kernels.one_hidden import append_ones
 from utils.kernels.solvers import lbfgs
 
 
@@ -17,9 +18,8 @@ class Stationary(NamedTuple):
     """How far a network is from a stationary point: ‖∇E_l‖/(μ‖θ_l‖) of every layer, with two choices of slopes."""
 
     printed: torch.Tensor  # (L,), with slopes 1[z > 0], as printed
-    smallest: (
-        torch.Tensor
-    )  # (L,), with the slopes for which ‖∇E‖ is smallest, as far as they were found
+    # (L,), with the slopes for which ‖∇E‖ is smallest, as far as they were found
+    smallest: torch.Tensor
     on_kink: torch.Tensor  # (L − 1,), the share of each hidden layer's pre-activations on a kink
     slopes: list  # those for which ‖∇E‖ is smallest, (m, n_l) of every hidden layer
 
@@ -29,8 +29,8 @@ def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4):
 
     The slopes there are (1 + sin t)/2. ‖∇E‖² is minimised over t by L-BFGS, in coordinates of all that W̄₁ and X̄ span.
     """
+    bordered = append_ones(x)
     first = joint(network[0])
-    bordered = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     basis = torch.linalg.qr(torch.cat([bordered, first]).mT)[0]
     network = (Layer(first @ basis, None), *network[1:])
     a, z = forward(network, bordered @ basis)
@@ -52,14 +52,8 @@ def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4):
 
     def objective(angles):
         slope = slopes(angles)
-        up = 0
-        pieces = []
         u, g = error(slope)
-        for k, kink in enumerate(
-            kinks
-        ):  # up: the derivative in the signals D_l, from the first layer to the last
-            up = a[k] @ g[k].weight.mT + ((up * slope[k - 1]) @ network[k].weight.mT if k else 0)
-            pieces.append((up * u[k])[kink])
+        pieces = [part[kink] for part, kink in zip(differentiate(network, a, u, g, slope), kinks)]
         return flatten(g).square().sum() / 2, torch.cat(pieces) * angles.cos() / (2 * weight_decay)
 
     def relative(slope):
@@ -68,9 +62,22 @@ def relative_gradients(network, x, labels, loss, weight_decay, tolerance=1e-4):
         )
 
     best = slopes(lbfgs(objective, x.new_zeros(sum(counts)), iterations=300).x)
-    return Stationary(
-        relative(printed), relative(best), torch.stack([k.double().mean() for k in kinks]), best
-    )
+    on_kink = torch.stack([kink.double().mean() for kink in kinks])
+    return Stationary(relative(printed), relative(best), on_kink, best)
+
+
+def differentiate(network, a, u, g, slopes):
+    """The derivatives of ‖g‖²/2, for g = ∇E/μ, in the slopes (m, n_l) of every hidden layer, times μ.
+
+    `a` are the inputs of layers, and u what signals arrive behind the slopes. They go from the first layer to the last.
+    """
+    up = 0  # the derivative in the signals D_l
+    parts = []
+    for k, _ in enumerate(slopes):
+        lower = (up * slopes[k - 1]) @ network[k].weight.mT if k else 0
+        up = a[k] @ g[k].weight.mT + lower
+        parts.append(up * u[k])
+    return parts
 
 
 def forward_rounded(network, x, slopes, rates):
@@ -98,9 +105,8 @@ def whitening(network, a, z, slopes, loss, weight_decay):
     factors = ((1 + values / weight_decay).rsqrt() - 1) / values
 
     def product(v):
-        products = sum(
-            (al @ l.weight.mT * dl).sum(1) for l, dl, al in zip(unflatten(v, network), d, a)
-        )  # Jv (m,)
+        parts = zip(unflatten(v, network), d, a)
+        products = sum((al @ l.weight.mT * dl).sum(1) for l, dl, al in parts)  # Jv (m,)
         weights = (vectors @ (factors * (products @ vectors)))[:, None]
         return v + combined(network, [weights * dl for dl in d], a)
 

@@ -72,8 +72,5 @@ def train(
     loader = DataLoader(pictures, BATCH, shuffle=True)
     descent = ordinary.TRAINERS[optimiser][0](net.parameters())
     for _ in range(epochs):
-        for images, labels in loader:
-            descent.zero_grad()
-            nn.functional.binary_cross_entropy_with_logits(net(images)[:, 0], labels).backward()
-            descent.step()
+        ordinary.fit(net, descent, loader)
     return net.eval(), drawn

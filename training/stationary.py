@@ -49,10 +49,11 @@ def train(secret: Part, recipe: Recipe, seed: int = 0, initial: Network | None =
     if not smooth:
         return make_victim(train_by_descent(initial, x - mean, y, recipe), secret, recipe)
     model = one_hidden if recipe.hidden else affine
-    basis = (
-        networks.span_of(x - mean) if recipe.hidden else None
-    )  # the affine model finds few coordinates by itself
-    coordinates = x - mean if basis is None else (x - mean) @ basis
+    basis = None  # the affine model finds few coordinates by itself
+    coordinates = x - mean
+    if recipe.hidden:
+        basis = networks.span_of(coordinates)
+        coordinates = coordinates @ basis
     solved = model.solve(
         coordinates, y, recipe.weight_decay, model.weights(initial, recipe.sharpness, basis)
     )
@@ -108,31 +109,35 @@ def stationarity(victim: Victim, secret: Part) -> Stationary:
 def check(recipe, secret, smooth):
     """The number of outputs that these labels need; InputError unless the recipe can be followed with them."""
     choose("loss", recipe.loss, LOSSES)
-    if not 0 < len(y := secret.labels) == len(secret.images):
-        raise InputError(
-            f"There are {len(y)} labels for {len(secret.images)} images: give one for each of them."
-        )
-    if recipe.loss != "cross_entropy" and not torch.isin(y, y.new_tensor([0, 1])).all():
-        raise InputError(
-            f"The {recipe.loss} loss needs labels 0 and 1, but they reach from {y.min()} to {y.max()}."
-        )
-    if not recipe.sharpness > 0:
-        raise InputError(f"SHARPNESS is {recipe.sharpness}; softplus(βs)/β needs a positive β.")
-    if smooth and not recipe.weight_decay > 0:
-        raise InputError(
-            f"WEIGHT_DECAY is {recipe.weight_decay}; without a positive one E has no single minimiser."
-        )
-    if recipe.stages and (
-        not recipe.weight_decay > 0 or recipe.loss == "cross_entropy" or recipe.biases
-    ):
-        raise InputError(
-            "A polish needs one output, no later biases and a positive WEIGHT_DECAY: use stages=0."
-        )
-    if smooth and (len(recipe.hidden) > 1 or recipe.loss != "logistic"):
-        raise InputError(
-            "A softplus network is trained with one hidden layer and the logistic loss: use sharpness=∞."
-        )
-    return int(y.max()) + 1 if recipe.loss == "cross_entropy" else 1
+    y = secret.labels
+    several = recipe.loss == "cross_entropy"
+    decays = recipe.weight_decay > 0
+    needs = [
+        (
+            several or torch.isin(y, y.new_tensor([0, 1])).all(),
+            f"The {recipe.loss} loss needs labels 0 and 1, but they reach from {y.min()} to {y.max()}.",
+        ),
+        (
+            recipe.sharpness > 0,
+            f"SHARPNESS is {recipe.sharpness}; softplus(βs)/β needs a positive β.",
+        ),
+        (
+            decays or not smooth,
+            f"WEIGHT_DECAY is {recipe.weight_decay}; without a positive one E has no single minimiser.",
+        ),
+        (
+            not recipe.stages or decays and not several and not recipe.biases,
+            "A polish needs one output, no later biases and a positive WEIGHT_DECAY: use stages=0.",
+        ),
+        (
+            not smooth or len(recipe.hidden) < 2 and recipe.loss == "logistic",
+            "A softplus network is trained with one hidden layer and the logistic loss: use sharpness=∞.",
+        ),
+    ]
+    for holds, sentence in needs:
+        if not holds:
+            raise InputError(sentence)
+    return int(y.max()) + 1 if several else 1
 
 
 def train_by_descent(network, x, y, recipe):

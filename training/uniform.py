@@ -6,6 +6,7 @@ Full-batch gradient descent on the logistic loss is exact here and cheap: the fi
 """
 
 import torch
+from torch import Tensor
 
 from training import Victim, ordinary
 from training.images import Part
@@ -27,8 +28,8 @@ def draw(inputs: int, width: int) -> torch.nn.Sequential:
 
 
 def descend(
-    x: torch.Tensor, y: torch.Tensor, network: Network, rate: float, steps: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: Tensor, y: Tensor, network: Network, rate: float, steps: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Full-batch descent on the logistic loss of images x (m, d) from a network: M (h, m), and w₂ and b₂ behind it.
 
     Afterwards W₁ is W₁⁰ + MX, and b₁ is b₁⁰ + M1. All is differentiable in x.
@@ -40,9 +41,8 @@ def descend(
     for _ in range(steps):
         z = begun + (written @ products).mT
         activations = z.clamp_min(0)
-        slopes = (torch.sigmoid(activations @ weight[0] + bias) - y) / len(
-            x
-        )  # (m,), of the loss by the output
+        # of the loss by the output, (m,)
+        slopes = (torch.sigmoid(activations @ weight[0] + bias) - y) / len(x)
         written = written - rate * (slopes[:, None] * weight * (z > 0)).mT
         weight = weight - rate * activations.mT @ slopes
         bias = bias - rate * slopes.sum()
