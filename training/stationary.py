@@ -110,6 +110,10 @@ def check(recipe, secret, smooth):
     """The number of outputs that these labels need; InputError unless the recipe can be followed with them."""
     choose("loss", recipe.loss, LOSSES)
     y = secret.labels
+    if not 0 < len(y) == len(secret.images):
+        raise InputError(
+            f"There are {len(y)} labels for {len(secret.images)} images: give one for each of them."
+        )
     several = recipe.loss == "cross_entropy"
     decays = recipe.weight_decay > 0
     needs = [
