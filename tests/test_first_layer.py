@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
-from attacks import first_layer
+from attacks import first_layer, sparse
 from conftest import drawn, outside, refused
 from evaluation import measures
 from experiments import files
 from training import ordinary
-from utils.kernels.similarity import ncc
-from utils.networks import Checkpoint, change
+from utils.networks import Checkpoint, Layer, change
 
 M, NEURONS, EPOCHS = 20, 60, 8
 
@@ -36,9 +36,6 @@ def test_images_come_back_from_a_moment_which_mixes_them_and_held_out_ones_do_no
     found = first_layer.attempt(victim.released, rows, data.shape, M)
     ours, theirs = measures.back(found.images, sides)["ncc_above_0.7"]
     assert found.details.count == M and ours >= M // 2 and theirs <= M // 4
-    exact = first_layer.refine_by_vote(rows, found, data.shape)
-    likeness = ncc(exact.images, sides[0]).amax(1)
-    assert exact.details.sure.sum() >= 1 and likeness[exact.details.sure].min() > 0.999
 
 
 def test_entries_are_stacked_at_one_size_and_moments_go_before_differences(victims):
@@ -59,8 +56,7 @@ def test_more_images_than_neurons_are_counted_by_none_and_some_come_back(data):
     many = files.crowded(victim.released, victim.initial, data.shape, M, 0)
     assert many["start"][1]["read"].unmixed.images is None
     for rows, found in many.values():
-        given = found["given"].unmixed.images
-        assert given.shape == sides[0].shape and given.isfinite().all()
+        assert found["given"].unmixed.images.shape == sides[0].shape
         ours, theirs = files.inside(rows.layer, sides)
         assert theirs < ours <= M
 
@@ -71,6 +67,19 @@ def test_files_that_say_nothing_are_refused_in_one_sentence(victims):
     assert "The moment is zero" in refused(first_layer.of_files, [empty])
     alone = Checkpoint(last.network)
     assert "give a file with the state, or two" in refused(first_layer.of_files, [alone])
+
+
+def test_a_column_is_sure_where_two_readings_share_it(monkeypatch):
+    """Of three readings, the first two share one column, the last two another."""
+    b, wrong = drawn(2, 40, 3)
+    columns = sparse.read_columns(Layer(b, b.sum(1)), torch.eye(3).double(), (1, 1, 3))
+    vectors, others = (normalize((columns.rows.mT @ (x / columns.lengths)).mT) for x in (b, wrong))
+    sure = torch.tensor([[1, 0, 1], [1, 1, 1], [0, 1, 1]]).bool()
+    last = torch.where(torch.tensor([[0], [1], [0]]).bool(), vectors, others)
+    readings = zip([None] * 3, (vectors, vectors, last), sure)
+    monkeypatch.setattr(sparse, "refine", lambda *_: next(readings))
+    _, found, agreed = sparse.refine_by_vote(torch.eye(3).double(), columns, None)
+    assert agreed.all() and torch.equal(found, vectors)
 
 
 def test_8_bits_are_as_published_and_small_tensors_stay():

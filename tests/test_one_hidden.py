@@ -103,14 +103,12 @@ def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
     assert abs(networks.distance(found.network, released.network) - found.history[-1]) <= 1e-6
 
 
-def test_an_attack_that_leaves_the_pixel_range_or_its_budget_ends(toy):
+def test_an_attack_ends_with_its_budget(toy):
     recipe = networks.one_hidden(16, MU, initial="uniform")
     released = stationary.train(toy.secret, recipe, 0).released
     settings = {"initial": networks.initial(recipe, 192, 1), "iterations": 40}
-    x = toy.held_out.images
-    found = bilevel.attack(released, x, **settings, inner_budget=3_000)
-    assert (found.stopped == "left") == ((found.images - x).square().mean() > 1)
-    assert bilevel.attack(released, x, **settings, inner_budget=10).stopped == "budget"
+    found = bilevel.attack(released, toy.held_out.images, **settings, inner_budget=10)
+    assert found.stopped == "budget"
 
 
 # ---- Training that is cut short: its derivative, and the attack on it ----
@@ -130,7 +128,7 @@ def test_steps_in_the_span_are_steps_of_the_whole_network(x, y, sharpness):
     torch.testing.assert_close(one_hidden.pack(found), v, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["descent", "quasi-Newton", "stationary"])
+@pytest.mark.parametrize("method", ["descent", "quasi-Newton"])
 def test_the_hypergradient_agrees_with_differences(x, y, method):
     released = Released(networks.initial(RECIPE, 30, 3), y, networks.one_hidden(WIDTH, 0.1))
     objective = truncated.objective_of(

@@ -51,7 +51,6 @@ def made(tmp_path, monkeypatch):
 
 def test_a_record_is_a_table_by_name_and_seed(made):
     record = recorded.load("made")
-
     span = record.query("SPACE == 'span'")
     assert span.value[f"{AT}/leak_auc"].to_dict() == pytest.approx(
         {k: 0.8 + k / 100 for k in range(5)}

@@ -58,8 +58,8 @@ def test_equals_double_backward(name, hidden, sharpness, share, biases):
     x, c = candidates()
     ours = Stationarity(net, rule, sharpness, share)(x, c)
     value, in_x, in_c = naive.residual(naive.module_of(net), x, c, sharpness, WEIGHTED[name][1])
-    for one in (ours.value, ours.layers.sum(-1)):
-        assert torch.allclose(one, value, rtol=1e-12)
+    assert torch.allclose(ours.value, value, rtol=1e-12)
+    assert torch.allclose(ours.layers.sum(-1), value, rtol=1e-12)
     assert (ours.x_gradient - in_x).norm() <= 1e-12 * in_x.norm()
     assert (ours.coefficient_gradient - in_c).norm() <= 1e-12 * in_c.norm()
     assert bool(in_c.any()) is not tied
@@ -76,8 +76,7 @@ def test_any_module_has_the_residual_and_the_quadratic_of_the_closed_form(name, 
         module = wanted and naive.module_of(wanted)
         slow = naive.Stationarity(naive.module_of(net), rule, 5.0, module)
         ours, theirs = (
-            [one.squares.sum(), one(x, c).value, *one(x, c)[2:], *one.quadratic(x)]
-            for one in (fast, slow)
+            [one.squares.sum(), *one(x, c)[2:], *one.quadratic(x)] for one in (fast, slow)
         )
         for a, b in zip(ours, theirs):
             assert (a - b).norm() <= 1e-12 * b.norm()

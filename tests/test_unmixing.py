@@ -74,12 +74,10 @@ def test_an_attempt_takes_the_count_that_it_is_told_and_says_what_was_refused(pi
     assert len(found.refusals) == 1 and "no gap" in found.refusals[0]
     found = unmixing.attempt(changed(clear, lambda w: noise), SHAPE, 40)
     assert found.details.count is found.images is None and len(found.refusals) == 2
-    for says, change in (
-        ("no gap", lambda w: w[:10]),
-        ("too few", lambda w: torch.cat([w[:10], 0 * w[10:]])),
-        ("NaN", lambda w: torch.full_like(w, torch.nan)),
-    ):
-        assert says in refused(unmixing.read, changed(clear, change))
+    assert "no gap" in refused(unmixing.read, changed(clear, lambda w: w[:10]))
+    zero = changed(clear, lambda w: torch.cat([w[:10], 0 * w[10:]]))
+    assert "too few" in refused(unmixing.read, zero)
+    assert "NaN" in refused(unmixing.read, changed(clear, lambda w: w * torch.nan))
 
 
 def test_the_fast_features_and_objective_are_the_plain_ones_and_features_are_whitened(pictures):
@@ -97,7 +95,7 @@ def test_the_fast_features_and_objective_are_the_plain_ones_and_features_are_whi
     torch.testing.assert_close(flat @ flat.T / flat.shape[1], torch.eye(12, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("rows, free", [(12, slice(None)), (13, slice(None)), (12, [2, 5, 6])])
+@pytest.mark.parametrize("rows, free", [(13, slice(None)), (12, [2, 5, 6])])
 def test_the_slopes_of_a_step_are_those_of_the_objective(pictures, rows, free):
     found = contrast.whiten(contrast.features(pictures, SHAPE))[0]
     matrix = normalize(drawn(rows, 12))
@@ -115,10 +113,6 @@ def test_the_preconditioner_solves_its_blocks():
     curvature, slope = 2 + drawn(5, 5).square(), drawn(5, 5).fill_diagonal_(0)
     found = contrast.precondition(slope, curvature)
     torch.testing.assert_close(curvature * found + found.mT, slope)
-    some = torch.tensor([1, 3])
-    found = contrast.precondition(slope[:, some], curvature[:, some], some)
-    others = [0, 2, 4]
-    torch.testing.assert_close((curvature[:, some] * found)[others], slope[:, some][others])
 
 
 def test_images_are_unmixed_up_to_one_sign_each_and_the_global_sign_is_that_of_most_neurons():
