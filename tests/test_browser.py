@@ -299,7 +299,8 @@ def test_a_drawing_becomes_a_training_set_of_the_given_weights(page):
     # stationary for the kernel of the book, too
     planted = "[...document.getElementById('plant').planted.%s]"
     names = "images", "y", "theta"
-    x, y, theta = (torch.tensor(page.evaluate(planted % name)).double() for name in names)
+    kept = (page.evaluate(planted % name) for name in names)
+    x, y, theta = (torch.tensor(values, dtype=torch.float64) for values in kept)
     mu = chapter_functions("affine-model")["WEIGHT_DECAY"]
     assert affine.energy_gradient(x.view(len(y), -1), y, theta, mu).norm() < 1e-12
 
