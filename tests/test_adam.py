@@ -21,19 +21,13 @@ def trained():
     return secret.images, shape, ordinary.train(secret, None, shape, "adam", (40, 20), 30)
 
 
-def test_the_model_is_its_equation_and_its_slopes_are_those_of_differences():
-    sizes = (4, 5), *[(2, 3, 4)] * 3, (3, 4), (2, 1, 4)
-    x, *slices = parts = [drawn(*size, seed=k).requires_grad_() for k, size in enumerate(sizes)]
+def test_the_model_is_its_equation():
+    x, *slices = (drawn(*size, seed=k) for k, size in enumerate([(4, 5), *[(2, 3, 4)] * 3]))
     v, total = adam.FLOOR, 0.0
-    for b, c, l in zip(*slices[:3]):
+    for b, c, l in zip(*slices):
         v = v + (c[1].exp() * x[:, 4].square()).mean() + (l[1] @ x[:, 4]) ** 2
         total = total + b[1] @ x[:, 4] / v.sqrt()
-    assert torch.isclose(adam.model_change(adam.Slices(*slices[:4]), x)[1, 4], total)
-
-    def made(x, *p):
-        return adam.model_change(adam.Slices(*p), adam.model_pixels(x, False))
-
-    torch.autograd.gradcheck(made, parts, fast_mode=True)
+    assert torch.isclose(adam.model_change(adam.Slices(*slices, None), x)[1, 4], total)
 
 
 def test_the_first_epoch_is_torchs_adam_and_the_order_of_its_batches_is_read_from_it(monkeypatch):
@@ -79,7 +73,7 @@ def test_slices_explain_what_mixtures_of_true_images_do_not_and_show_one_that_is
     assert torch.cosine_similarity(shown, x[0] - basis @ (basis.mT @ x[0]), dim=0).abs() > 0.7
 
 
-def test_an_attack_tells_what_it_did_and_repeats_itself_or_refuses(trained, monkeypatch):
+def test_an_attack_repeats_itself_or_refuses(trained, monkeypatch):
     short = {"STEPS": (6, 6), "SEARCH": ((8, 3, 1),), "LEARN_STEPS": 6, "WORTH": math.inf}
     for name, value in short.items():
         monkeypatch.setattr(adam, name, value)
@@ -88,12 +82,6 @@ def test_an_attack_tells_what_it_did_and_repeats_itself_or_refuses(trained, monk
     one, two = (adam.attack(*start, M) for _ in range(2))
     assert one.images.shape == (M + 1, 192) and torch.equal(one.images, two.images)
     assert abs(one.details.alpha - 1) < 0.02
-    assert one.details.fits[1].slices.scores.shape == (5, 1, M + 1)
-    monkeypatch.setattr(adam, "WORTH", 0.0)  # batches explain too little
-    assert adam.attack(*start, M).details.fits[1].slices.scores is None
     fitted = adam.attack(*start, M, mirrored=True).details.fits[1].images
     assert fitted.shape == (M // 2, 192)
-    assert "even COUNT" in refused(adam.attack, *start, 5, mirrored=True)
     assert "too few" in refused(adam.attack, *start, 30)
-    monkeypatch.setattr(adam, "model_change", lambda slices, x: slices.means[0] @ x * math.inf)
-    assert "diverged" in refused(adam.attack, *start, M)

@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SPEED = sorted((ROOT / "data" / "speed").glob("*.json"))
-PAPER = ["ours"] * 5 + ["published", "unmixing", "unmixing", "victim"]
 
 
 def test_what_is_written_says_how_long_what_took_on_which_machine(tmp_path):
@@ -25,11 +24,10 @@ def test_what_is_written_says_how_long_what_took_on_which_machine(tmp_path):
     ended = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
     assert re.search(r"^\d+ passed, .*deselected", ended.stdout, re.M), ended.stdout
     record = json.loads(path.read_text())
-    about = "device processor cores threads versions products"
-    assert " ".join(record["machine_info"]) == about and "commit_info" not in record
+    assert "commit_info" not in record
     versions = checked(record["benchmarks"])
     assert {"float32 by numpy", "bfloat16 by torch", "copy"} <= {*versions["limits"]}
-    assert sorted(versions["paper"]) == PAPER
+    assert sorted(versions["paper"]) == ["published", "unmixing", "unmixing", "victim"]
 
 
 def checked(rows):
@@ -38,9 +36,7 @@ def checked(rows):
     for about, stats in ((row["extra_info"], row["stats"]) for row in rows):
         keys.add(str([about[name] for name in ("kernel", "version", "dtype", "size")]))
         versions.setdefault(about["kernel"], []).append(about["version"])
-        assert "data" not in stats and "note" in about
-        assert all(value >= 0 for value in stats.values() if isinstance(value, (int, float)))
-        assert all(about[name] is None or about[name] > 0 for name in ("flops", "bytes"))
+        assert "data" not in stats and "note" in about and stats["median"] > 0
     assert len(keys) == len(rows)
     return versions
 
@@ -48,18 +44,3 @@ def checked(rows):
 @pytest.mark.parametrize("path", SPEED, ids=lambda path: path.stem)
 def test_a_record_has_each_number_once(path):
     assert checked(json.loads(path.read_text())["benchmarks"])
-
-
-@pytest.mark.parametrize(
-    "words, sentence",
-    [("RECORD=x ONLY=step", "Only a whole run is recorded"), ("RECORD=toy", "Error 1")],
-)
-def test_what_cannot_be_measured_or_recorded_is_said(words, sentence, tmp_path):
-    (tmp_path / "pytest").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "pytest").chmod(0o755)
-    command = ["make", "--no-print-directory", "-o", ".venv/ready", "bench"]
-    command += [f"BIN={tmp_path}", *words.split()]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    printed = ended.stdout + ended.stderr
-    assert ended.returncode and sentence in printed and len(printed.splitlines()) <= 2
-    assert sorted((ROOT / "data" / "speed").glob("*.json")) == SPEED

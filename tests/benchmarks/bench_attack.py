@@ -54,25 +54,18 @@ def test_restarts(n, version, measure):
         basis=networks.span(victim.network),
         coefficients=torch.ones(n, device=DEVICE),
     )
-    about = {
-        "size": {"restarts": MANY, "candidates": n},
-        "dtype": "float32",
-        "note": "50 steps of Adam",
-    }
+    about = {"note": "50 steps of Adam"}
     if version == "one by one":
-        start, about["note"], about["scale"] = (
-            start[0],
-            f"extrapolated from one of {MANY} calls",
-            MANY,
-        )
-    measure(partial(run, start), "restarts", version, **about)
+        start, about = start[0], {"note": f"extrapolated from one of {MANY} calls", "scale": MANY}
+    size = {"restarts": MANY, "candidates": n}
+    measure(partial(run, start), "restarts", version, size, "float32", **about)
 
 
-# Each once, at the paper's size: images and neurons, candidates, published steps and ours, epochs; and of a small
+# Each once, at the paper's size: images and neurons, candidates, published steps, epochs; and of a small
 # victim. A processor measures none of these; REHEARSE has them run at toy size.
 GPU = DEVICE.type == "cuda"
-M, HIDDEN, LARGE, PUBLISHED_STEPS, OURS, EPOCHS = (
-    (500, 1000, 1000, 50_000, 1000, 5000) if GPU else (12, 20, 16, 20, 20, 60)
+M, HIDDEN, LARGE, PUBLISHED_STEPS, EPOCHS = (
+    (500, 1000, 1000, 50_000, 5000) if GPU else (12, 20, 16, 20, 60)
 )
 FEW, NEURONS = (50, 500) if GPU else (8, 40)
 paper = pytest.mark.skipif(not GPU and "REHEARSE" not in os.environ, reason="needs a GPU")
@@ -90,21 +83,17 @@ def trained(m, *widths):
 @paper
 def test_paper_victim(measure):
     train, size = partial(trained.__wrapped__, M, HIDDEN, HIDDEN), {"images": M, "width": HIDDEN}
-    found = measure(train, "paper", "victim", size, "float32", once=True)
-    assert found.loss < 1.0  # an output of 0 has 1
+    measure(train, "paper", "victim", size, "float32", once=True)
 
 
 @paper
-@pytest.mark.parametrize("seed", [None, *range(5)])
-def test_paper_attack(seed, measure):
-    """The published optimiser for all of its steps, and, with a seed, Adam in the span of the first layer."""
-    victim, ours = trained(M, HIDDEN, HIDDEN).released, seed is not None
-    basis = networks.span(victim.network) if ours else None
-    steps = OURS if ours else PUBLISHED_STEPS
-    settings = (decoreco.ADAM if ours else PUBLISHED)._replace(iterations=steps)
-    attack = partial(decoreco.attack, victim, normal(LARGE, seed or 0), settings, basis=basis)
-    size = {"images": M, "candidates": LARGE, "steps": steps} | ({"seed": seed} if ours else {})
-    found = measure(attack, "paper", "ours" if ours else "published", size, "float32", once=True)
+def test_paper_attack(measure):
+    """The published optimiser for all of its steps."""
+    victim = trained(M, HIDDEN, HIDDEN).released
+    settings = PUBLISHED._replace(iterations=PUBLISHED_STEPS)
+    size = {"images": M, "candidates": LARGE, "steps": PUBLISHED_STEPS}
+    attack = partial(decoreco.attack, victim, normal(LARGE), settings)
+    found = measure(attack, "paper", "published", size, "float32", once=True)
     assert found.loss < found.history[0]
 
 
@@ -116,7 +105,4 @@ def test_paper_unmixing(m, widths, measure):
     attack = partial(
         unmixing.attack, trained(m, *widths).released, PHOTOS.images.shape[1:], count=m
     )
-    assert (
-        measure(attack, "paper", "unmixing", {"images": m}, "float32", once=True).images.shape[0]
-        == m
-    )
+    measure(attack, "paper", "unmixing", {"images": m}, "float32", once=True)

@@ -163,15 +163,8 @@ def test_limits_product(kind, library, measure, rounding):
     n = 2048 if DEVICE.type == "cpu" else 8192  # a GPU is not busy with less
     factors = torch.rand(2, n, n, device=DEVICE).to(getattr(torch, kind, torch.float32))
     a, b = factors.numpy() if library == "numpy" else factors
-    measure(
-        lambda: a @ b,
-        "limits",
-        f"{kind} by {library}",
-        {"rows": n},
-        kind,
-        apart=True,
-        flops=2 * n**3,
-    )
+    about = {"apart": True, "flops": 2 * n**3}
+    measure(lambda: a @ b, "limits", f"{kind} by {library}", {"rows": n}, kind, **about)
 
 
 def test_limits_copy(measure):
