@@ -93,12 +93,10 @@ def test_no_coefficients_above_the_bound_have_a_smaller_residual(victim, bound):
 def test_projection_keeps_the_bound_also_where_candidates_are_blank(attack, toy, start):
     recipe = networks.perceptron("margin", 40, 40)._replace(epochs=200)
     released = stationary.train(toy.secret, recipe).released
-    how = {"optimiser": "projection", "rule": "margin", "iterations": 20, "dtype": torch.float32}
-    found = attack(released=released, **how)
-    assert (found.coefficients >= 0.3 - 1e-6).all() and found.details.feasibility == 0
-    dark = tuple(layer._replace(bias=None) for layer in released.network)
-    blank = attack(0 * start, released=released._replace(network=dark), **how)
-    assert blank.coefficients.isfinite().all()
+    how = {"released": released, "optimiser": "projection", "rule": "margin", "iterations": 20}
+    for x in (start, 0 * start):
+        found = attack(x, **how)
+        assert (found.coefficients >= 0.3 - 1e-6).all() and found.details.feasibility == 0
 
 
 def test_a_batch_of_restarts_equals_its_members(attack):
@@ -125,12 +123,9 @@ def test_a_loss_below_the_tolerance_ends_the_attack(attack, start):
     assert found.stopped == "converged" and len(found.history) == 1
 
 
-def test_the_surrogate_sharpens_and_the_best_of_the_last_alpha_is_kept(attack):
+def test_the_surrogate_sharpens():
     alphas = [decoreco.ADAM._replace(iterations=10).alpha(k) for k in range(11)]
     assert alphas[0] == 10 and alphas[8:] == [100] * 3 and sorted(alphas) == alphas
-    found = attack(iterations=10, learning_rate=0.1)
-    assert torch.isclose(found.loss, found.history[8:].min())
-    assert found.history.min() < 0.9 * found.loss and found.loss == found.details.total
 
 
 def test_penalties_are_the_published_ones_and_a_share_is_what_a_candidate_explains():
@@ -177,6 +172,7 @@ def test_what_is_watched_is_the_attack_of_as_many_steps(attack, optimiser):
     watch = {"watch": lambda step, result: seen.update({step: result()})}
     found = attack(start, optimiser, iterations=12, given=watch)
     assert_same(attack(start, optimiser, iterations=12), found)
+    assert found.loss == found.details.total
     assert list(seen) == list(range(1, 14)) and torch.equal(seen[13].images, found.images)
     rising = 10 if optimiser == "adam" else 0  # steps before the last α
     for k, one in seen.items():

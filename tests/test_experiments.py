@@ -6,7 +6,7 @@ import torch
 from attacks import bilevel, decoreco, starts
 from conftest import drawn, refused
 from evaluation import trials
-from experiments import published_training, rank, variants
+from experiments import published_training, variants
 from experiments.variants import Settings
 from training import images, ordinary, stationary
 from utils import networks
@@ -52,15 +52,6 @@ def test_a_restart_has_noise_and_coefficients_of_its_own(toy):
         start = starts.normal(20, 192, 0.0197, seed)
         expected = decoreco.attack(victim.released, start, settings, basis=basis, seed=seed)
         assert torch.equal(found.images, expected.images)
-
-
-def test_a_networks_rank_is_the_number_of_its_neurons_that_differ_and_its_rows_hold_the_images(toy):
-    soft = stationary.train(toy.secret, networks.one_hidden(8, 0.01))
-    found = rank.measured(soft, toy, starts.random(10, 192, 0))
-    ours, others = found["outside"]
-    assert found["rank"][0] == found["above_1e-6"][0] <= found["neurons"][0] < 8
-    assert 0 < ours < others <= 1 and found["gradient_error"][0] < 1e-6
-    assert rank.outside(torch.eye(4).double(), torch.eye(4).double()[:, :1]) == 0.75
 
 
 # ---- Variants of one training: exact coordinates, clipped gradients, changed weights ----

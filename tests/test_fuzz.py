@@ -15,7 +15,6 @@ from attacks import bilevel, decoreco
 from attacks.contract import Attack
 from audit import weights
 from conftest import Bomb
-from lab import parameters
 from training import images, stationary
 from utils import networks
 from utils.errors import InputError
@@ -107,24 +106,6 @@ def test_any_state_is_a_network_for_these_images_or_refused(state):
         assert found.layers[0].weight.shape[1] == 12
         assert {layer.weight.dtype for layer in found.layers} == {torch.float64}
         assert networks.flatten(found.layers).isfinite().all()
-
-
-WORDS = st.text(max_size=6) | st.sampled_from(["SEED", "STEPS", "DEVICE", "RATE"])
-VALUES = st.none() | st.booleans() | st.integers() | NUMBERS | st.text(max_size=5)
-
-
-@FUZZ
-@given(given=st.dictionaries(WORDS, VALUES | st.lists(st.integers(), max_size=2), max_size=3))
-def test_parameters_of_any_kind(given):
-    declared = {"SEED": 0, "STEPS": 10, "DEVICE": "auto", "RATE": 0.1}
-    try:
-        for name, value in given.items():
-            parameters.check(declared, {}, name, value)
-    except InputError as error:
-        assert "\n" not in str(error).replace(repr(given), "")
-        return
-    assert given.keys() <= declared.keys()
-    assert given.get("STEPS", 1) > 0 and 0 < given.get("RATE", 1) < np.inf
 
 
 def released(*hidden):

@@ -1,7 +1,5 @@
 """Data sets, and one clear sentence for every way in which a file can be wrong."""
 
-import io
-import zipfile
 from unittest.mock import Mock
 
 import numpy as np
@@ -92,7 +90,6 @@ def test_held_out_images_come_from_those_that_nothing_is_trained_on(tmp_path):
     assert np.array_equal(data.held_out.images.numpy(), expected.reshape(4, -1))
     both.unused.images[0] = both.images[0]
     assert "Images 0 and 20 of the data set" in refused(images.split, both, 4, 8, held_out=4)
-    assert "at most 20 held-out ones, not 22" in refused(images.split, both, 4, 8, held_out=22)
 
 
 def test_halves_give_the_attacker_twice_as_many():
@@ -124,16 +121,6 @@ def test_wrong_files(tmp_path, wrong, words):
     path = save(tmp_path / "wrong.npz", **arrays)
     said = refused(images.load, path)
     assert words in said and path in said
-
-
-def test_a_header_that_lies(tmp_path):
-    path = save(tmp_path / "lie.npz", labels=FINE["labels"])
-    header = io.BytesIO()
-    kind = {"descr": "|u1", "fortran_order": False, "shape": (4 * 10**9, 64, 64, 9)}
-    np.lib.format.write_array_header_1_0(header, kind)
-    with zipfile.ZipFile(path, "a") as file:
-        file.writestr("images.npy", header.getvalue() + bytes(4 * 8 * 8))
-    assert "cannot be read as an .npz file of numbers" in refused(images.load, path)
 
 
 MANY = [  # images of each class, the sizes of three parts, and what is said

@@ -50,13 +50,6 @@ def test_a_grid_begins_at_mixtures_knows_distances_and_may_come_in_slices(target
     assert (found.end[[3, 6]] == found.end[0]).all()  # λ₂ = 0: noise is attacked once
 
 
-def test_random_axes_span_the_rows_and_no_more(sets):
-    rows = torch.cat([sets[0], sets[0][:3] - sets[0][3:6]])  # thirteen rows of rank ten
-    basis, axes = networks.span_of(sets[0]), mixtures.random_axes(rows, sets[0])
-    torch.testing.assert_close(axes.mT @ axes, torch.eye(10).double())
-    torch.testing.assert_close(axes @ axes.mT, basis @ basis.mT)
-
-
 def test_both_optimisers_lower_the_loss_in_the_span(target, sets):
     start = mixtures.mixture(*sets, *MIXED)[[4, 0]]
     for attack in (mixtures.adam_attack(target, 200, 0.003), mixtures.lbfgs_attack(target, 50)):
