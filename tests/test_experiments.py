@@ -111,7 +111,6 @@ def test_released_weights_are_what_they_say():
         return variants.alter(weight, SETTINGS._replace(**how), generator)
 
     assert torch.equal(changed(), weight) and len(changed(bits=4).unique()) <= 15
-    assert (changed(bits=16) - weight).abs().max() < 1e-3 * weight.abs().max()
     pruned = changed(pruned=0.9)
     assert (pruned != 0).sum() == 300 and pruned.abs().sum() > 300 * weight.abs().quantile(0.9)
     noise = (changed(noise=0.1) - weight).norm() / weight.norm()

@@ -58,12 +58,8 @@ def test_grey_and_eight_bit_images(tmp_path):
 
 def test_seeds_walk_through_the_file_and_share_no_secret_while_a_class_lasts():
     labelled = images.Labelled(np.arange(22 * 7 * 7).reshape(22, 7, 7, 1) / 2000, np.arange(22) % 2)
-    secret = [
-        {x[0].item() for x in images.split(labelled, 6, 4, seed).secret.images} for seed in range(5)
-    ]
-    assert all(len(part) == 6 for part in secret)
-    assert not secret[0] & secret[1] and not secret[1] & secret[2] and not secret[0] & secret[2]
-    assert len(secret[3] & secret[0]) == 2  # eleven of a class are used up in the fourth turn
+    secret = [images.split(labelled, 6, 4, seed).secret.images[:, 0].tolist() for seed in range(3)]
+    assert len(set(sum(secret, []))) == 18
 
 
 def test_the_recorded_images_are_the_first_of_some_batches(monkeypatch):
@@ -135,7 +131,7 @@ MANY = [  # images of each class, the sizes of three parts, and what is said
 @pytest.mark.parametrize("counts, sizes, words", MANY)
 def test_more_images_than_there_are(counts, sizes, words):
     labels = np.repeat(range(len(counts)), counts)
-    labelled = images.Labelled(np.random.default_rng(0).random((len(labels), 8, 8, 1)), labels)
+    labelled = images.Labelled(np.random.rand(len(labels), 8, 8, 1), labels)
     assert words in refused(images.split, labelled, *sizes[:2], held_out=sizes[2])
 
 

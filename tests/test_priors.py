@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import decoreco, starts
-from conftest import chapter_functions, refused
+from conftest import refused
 from experiments import margin, shift, spheres
 from training import stationary
 from utils import networks
@@ -18,7 +17,6 @@ from utils.kernels.layers import Layer, flatten, unflatten
 from utils.kernels.losses import LOSSES
 from utils.networks import Released
 
-chapter = SimpleNamespace(**chapter_functions("priors"))
 at_kinks = partial(margin.kkt_distance, near=1e-3)
 RECIPE = networks.perceptron("margin", 20)._replace(centred=False, epochs=60, initial=1e-8)
 
@@ -69,17 +67,6 @@ def test_slopes_at_kinks_explain_what_slopes_of_zero_and_one_do_not():
     network, labels = (first, Layer(one[None], None)), torch.ones(2).double()
     printed, free = (d(network, x, labels) for d in (margin.kkt_distance, at_kinks))
     assert free < 1e-3 and printed > 0.2
-
-
-def test_the_smallest_residual_is_that_of_its_multipliers_and_the_square_of_the_distance():
-    x, labels = spheres.labelled(10, 8, 2)
-    network = spheres.first_weights(RECIPE._replace(initial=0.3), 8, 2)
-    value, multipliers = margin.smallest_residual(network, x, labels)
-    assert (multipliers >= 0).all() and multipliers.max() > 0
-    plain = chapter.plain_residual(network, x, labels, multipliers)
-    distance = margin.kkt_distance(network, x, labels)
-    assert value == pytest.approx(plain, 1e-9)
-    assert distance * flatten(network).norm() == pytest.approx(value**0.5, 1e-9)
 
 
 @settings(max_examples=20)

@@ -46,8 +46,8 @@ def test_descent_never_raises_the_energy_and_its_rate_grows():
 
     recipe = networks.perceptron("margin")._replace(learning_rate=0.01, growth=1.1, epochs=3)
     stationary.descend(objective, torch.tensor([1.0, 0.0]), recipe)
-    rates = [(a - b)[0].item() / a[0].item() for a, b in zip(seen, seen[1:])]
-    assert rates == pytest.approx([0.01, 0.011, 0.0121], rel=1e-5)
+    rates = [1 - (after / before)[0].item() for before, after in zip(seen, seen[1:])]
+    assert rates == pytest.approx([0.01, 0.011, 0.0121], rel=1e-4)
     bold = [recipe._replace(learning_rate=1.0, epochs=k) for k in range(40)]
     values = [objective(stationary.descend(objective, torch.ones(2), one))[0] for one in bold]
     assert values == sorted(values, reverse=True) and values[-1] < 1e-2 * values[0]
@@ -126,18 +126,17 @@ def test_a_polish_leaves_the_span_of_the_images_alone(x, y):
 
 
 GAPS = [  # singular values, and how many are above the gap
-    ((1.0, 0.05, 0.03, 1e-4, 9e-5), 3, 300),
-    ((1.0, 0.05, 0.03, 1e-9, 1e-17), 3, 3e4),
-    ((1.0, 0.5, 1e-3, 5e-4, 2e-5, 1e-17), 5, None),  # not the largest, but into rounding
-    ((1.0, 0.05, 0.015, 0.009, 0.006, 0.004), None, None),  # by 20, but by less than 2 to the end
+    ((1.0, 0.05, 0.03, 1e-4, 9e-5), 3),
+    ((1.0, 0.05, 0.03, 1e-9, 1e-17), 3),
+    ((1.0, 0.5, 1e-3, 5e-4, 2e-5, 1e-17), 5),  # not the largest, but into rounding
+    ((1.0, 0.05, 0.015, 0.009, 0.006, 0.004), None),  # by 20, but by less than 2 to the end
 ]
 
 
-@pytest.mark.parametrize("values, count, ratio", GAPS)
-def test_the_gap_is_found_where_there_is_one(values, count, ratio):
+@pytest.mark.parametrize("values, count", GAPS)
+def test_the_gap_is_found_where_there_is_one(values, count):
     network = (layers.Layer(torch.diag(torch.tensor(values, dtype=torch.float64)), None),)
-    gap = networks.gap(network)
-    assert gap.count == count and (ratio is None or gap.ratio == pytest.approx(ratio))
+    assert networks.gap(network).count == count
     if count is None:
         assert networks.span(network).shape == (6, 6)
         assert networks.span(network, 0.01).shape == (6, 3)
