@@ -86,7 +86,7 @@ def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
     assert not without[0].bias.any()
 
 
-def test_private_gradients_are_clipped_means_and_have_their_price(x, y):
+def test_private_gradients_are_clipped_means_with_noise(x, y):
     net, basis, _ = variants.initialise(x[None], 1, SETTINGS, 0)
     seen, labels = (x @ basis).float(), y.float()
     loss = variants.LOSSES["square"](net(seen), labels)
@@ -99,9 +99,6 @@ def test_private_gradients_are_clipped_means_and_have_their_price(x, y):
     torch.testing.assert_close(private(clip=1e6), list(plain), rtol=1e-4, atol=1e-6)
     assert sum(part.square().sum() for part in private(clip=1e-3)).sqrt() <= 1.001e-3
     assert 0.8 < private(clip=1.0, private=5.0)[2].std() * len(x) / 5.0 < 1.3
-    priced = SETTINGS._replace(steps=300, private=1.0)
-    assert variants.epsilon(priced) == pytest.approx(150 + (600 * 11.512925) ** 0.5)
-    assert variants.epsilon(priced._replace(private=2.0)) < 150 and variants.epsilon(SETTINGS) > 1e9
 
 
 def test_released_weights_are_what_they_say():
