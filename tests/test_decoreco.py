@@ -53,12 +53,13 @@ def test_training_in_coordinates_is_the_same_descent_in_all_weights(x, rule, als
     )
     network = networks.initial(recipe, 30, 3, outputs)
 
-    def objective(theta):
-        theta = theta.clone().requires_grad_()
+    def energy(theta):
         z = forward(unflatten(theta, network), x - x.mean(0) * also)[1][-1]
         loss = LOSSES[recipe.loss].value(z, labels).mean()
-        value = loss + recipe.weight_decay / 2 * theta.square().sum()
-        return value.detach(), *torch.autograd.grad(value, theta)
+        return loss + recipe.weight_decay / 2 * theta.square().sum()
+
+    def objective(theta):
+        return reversed(torch.func.grad_and_value(energy)(theta))
 
     ours = flatten(stationary.train(images.Part(x, labels), recipe, 3).released.network)
     theirs = stationary.descend(objective, flatten(network), recipe)
@@ -81,25 +82,21 @@ def test_no_coefficients_above_the_bound_have_a_smaller_residual(victim, bound):
     rule = Signed() if bound < 0 else Margin(torch.tensor([-1.0, 1.0]).repeat(6).double())
     objective = decoreco.Objective(victim.released.network, rule, 30.0, bound, 0.0)
     h, b = objective.stationarity.quadratic(x)
-    ours = objective.best_coefficients(x)
+    ours = objective.best_coefficients(torch.stack([x, x.flip(0)]))[0]
     gradient = (h + 1e-6 * h.diagonal().mean() * torch.eye(12)) @ ours - b
     free = ours > bound
     assert (ours >= bound).all() and free.any() and (bound < 0 or not free.all())
     small = 1e-8 * b.norm()
     assert (gradient[free].abs() <= small).all() and (gradient[~free] >= -small).all()
-    both = objective.best_coefficients(torch.stack([x, x.flip(0)]))
-    assert torch.allclose(both[0], ours, rtol=1e-9) and both.shape == (2, 12)
 
 
 def test_projection_keeps_the_bound_also_where_candidates_are_blank(attack, toy, start):
     recipe = networks.perceptron("margin", 40, 40)._replace(epochs=200)
     released = stationary.train(toy.secret, recipe).released
-    how = {"optimiser": "projection", "rule": "margin", "iterations": 20, "dtype": torch.float32}
-    found = attack(released=released, **how)
-    assert (found.coefficients >= 0.3 - 1e-6).all() and found.details.feasibility == 0
-    dark = tuple(layer._replace(bias=None) for layer in released.network)
-    blank = attack(0 * start, released=released._replace(network=dark), **how)
-    assert blank.coefficients.isfinite().all()
+    how = {"released": released, "optimiser": "projection", "rule": "margin", "iterations": 20}
+    for x in (start, 0 * start):
+        found = attack(x, **how)
+        assert (found.coefficients >= 0.3 - 1e-6).all() and found.details.feasibility == 0
 
 
 def test_a_batch_of_restarts_equals_its_members(attack):
@@ -124,24 +121,11 @@ def test_one_diverging_restart_leaves_the_others_alone(attack, start, optimiser)
 def test_a_loss_below_the_tolerance_ends_the_attack(attack, start):
     found = attack(tolerance=1e9, softest=100.0)
     assert found.stopped == "converged" and len(found.history) == 1
-    both = torch.stack([start, 5 * start])
-    first, second = attack(both, iterations=0).loss.tolist()
-    found = attack(both, iterations=0, tolerance=(first + second) / 2)
-    assert sorted(found.stopped) == ["converged", "iterations"]
-    assert (found.stopped[0] == "converged") == (first < second)
 
 
-def test_the_surrogate_sharpens_and_the_best_of_the_last_alpha_is_kept(attack):
+def test_the_surrogate_sharpens():
     alphas = [decoreco.ADAM._replace(iterations=10).alpha(k) for k in range(11)]
     assert alphas[0] == 10 and alphas[8:] == [100] * 3 and sorted(alphas) == alphas
-    found = attack(iterations=10, learning_rate=0.1)
-    assert torch.isclose(found.loss, found.history[8:].min())
-    assert found.history.min() < 0.9 * found.loss and found.loss == found.details.total
-
-
-def test_candidates_are_shared_by_the_classes():
-    labels = decoreco.balanced_labels(20, 3)
-    assert labels.tolist() == sorted(labels) and labels.long().bincount().tolist() == [7, 7, 6]
 
 
 def test_penalties_are_the_published_ones_and_a_share_is_what_a_candidate_explains():
@@ -150,9 +134,7 @@ def test_penalties_are_the_published_ones_and_a_share_is_what_a_candidate_explai
     x = torch.tensor([[2.0, 0, -1.5, 0.5], [0, 0, 0, 0]]).double()
     c = torch.tensor([0.2, 0.7]).double()
     parts, *gradients = objective(x, c)
-    without = torch.stack(
-        [objective(x, c * mask)[0].stationarity.sum() for mask in 1 - torch.eye(2)]
-    )
+    without = torch.stack([objective(x, c * k)[0].stationarity.sum() for k in 1 - torch.eye(2)])
     assert torch.allclose(objective.share(x, c), without - parts.stationarity.sum())
     penalties = torch.stack([parts.range, parts.feasibility]) * objective.scale
     assert torch.allclose(penalties, torch.tensor([1.25, 5 * 0.09]).double())
@@ -169,9 +151,7 @@ WRONG = {
     "several outputs": {"rule": "multiclass"},
     "needs labels from 0 to 1": {"rule": "margin", "given": {"labels": HALVES + 1}},
     "LAMBDA_MIN": {"lambda_min": -1.0},
-    "RANGE_WEIGHT": {"range_weight": -1.0},
     "STEPS": {"iterations": -1},
-    "sharpness": {"sharpness": -1.0},
     "OPTIMISER is 'projection'": {"rule": "tied", "optimiser": "projection"},
     "(20,) labels and 192 inputs": {"x": torch.zeros(20, 7)},
     "needs a ReLU network": {"released": SOFT},
@@ -192,10 +172,10 @@ def test_what_is_watched_is_the_attack_of_as_many_steps(attack, optimiser):
     watch = {"watch": lambda step, result: seen.update({step: result()})}
     found = attack(start, optimiser, iterations=12, given=watch)
     assert_same(attack(start, optimiser, iterations=12), found)
+    assert found.loss == found.details.total
     assert list(seen) == list(range(1, 14)) and torch.equal(seen[13].images, found.images)
     rising = 10 if optimiser == "adam" else 0  # steps before the last α
     for k, one in seen.items():
-        assert torch.equal(one.history, found.history[:k])
         loss = found.history[rising:k].min() if k > rising else found.history[k]
         assert torch.isclose(one.loss, loss, rtol=1e-5)
 
@@ -203,12 +183,7 @@ def test_what_is_watched_is_the_attack_of_as_many_steps(attack, optimiser):
 def test_an_attacker_of_the_same_seed_draws_none_of_the_trainers_numbers():
     noise = starts.normal(40, 30, 1.0, 3)
     normal, uniform = SIGNED._replace(initial=1.0), networks.one_hidden(40, 1e-2, 10.0, "uniform")
-    sets = {
-        "trainer, normal": networks.initial(normal, 30, 3)[0].weight,
-        "trainer, uniform": networks.initial(uniform, 30, 3)[0].weight,
-        "noise": noise,
-        "uniform": starts.random(40, 30, 3),
-        "coefficients": decoreco.draw(Signed(), noise, 3),
-    }
-    numbers = [set(drawn.flatten().tolist()) for drawn in sets.values()]
+    drawn = noise, starts.random(40, 30, 3), decoreco.draw(Signed(), noise, 3)
+    weights = (networks.initial(recipe, 30, 3)[0].weight for recipe in (normal, uniform))
+    numbers = [set(some.flatten().tolist()) for some in (*drawn, *weights)]
     assert len(set.union(*numbers)) == sum(map(len, numbers))

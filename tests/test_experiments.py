@@ -1,15 +1,12 @@
 """Trials, readings, ranks and variants: all is where it belongs, and what is told is so."""
 
-import math
-
 import pytest
 import torch
 
 from attacks import bilevel, decoreco, starts
 from conftest import drawn, refused
 from evaluation import trials
-from evaluation.trials import Name
-from experiments import published_training, rank, readings, variants
+from experiments import published_training, variants
 from experiments.variants import Settings
 from training import images, ordinary, stationary
 from utils import networks
@@ -28,7 +25,6 @@ def test_a_start_has_a_mean_if_and_only_if_the_victim_had_one(toy):
             "ground_truth": x - x.mean(0),
             "partition": known - mean,
             "random": starts.normal(20, 192, 0.0197, 3),
-            "untuned": starts.normal(20, 192, 1.0, 3),
         },
     }
     for recipe, places in expected.items():
@@ -37,19 +33,13 @@ def test_a_start_has_a_mean_if_and_only_if_the_victim_had_one(toy):
             assert torch.equal(trials.begin(place, toy, victim, 3, len(start)), start)
 
 
-@pytest.mark.parametrize(
-    "knowledge, draw", [("", None), ("known_theta0", 6), ("unknown_theta0", 7)]
-)
+@pytest.mark.parametrize("knowledge, draw", [("known_theta0", 6), ("unknown_theta0", 7)])
 def test_a_trial_is_the_attack_on_what_was_released(toy, knowledge, draw):
-    recipe, settings = (networks.one_hidden(4, 0.1), {"iterations": 2}) if draw else (AFFINE, {})
-    trial = trials.bilevel_trial(toy, recipe, "random", 3, knowledge, **settings)
-    if draw:
-        settings["initial"] = networks.initial(recipe, 192, draw)
+    recipe = networks.one_hidden(4, 0.1)
+    trial = trials.bilevel_trial(toy, recipe, "random", 3, knowledge, iterations=2)
     released = stationary.train(toy.secret, recipe, 6).released
-    start = starts.random(*toy.secret.images.shape, 3)
-    expected = bilevel.attack(released, start, **settings)
-    model = "one_hidden" if draw else "affine"
-    assert trial.name == Name("bilevel", model, "random", knowledge) and trial.seed == 3
+    initial = networks.initial(recipe, 192, draw)
+    expected = bilevel.attack(released, starts.random(10, 192, 3), initial=initial, iterations=2)
     assert torch.equal(trial.attack.history, expected.history)
 
 
@@ -62,32 +52,6 @@ def test_a_restart_has_noise_and_coefficients_of_its_own(toy):
         start = starts.normal(20, 192, 0.0197, seed)
         expected = decoreco.attack(victim.released, start, settings, basis=basis, seed=seed)
         assert torch.equal(found.images, expected.images)
-    assert trials.decoreco_trial(toy, victim, settings, "ground_truth", 3).again is None
-    assert trials.candidates("tied", toy) == 10 and trials.candidates("signed", toy) == 20
-
-
-def test_neurons_that_differ_are_counted_for_softplus_networks_alone(toy):
-    noise = starts.random(10, 192, 0)
-    recipes = networks.one_hidden(8, 0.01), networks.perceptron("margin", 8)._replace(epochs=20)
-    soft, relu = (stationary.train(toy.secret, recipe) for recipe in recipes)
-    found = rank.measured(soft, toy, noise)
-    ours, others = found["outside"]
-    merged = bilevel.merge_neurons(soft.released).network[0].weight
-    assert found["rank"][0] == found["above_1e-6"][0] <= found["neurons"][0] == len(merged) < 8
-    assert 0 < ours < others <= 1 and found["gradient_error"][0] < 1e-6
-    x = torch.eye(4).double()
-    assert rank.outside(x, x[:, :1]) == 0.75 and rank.outside(x[:1], x[:, :1]) == 0
-    assert not {"neurons", "gradient_error"} & rank.measured(relu, toy, noise).keys()
-
-
-def test_a_reading_differs_in_what_it_names_and_gives_its_rows(toy_npz):
-    trained, told = (readings.reading_of(name) for name in ("trained", "trained, from θ*"))
-    assert told == trained._replace(knowledge="weights", steps=40)
-    reading = readings.reading_of("lazy, from θ*", images=10, width=4, steps=2)
-    assert reading == readings.Reading(10, 4, steps=2, knowledge="weights")
-    rows = [*readings.rows_of(reading, images.load(str(toy_npz)), 1)]
-    assert len({row.name for row in rows}) == len(rows) == 3 * 8
-    assert all(row.seed == 1 and math.isfinite(row.value) for row in rows)
 
 
 # ---- Variants of one training: exact coordinates, clipped gradients, changed weights ----
@@ -119,28 +83,22 @@ def test_a_frozen_first_layer_stays_and_biases_can_be_left_out(x, y):
     torch.testing.assert_close(kept[0].weight, whole, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(kept[1].weight, second.weight, atol=1e-3)
     without = variants.train_in_coordinates(x[None], y, 1, SETTINGS._replace(biases=False), 0)
-    assert without[0].bias.abs().max() == 0
+    assert not without[0].bias.any()
 
 
-def test_private_gradients_are_clipped_means_and_have_their_price(x, y):
+def test_private_gradients_are_clipped_means_with_noise(x, y):
     net, basis, _ = variants.initialise(x[None], 1, SETTINGS, 0)
-    seen, chance = (x @ basis).float(), torch.Generator().manual_seed(0)
-    plain = torch.autograd.grad(
-        variants.LOSSES["square"](net(seen), y.float()), [*net.parameters()]
-    )
-    loose = SETTINGS._replace(clip=1e6)
-    private = variants.private_gradients(net, seen, y.float(), loose, chance)
-    torch.testing.assert_close(list(private), list(plain), rtol=1e-4, atol=1e-6)
-    small = SETTINGS._replace(clip=1e-3)
-    tight = variants.private_gradients(net, seen, y.float(), small, chance)
-    assert sum(part.square().sum() for part in tight).sqrt() <= 1.001e-3
-    noisy = loose._replace(clip=1.0, private=5.0)
-    found = variants.private_gradients(net, seen, y.float(), noisy, chance)
-    assert 0.8 < found[2].std() * len(x) / 5.0 < 1.3
-    pairs = (300, 1.0), (100, 1.0), (100, 2.0), (100, 0.0)
-    costs = [variants.epsilon(SETTINGS._replace(steps=n, private=noise)) for n, noise in pairs]
-    assert costs[0] == pytest.approx(150 + (600 * 11.512925) ** 0.5)
-    assert costs[2] < costs[1] and costs[3] == float("inf")
+    seen, labels = (x @ basis).float(), y.float()
+    loss = variants.LOSSES["square"](net(seen), labels)
+    plain = torch.autograd.grad(loss, [*net.parameters()])
+
+    def private(**settings):
+        chance = torch.Generator().manual_seed(0)
+        return variants.private_gradients(net, seen, labels, SETTINGS._replace(**settings), chance)
+
+    torch.testing.assert_close(private(clip=1e6), list(plain), rtol=1e-4, atol=1e-6)
+    assert sum(part.square().sum() for part in private(clip=1e-3)).sqrt() <= 1.001e-3
+    assert 0.8 < private(clip=1.0, private=5.0)[2].std() * len(x) / 5.0 < 1.3
 
 
 def test_released_weights_are_what_they_say():
@@ -150,7 +108,6 @@ def test_released_weights_are_what_they_say():
         return variants.alter(weight, SETTINGS._replace(**how), generator)
 
     assert torch.equal(changed(), weight) and len(changed(bits=4).unique()) <= 15
-    assert (changed(bits=16) - weight).abs().max() < 1e-3 * weight.abs().max()
     pruned = changed(pruned=0.9)
     assert (pruned != 0).sum() == 300 and pruned.abs().sum() > 300 * weight.abs().quantile(0.9)
     noise = (changed(noise=0.1) - weight).norm() / weight.norm()
@@ -159,11 +116,9 @@ def test_released_weights_are_what_they_say():
 
 def test_versions_of_an_image_keep_its_pixels():
     x = starts.random(4, 192, 0)
-    for augment, number in (("none", 1), ("flips", 2), ("shifts", 9)):
+    for augment, number in (("flips", 2), ("shifts", 9)):
         found = variants.versions(x, (8, 8, 3), augment).sort(2).values
         torch.testing.assert_close(found, x.sort(1).values.expand(number, -1, -1))
-    mirrored = variants.versions(x, (8, 8, 3), "flips")[1].view(4, 8, 8, 3)
-    torch.testing.assert_close(mirrored, x.view(4, 8, 8, 3).flip(2))
 
 
 def test_a_release_counts_every_picture_and_names_its_recipe():
@@ -171,22 +126,19 @@ def test_a_release_counts_every_picture_and_names_its_recipe():
     o = SETTINGS._replace(layers=2, loss="logistic", augment="flips", steps=5)
     victim = variants.release(part, (8, 8, 3), o, 0)
     recipe = victim.released.recipe
-    assert victim.versions == 12 and len(victim.released.network) == 2
+    assert victim.versions == 12 and (recipe.loss, recipe.weight_decay) == ("logistic", 1e-2)
     mean = variants.versions(part.images, (8, 8, 3), "flips").mean((0, 1))
     torch.testing.assert_close(victim.mean, mean)
-    assert (recipe.loss, recipe.weight_decay, recipe.centred) == ("logistic", 1e-2, True)
-    assert variants.release(part, (8, 8, 3), o._replace(centred=False), 0).mean.abs().max() == 0
     fast = o._replace(rate=1e3, steps=100)
     assert "make its rate smaller" in refused(variants.release, part, (8, 8, 3), fast, 0)
 
 
-@pytest.mark.parametrize("rule", ["margin", "signed"])
-def test_training_as_published_is_descent_with_one_rate(toy, rule):
-    recipe = networks.perceptron(rule, 12, 12)._replace(
+def test_training_as_published_is_descent_with_one_rate(toy):
+    recipe = networks.perceptron("signed", 12, 12)._replace(
         learning_rate=0.01, momentum=0.0, growth=1.0, stages=0, dtype=torch.float64
     )
-    for victim, n in zip(published_training.train(toy.secret, rule, 12, (30, 200), 3), (30, 200)):
+    both = published_training.train(toy.secret, "signed", 12, (30, 200), 3)
+    for victim, n in zip(both, (30, 200)):
         expected = stationary.train(toy.secret, recipe._replace(epochs=n), 3)
         ours, theirs = (networks.flatten(each.released.network) for each in (victim, expected))
         assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
-        assert victim.loss == pytest.approx(expected.loss)

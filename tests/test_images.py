@@ -1,7 +1,5 @@
 """Data sets, and one clear sentence for every way in which a file can be wrong."""
 
-import io
-import zipfile
 from unittest.mock import Mock
 
 import numpy as np
@@ -20,7 +18,6 @@ def save(path, **arrays):
 
 def test_photographs_and_their_parts_are_those_of_recorded_results():
     two, four = images.load("photos"), images.load("photos", binary=False)
-    assert two.images.shape[1:] == (32, 32, 3) and two.images.dtype == np.uint8
     assert np.bincount(four.labels).tolist() == [87, 75, 64, 98]
     assert np.array_equal(four.labels // 2, two.labels)
     # in the second walk through the file
@@ -34,44 +31,35 @@ def test_parts_are_disjoint_balanced_and_reproducible(seed):
     without, data = (images.split(labelled, 48, 100, seed, held_out=count) for count in (0, 48))
     assert torch.equal(without.secret.images, data.secret.images)
     assert torch.equal(without.known.images, data.known.images)
-    for part, each in ((data.secret, 12), (data.known, 25), (data.held_out, 12)):
+    parts = data.secret, data.known, data.held_out
+    for part, each in zip(parts, (12, 25, 12)):
         assert part.labels.tolist() == sorted(part.labels.tolist())
         assert part.labels.long().bincount().tolist() == [each] * 4
-    assert torch.cdist(data.secret.images, data.known.images).min() > 0.1
-    both = torch.cat([data.secret.images, data.known.images])
-    assert torch.cdist(data.held_out.images, both).min() > 0.1
-    assert without.held_out.images.shape == (0, 3072) and data.sha256 != without.sha256
+    assert torch.pdist(torch.cat([part.images for part in parts])).min() > 0.1
 
 
-def test_seed_zero_is_file_order_and_others_are_not(toy_npz):
+def test_seed_zero_is_file_order_and_pixels_are_counted_as_doubles(toy_npz):
     labelled = images.load(str(toy_npz))
     data = images.split(labelled, 10, 10)
     expected = labelled.images[np.flatnonzero(labelled.labels == 0)[:5]].reshape(5, -1)
     assert np.array_equal(data.secret.images[:5].numpy(), expected)
-    assert images.split(labelled, 10, 10, seed=1).sha256 != data.sha256
     short = labelled._replace(images=labelled.images.astype("f4"))
     long = short._replace(images=short.images.astype("f8"))
-    # the sum is of float64
     assert images.split(short, 10, 10).sha256 == images.split(long, 10, 10).sha256
 
 
 def test_grey_and_eight_bit_images(tmp_path):
     pictures = np.arange(4 * 7 * 9, dtype=np.uint8).reshape(4, 7, 9)
     loaded = images.load(save(tmp_path / "grey.npz", images=pictures, labels=[7, 7, 2, 2]))
-    assert np.array_equal(loaded.images, pictures[..., None])
-    assert loaded.labels.tolist() == [1, 1, 0, 0]
+    assert loaded.images.shape == (4, 7, 9, 1) and loaded.labels.tolist() == [1, 1, 0, 0]
     first = images.split(loaded, 2, 2).secret.images[0]
     assert torch.equal(first, torch.from_numpy(pictures[2] / 255.0).flatten())
 
 
 def test_seeds_walk_through_the_file_and_share_no_secret_while_a_class_lasts():
     labelled = images.Labelled(np.arange(22 * 7 * 7).reshape(22, 7, 7, 1) / 2000, np.arange(22) % 2)
-    secret = [
-        {x[0].item() for x in images.split(labelled, 6, 4, seed).secret.images} for seed in range(5)
-    ]
-    assert all(len(part) == 6 for part in secret)
-    assert not secret[0] & secret[1] and not secret[1] & secret[2] and not secret[0] & secret[2]
-    assert len(secret[3] & secret[0]) == 2  # eleven of a class are used up in the fourth turn
+    secret = [images.split(labelled, 6, 4, seed).secret.images[:, 0].tolist() for seed in range(3)]
+    assert len(set(sum(secret, []))) == 18
 
 
 def test_the_recorded_images_are_the_first_of_some_batches(monkeypatch):
@@ -80,8 +68,8 @@ def test_the_recorded_images_are_the_first_of_some_batches(monkeypatch):
 
     monkeypatch.setattr(images, "cifar10", numbered)
     old = [*range(1017), *range(10_000, 11_017), *range(20_000, 21_017)]
-    subset, fresh = images.load("cifar10-subset"), images.load("cifar10-fresh")
-    assert subset.images.tolist() == old and subset.unused is None
+    fresh = images.load("cifar10-fresh")
+    assert images.load("cifar10-subset").images.tolist() == old
     assert fresh.images.tolist() == [*range(30_000, 31_017), *old]
     assert fresh.unused.images.tolist() == [*range(1, 1018)]
 
@@ -91,32 +79,20 @@ def test_held_out_images_come_from_those_that_nothing_is_trained_on(tmp_path):
     halves = {"images": pictures[:20], "held_out_images": pictures[20:]}
     labels = {"labels": np.arange(20) % 2, "held_out_labels": np.arange(20) % 2}
     both = images.load(save(tmp_path / "both.npz", **halves, **labels))
-    for seed in range(4):
-        data = images.split(both, 4, 8, seed, held_out=4)
-        alone = images.split(both._replace(unused=None), 4, 8, seed)
-        assert torch.equal(data.secret.images, alone.secret.images)
-        assert torch.equal(data.known.images, alone.known.images)
-        expected = pictures[20:][[4 * seed, 4 * seed + 2, 4 * seed + 1, 4 * seed + 3]]
-        assert np.array_equal(data.held_out.images.numpy(), expected.reshape(4, -1))
+    data = images.split(both, 4, 8, 3, held_out=4)
+    alone = images.split(both._replace(unused=None), 4, 8, 3)
+    assert torch.equal(data.secret.images, alone.secret.images)
+    expected = pictures[20:][[12, 14, 13, 15]]
+    assert np.array_equal(data.held_out.images.numpy(), expected.reshape(4, -1))
     both.unused.images[0] = both.images[0]
     assert "Images 0 and 20 of the data set" in refused(images.split, both, 4, 8, held_out=4)
-    assert "at most 20 held-out ones, not 22" in refused(images.split, both, 4, 8, held_out=22)
 
 
 def test_halves_give_the_attacker_twice_as_many():
     four = images.load("photos", binary=False)
     data = images.halves(four, 21, seed=1)
-    assert data.secret.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.sha256 == images.split(four, 8, 20, 1, held_out=8).sha256
     assert "the 4 classes of the stationarity attack need" in refused(images.halves, four, 7)
-
-
-def test_ten_classes_are_two_if_they_are_those_of_cifar10(tmp_path):
-    names = images.CIFAR10_NAMES
-    ten = {"images": np.zeros((10, 8, 8)), "labels": np.arange(10), "label_names": names}
-    path = save(tmp_path / "ten.npz", **ten)
-    assert images.load(path).labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
-    assert images.load(path, binary=False).labels.tolist() == [*range(10)]
 
 
 FINE = {"images": np.full((4, 8, 8), 0.5), "labels": [0, 0, 1, 1]}
@@ -126,34 +102,21 @@ WRONG = [  # what is wrong in a file, and what is said
     ({"labels": ["cat", "dog", "dog", "cat"]}, "the label cat"),
     ({"labels": [0, 1, np.nan, np.nan]}, "the label nan"),
     ({"labels": [0, 1, 1]}, "labels have the shape (3,); 4 images need (4,)"),
-    ({"images": np.zeros((0, 8, 8)), "labels": []}, "images have the shape (0, 8, 8)"),
     ({"images": np.zeros((4, 6, 6))}, "images have the shape (4, 6, 6)"),
     ({"images": np.zeros((4, 8, 8), int)}, "images are of type int64"),
     ({"images": NONE}, "pixels reach from nan to nan"),
     ({"images": DARK}, "pixels reach from -0.1 to 0.5"),
     ({"images": None}, "numpy.savez(path, images=…, labels=…)"),
-    ({"held_out_images": FINE["images"]}, "labels have the shape (0,)"),
     ({"held_out_images": np.zeros((2, 8, 8), np.uint8), "held_out_labels": [0, 1]}, "type: save"),
 ]
 
 
 @pytest.mark.parametrize("wrong, words", WRONG)
-@pytest.mark.parametrize("binary", [True, False])
-def test_wrong_files(tmp_path, wrong, words, binary):
+def test_wrong_files(tmp_path, wrong, words):
     arrays = {name: array for name, array in (FINE | wrong).items() if array is not None}
     path = save(tmp_path / "wrong.npz", **arrays)
-    assert words in refused(images.load, path, binary) and path in refused(images.load, path)
-
-
-@pytest.mark.parametrize("shape", [(400, 8, 8), (-4, -8, 8), (4, 8, 8, 2), (4 * 10**9, 64, 64, 9)])
-def test_a_header_that_lies(tmp_path, shape):
-    path = save(tmp_path / "lie.npz", labels=FINE["labels"])
-    header = io.BytesIO()
-    kind = {"descr": "|u1", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(header, kind)
-    with zipfile.ZipFile(path, "a") as file:
-        file.writestr("images.npy", header.getvalue() + bytes(4 * 8 * 8))
-    assert "cannot be read as an .npz file of numbers" in refused(images.load, path)
+    said = refused(images.load, path)
+    assert words in said and path in said
 
 
 MANY = [  # images of each class, the sizes of three parts, and what is said
@@ -161,7 +124,6 @@ MANY = [  # images of each class, the sizes of three parts, and what is said
     ([40, 40], (7, 8, 0), "The training part is to hold 7 images (IMAGES"),
     ([40, 40], (8, 8, -2), "The held-out part is to hold -2 images"),
     ([40, 40], (20, 30, 32), "there are at most 30 held-out ones, not 32"),
-    ([3, 1], (2, 2, 0), "one class has only 1"),
     ([3, 0, 1], (3, 3, 0), "one class has only 0"),
 ]
 
@@ -169,7 +131,7 @@ MANY = [  # images of each class, the sizes of three parts, and what is said
 @pytest.mark.parametrize("counts, sizes, words", MANY)
 def test_more_images_than_there_are(counts, sizes, words):
     labels = np.repeat(range(len(counts)), counts)
-    labelled = images.Labelled(np.random.default_rng(0).random((len(labels), 8, 8, 1)), labels)
+    labelled = images.Labelled(np.random.rand(len(labels), 8, 8, 1), labels)
     assert words in refused(images.split, labelled, *sizes[:2], held_out=sizes[2])
 
 
@@ -188,8 +150,7 @@ def test_cifar10_is_in_file_order_and_a_failed_download_names_ways_out(monkeypat
     files = Mock(data=np.zeros((5, 32, 32, 3), np.uint8), targets=[6, 9, 9, 4, 1])
     made = Mock(side_effect=[files, OSError("no network")])
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", made)
-    loaded = images.cifar10(tmp_path)
-    assert loaded.labels.tolist() == [1, 0, 0, 1, 0] and loaded.images is files.data
+    assert images.cifar10(tmp_path).labels.tolist() == [1, 0, 0, 1, 0]
     assert "cifar-10-python.tar.gz" in refused(images.cifar10, tmp_path)
     assert "check the path in DATASET" in refused(images.load, "nowhere.npz")
     assert "DATASET is 'imagenet'" in refused(images.load, "imagenet")

@@ -42,22 +42,12 @@ def test_a_grid_begins_at_mixtures_knows_distances_and_may_come_in_slices(target
     one, two = (share[:, None, None] for share in MIXED)
     expected = two * (one * sets[0] + (1 - one) * sets[1]) + (1 - two) * sets[2]
     assert torch.allclose(found.start, expected, atol=1e-9)
-    for place, k in ((8, 0), (2, 1), (0, 2)):
-        assert found.start_distance[place, k] <= 1e-9
     pictures = found.end[4]
     near = evaluate.nearest(pictures, sets[1], toy.shape)
     assert torch.allclose(found.distance[4, 1], (pictures - sets[1][near]).norm(dim=1).mean())
     assert not torch.allclose(found.early_distance[4], found.distance[4])
     assert torch.allclose(found.end, slices.end, atol=1e-6)
     assert (found.end[[3, 6]] == found.end[0]).all()  # λ₂ = 0: noise is attacked once
-
-
-def test_random_axes_span_the_rows_and_no_more(sets):
-    rows = torch.cat([sets[0], sets[0][:3] - sets[0][3:6]])  # thirteen rows of rank ten
-    basis, axes = networks.span_of(sets[0]), mixtures.random_axes(rows, sets[0])
-    torch.testing.assert_close(axes.mT @ axes, torch.eye(10).double())
-    torch.testing.assert_close(axes @ axes.mT, basis @ basis.mT)
-    assert (axes.mT @ basis).abs().max() < 0.95
 
 
 def test_both_optimisers_lower_the_loss_in_the_span(target, sets):
@@ -72,11 +62,9 @@ def test_both_optimisers_lower_the_loss_in_the_span(target, sets):
 def test_barriers_are_as_high_as_stated():
     t = torch.linspace(0, 1, 200).double()
     waves = (6 * torch.pi * t).cos()  # from one top to another, with two between
-    assert losses.barriers(waves.exp()) == 2
     assert losses.barriers((0.04 * waves).exp()) == 0  # not by a tenth
     assert losses.barriers((0.06 * waves).exp()) == 2
-    for quasiconvex in (t, 1 - t, torch.ones(9), (t - 0.3).square() + 0.01):
-        assert losses.barriers(quasiconvex) == 0
+    assert losses.barriers((t - 0.3).square() + 0.01) == losses.barriers(1 - t) == 0
 
 
 def hessian(gradient, x):
@@ -124,9 +112,7 @@ def test_free_coefficients_curve_all_directions_alike():
 
 def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients():
     x, released = small(4, 6, networks.one_hidden(3, 1e-2))
-    assert three_losses.free_loss(x, released)[0] <= 1e-12  # its own training images explain it
-    y = x.flip(1)
-    theta = networks.flatten(released.network)
+    y, way, theta = x.flip(1), drawn(4, 6), networks.flatten(released.network)
 
     def outputs(theta):
         return naive.logits(y, unflatten(theta, released.network), 10.0)
@@ -135,7 +121,6 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients():
     missed = (theta - basis @ (basis.mT @ theta)).square().sum() / theta.square().sum()
     value, gradient = three_losses.free_loss(y, released)
     assert torch.allclose(value, missed)
-    way = drawn(4, 6)
     change = slope(lambda y: three_losses.free_loss(y, released)[0], y, way, 1e-6)
     assert torch.allclose(change, (gradient * way).sum(), rtol=1e-4)
 
@@ -143,7 +128,8 @@ def test_the_free_loss_is_the_distance_to_the_span_of_the_gradients():
 def test_descents_are_charged_by_products(toy, sets):
     released = stationary.train(toy.secret, AFFINE).released
     costs = {
-        loss: three_losses.descent(loss, sets[2], released, 10_000) for loss in three_losses.LOSSES
+        loss: three_losses.descent(loss, sets[2], released, 10_000)
+        for loss in ("stationarity", "bilevel")
     }
     for stop in three_losses.STOPS:
         spent, asked = costs["stationarity"][stop]
@@ -158,19 +144,19 @@ def test_descents_are_charged_by_products(toy, sets):
 
 
 @pytest.mark.parametrize(
-    "curvature, pull, rests",
-    [((2, 1, 0), 0, True), ((2, 1, -1), 0, False), ((2, 1, 0), 1, False)],
+    "lowest, pull, rests",
+    [(0, 0, True), (-1, 0, False), (0, 1, False)],
     ids=["a valley", "a saddle", "a slope"],
 )
-def test_a_local_minimum_is_at_rest_and_curves_nowhere_down(curvature, pull, rests):
+def test_a_local_minimum_is_at_rest_and_curves_nowhere_down(lowest, pull, rests):
     turn = torch.linalg.qr(drawn(3, 3))[0]
-    matrix, there = turn @ torch.diag(torch.tensor(curvature).double()) @ turn.mT, drawn(3, seed=1)
+    matrix, there = (
+        turn @ torch.tensor([2.0, 1, lowest]).double().diag() @ turn.mT,
+        drawn(3, seed=1),
+    )
 
     def loss(x):
         moved = x - there
         return 0.5 + moved @ matrix @ moved / 2 + pull * moved.sum(), matrix @ moved + pull
 
     assert stalls.at_minimum(loss, there) == rests
-    for height, word in ((0, "arrived"), (0.1, "minimum")):
-        found = stalls.descended(lambda x, h=height: (h + x.square().sum(), 2 * x), drawn(3))
-        assert found[0] == word
