@@ -51,12 +51,8 @@ def test_a_start_is_read_without_before_and_what_training_added_leaks():
     content = checked(found)
     said = content["by_name"][stages.READ]["said"]
     assert said == start.SAID.format("seed 7, 0 draws before") and said in content["warnings"]
-    assert found.status == report.LEAKS and content["settings"]["before"] == start.WORDS
-    unmixed = "unmixing of the change of W₁" + start.SINCE
-    assert content["by_name"][unmixed]["state"] == "ran"
+    assert found.status == report.LEAKS
     assert "20 of 20 training pictures came back almost exactly" in found.sentence
-    page = found.html()
-    assert "from before its training, read from their signs." in page and "PCG64DXSM" in page
 
 
 @pytest.mark.parametrize(
@@ -87,8 +83,6 @@ def test_a_start_that_is_not_read_clears_nothing(sides, monkeypatch):
     state = trained(net, sides)
     found = audit(state, *sides, steps=1)
     assert checked(found)["by_name"][stages.READ]["said"] == generator.NONE
-    assert found.status == report.LEAKS and f"({stages.READ} (refused)" not in found.sentence
-    assert "PCG64DXSM" not in found.html()
     only = [stages.Outcome(stages.READ, "ran", "")]
     not_asked = report.not_asked(weights.read(state, (16, 16, 3)), only)
     assert not_asked == ["No attack on the weights could be run."]
