@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import WIDTH, audit, batch, checked, fitted, mlp, saved
+from helpers import WIDTH, audit, batch, checked, fitted, knowing, mlp, saved
 from known_files import toy
+from sklearn.metrics import roc_curve
 
-from audit import before, report
+from audit import before, judge, report, stages
 from audit.__main__ import FAULT, INTERRUPTED
 from audit.command import main
-from conftest import SHAPE, SIDE, M
+from conftest import SHAPE, SIDE, M, refused
 from conftest import drawn as drawn_double
 from training import images, ordinary
 from utils.errors import InputError
@@ -25,8 +26,8 @@ from utils.errors import InputError
 MEAN = torch.full((1, 3, 1, 1), 0.25)
 
 
-def drawn(*shape):
-    return drawn_double(*shape, dtype=torch.float32)
+def drawn(*shape, seed=0):
+    return drawn_double(*shape, seed=seed, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -88,18 +89,17 @@ def test_an_untrained_network_is_not_said_to_be_safe(sides):
 
 
 def test_a_function_is_audited_by_its_losses_alone(sides):
-    marks = {one.numpy().tobytes(): label for one, label in zip(batch(sides[0][0]), sides[0][1])}
+    found = audit(knowing(*sides[0], 2), *sides)
+    assert found.status == report.LEAKS
+    assert [*checked(found)["by_name"]] == ["membership by loss"]
 
-    def classify(pictures):
-        known = [marks.get(one.contiguous().numpy().tobytes()) for one in pictures]
-        rows = [[0.0, 0.1] if k is None else [5.0 * (1 - k), 5.0 * k] for k in known]
-        return torch.tensor(rows)
 
-    found = audit(classify, *sides)
-    content = checked(found)
-    assert [*content["by_name"]] == ["membership by loss"] and found.status == report.LEAKS
-    first = content["true_positives"][0]
-    assert [first[of] for of in ("auc", "rate", "allowed", "of", "value")] == [1.0, 0.01, 0, M, 1.0]
+def test_rates_are_those_of_a_receiver_operating_characteristic():
+    sides = drawn(90) + 1, drawn(250, seed=1)
+    outcome = stages.Outcome(stages.BY_LOSS, "ran", "", score=judge.scored(sides))
+    false, true, _ = roc_curve([1] * 90 + [0] * 250, torch.cat(sides), drop_intermediate=False)
+    for row in report.rates([outcome]):
+        assert row["value"] == true[false <= row["rate"]].max()
 
 
 def test_a_part_of_a_network_and_a_network_in_the_way_are_never_cleared():
@@ -130,14 +130,10 @@ def test_the_normalisation_of_a_file_is_used_unless_another_is_given(sides, mixi
         assert audit(held, *sides, steps=1, **given).content["settings"]["mean"] == mean
 
 
-@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
-def test_a_frozen_first_layer_is_said_and_all_else_is_asked(activation, sides):
+def test_a_frozen_first_layer_is_said(sides):
     start = mlp().state_dict()
-    after = start | {"2.weight": start["2.weight"] + 1}
-    found = audit(after, *sides, start, steps=1, activation=activation)
-    content = checked(found)
-    assert before.FROZEN in content["warnings"] and found.status != report.LEAKS
-    assert {"membership by loss", "structure of W₁"} <= {*content["by_name"]}
+    found = audit(start | {"2.weight": start["2.weight"] + 1}, *sides, start, steps=1)
+    assert before.FROZEN in found.content["warnings"] and found.status != report.LEAKS
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -229,16 +225,14 @@ def test_all_is_said_in_any_encoding(sides, mixing, tmp_path, monkeypatch):
     assert main(["network", "n.pth", "in", "held", "-o", str(tmp_path / "отчёт")]) == report.LEAKS
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-def test_a_full_disk_leaves_no_half_of_a_report(failing, sides, mixing, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_half_of_a_report(sides, mixing, tmp_path, monkeypatch):
     found, write = audit(mixing, *sides, steps=1), Path.write_bytes
 
     def full(path, contents):
-        if path.name.startswith(report.FILES[failing]):
+        if path.name.startswith(report.FILES[1]):
             raise OSError(28, "No space left on device")
         return write(path, contents)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InputError, match="cannot be written .*No space left"):
-        found.save(tmp_path / "out")
+    assert "No space left" in refused(found.save, tmp_path / "out")
     assert not [*(tmp_path / "out").iterdir()]

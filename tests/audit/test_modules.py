@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import audit, batch, checked
+from known_files import learned
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -35,13 +36,8 @@ def small():
 def fitted(before, *some):
     """A copy of a module after a training of its last two layers on the pictures of some sides."""
     after, (pixels, labels) = copy.deepcopy(before), map(np.concatenate, zip(*some))
-    x, labels = batch(pixels), torch.from_numpy(labels)
-    step = torch.optim.SGD(after[4:].parameters(), 0.1, momentum=0.9)
-    for _ in range(40):
-        step.zero_grad()
-        cross_entropy(after(x), labels).backward()
-        step.step()
-    return after
+    optimiser = torch.optim.SGD(after[4:].parameters(), 0.1, momentum=0.9)
+    return learned(after, batch(pixels), labels, 40, optimiser)
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ def test_labels_of_any_form_are_the_same(form, sides):
 
 
 def test_other_labels_are_refused(sides):
-    for labels, said in ((np.ones((M, 3)), f"shape ({M}, 3)"), (np.full(M, None), "label None")):
-        assert said in refused(load, (sides[0][0], labels))
+    assert "labels" in refused(load, (sides[0][0], np.ones((M, 3))))
+    assert "label None" in refused(load, (sides[0][0], np.full(M, None)))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 import torch
-from helpers import audit, batch, checked, learned, mlp
+from helpers import audit, batch, checked, mlp
+from known_files import learned
 
 from audit import report, shadows, stages
 from conftest import M
@@ -13,7 +14,9 @@ from utils.errors import InputError
 
 def trained(pictures, labels, seed=0):
     """A network that has learned pictures (n, C, H, W) by heart."""
-    return learned(mlp(seed=seed), pictures.flatten(1), labels, rate=1e-3)
+    network = mlp(seed=seed)
+    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    return learned(network, pictures.flatten(1), labels, optimiser=optimiser)
 
 
 def test_a_function_trains_on_both_sides_alike_and_the_report_says_what_it_told(sides):
@@ -24,7 +27,7 @@ def test_a_function_trains_on_both_sides_alike_and_the_report_says_what_it_told(
         network = trained(pictures, labels, seed)
         return lambda x: network(x.flatten(1))
 
-    target = trained(batch(sides[0][0]), torch.from_numpy(sides[0][1]))
+    target = trained(batch(sides[0][0]), sides[0][1])
     found = audit(lambda x: target(x.flatten(1)), *sides, shadows=4, train=train)
     assert len(seen) == 2 * M and {*seen.values()} == {2}
     content = checked(found)

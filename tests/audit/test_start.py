@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import audit, batch, checked
+from known_files import learned
 from torch import nn
 
 from attacks import generator
@@ -33,13 +34,8 @@ def by_numpy():
 
 def trained(net, sides):
     """The state dict of a module after a training on the training pictures."""
-    x, labels = batch(sides[0][0]), torch.from_numpy(sides[0][1])
-    step = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
-    for _ in range(40):
-        step.zero_grad()
-        nn.functional.cross_entropy(net(x), labels).backward()
-        step.step()
-    return net.state_dict()
+    optimiser = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+    return learned(net, batch(sides[0][0]), sides[0][1], 40, optimiser).state_dict()
 
 
 def test_a_start_is_read_without_before_and_what_training_added_leaks():

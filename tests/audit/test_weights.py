@@ -118,11 +118,6 @@ def first(change):
     return GOOD | {"0.weight": change(GOOD["0.weight"])}
 
 
-def matrices(**sizes):
-    """A state dict of matrices; __ in a name stands for a dot."""
-    return {f"{name.replace('__', '.')}.weight": drawn(*size) for name, size in sizes.items()}
-
-
 REFUSED = {
     "NaN": (first(lambda w: w * torch.nan), "0.weight holds values that are NaN, infinite or"),
     "complex": (first(lambda w: w + 0j), "0.weight holds no dense real numbers (complex64"),
@@ -140,7 +135,7 @@ REFUSED = {
     "spectral norm": (spectral_norm(torch.nn.Linear(300, 60)).state_dict(), "a part of a weight"),
     "orthogonal": (orthogonal(torch.nn.Linear(300, 60)).state_dict(), "a part of a weight"),
     "an adapter": (
-        matrices(base_layer=(60, 300)) | {"0.lora_A.weight": drawn(8, 300)},
+        {"base_layer.weight": drawn(60, 300), "0.lora_A.weight": drawn(8, 300)},
         "0.lora_A.weight is a part of a weight",
     ),
     "two in a checkpoint": (CHECKPOINT, "2 networks (model, model_ema): name one by --key"),
@@ -148,7 +143,7 @@ REFUSED = {
     "an object": ({"model": TWO[0], "a": argparse.Namespace()}, "an object (argparse.Namespace)"),
     "protocol 4": (TWO[0], "is no file of weights alone"),
     "one alphabet": (
-        matrices(body=(300, 300), encoder=(300, 300)),
+        {"body.weight": drawn(300, 300), "encoder.weight": drawn(300, 300)},
         "not tell which of body.weight, encoder.weight takes",
     ),
     "LSTM": ({"lstm.weight_ih_l0": drawn(60, 300), **GOOD}, "not tell which of"),
