@@ -7,6 +7,7 @@ from functools import partial
 import jsonschema
 import numpy as np
 import torch
+from known_files import learned
 from PIL import Image
 
 from audit import audit as audited
@@ -31,16 +32,6 @@ def batch(pixels):
     return torch.from_numpy(pixels / 255.0).permute(0, 3, 1, 2).float()
 
 
-def learned(module, x, labels, steps=60, rate=0.003):
-    """A module that was trained on all of x at once."""
-    optimizer = torch.optim.Adam(module.parameters(), rate)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(module(x), torch.as_tensor(labels)).backward()
-        optimizer.step()
-    return module
-
-
 def fitted(sides, outputs=2, seed=0, order=(0, 1), showing=lambda batch: batch, **of):
     """The state dict of a network that was trained on the pictures of some sides, as its trainer showed them."""
     pixels, labels = (np.concatenate(part) for part in zip(*sides))
@@ -48,6 +39,18 @@ def fitted(sides, outputs=2, seed=0, order=(0, 1), showing=lambda batch: batch, 
     rows = showing(batch(pixels)).flatten(1)
     module = mlp(rows.shape[1], outputs, seed=seed, **of)
     return learned(module, rows, torch.tensor(order)[labels], steps).state_dict()
+
+
+def knowing(members, labels, outputs, shows=lambda batch: batch):
+    """A function that knows the labels (n,) of members (n, H, W, C) alone, once it `shows` a batch (n, C, H, W)."""
+    known = batch(members).flatten(1).double()
+
+    def network(given):
+        near, best = torch.cdist(shows(given).flatten(1).double(), known).min(1)
+        logits = 9.0 * torch.nn.functional.one_hot(torch.as_tensor(labels)[best], outputs)
+        return torch.where(near[:, None] < 0.2, logits, logits.roll(1, 1) / 9)
+
+    return network
 
 
 def saved(path, part):

@@ -1,19 +1,15 @@
 """Whether the audit finds how the trainer saw the pictures, and says nothing where they were given as in training."""
 
-import time
-from itertools import count
-
 import numpy as np
 import pytest
 import torch
-from helpers import audit, batch, fitted, mlp
+from helpers import audit, fitted, knowing, mlp
 from known_files import toy
 from PIL import Image
 
 from audit import fit, pictures, report
 from audit.showing import Showing
 from conftest import SHAPE, SIDE
-from training import images
 
 
 def last(batch):
@@ -25,12 +21,9 @@ SEEN = {
     "as given": ({}, {}, ""),
     "a normalisation": ({"showing": lambda batch: 2 * batch - 1}, {}, "--mean"),
     "a layout": ({"showing": last}, {}, "--layout HWC"),
-    "another order": ({"order": (1, 0)}, {}, "--classes 1 0."),
     "two of three": ({"order": (2, 0), "outputs": 3}, {}, "--classes 1 - 0."),
     "an activation": ({"act": torch.nn.Sigmoid}, {}, "--activation sigmoid"),
     "an activation that is given": ({"act": torch.nn.Tanh}, {"activation": "tanh"}, ""),
-    "an order that is given": ({"order": (1, 0)}, {"classes": "10"}, ""),
-    "a layout that is given": ({"showing": last}, {"layout": "HWC"}, ""),
 }
 
 
@@ -42,9 +35,7 @@ def many():
 
 def hints(found):
     """The sentences of a report on another way to show the pictures."""
-    said = [found.sentence, *found.content["warnings"]]
-    ways = "fit the network better", "the loss tells training pictures"
-    return [one for one in said if any(way in one for way in ways)]
+    return [one for one in (found.sentence, *found.content["warnings"]) if " try --" in one]
 
 
 @pytest.mark.parametrize("kind", SEEN)
@@ -59,7 +50,6 @@ READ = {  # how files were read, and the option that is named
     "squashed": ({"resize": "squash"}, "--resize squash"),
     "the middle of a larger one": ({"resize": 20}, "--resize 20"),
     "not turned": ({"turn": False}, "--unturned"),
-    "without its transparency": ({"alpha": "drop"}, "--alpha drop"),
     "on black": ({"alpha": "black"}, "--alpha black"),
 }
 
@@ -72,27 +62,16 @@ def test_another_way_to_read_files_is_named(kind, many, tmp_path):
     veil = Image.new("L", (3 * SIDE, SIDE), 60)
     for path, (pixels, labels) in zip(folders, many):
         for k, one in enumerate(pixels):
-            (path / str(labels[k])).mkdir(parents=True, exist_ok=True)
+            place = path / str(labels[k])
+            place.mkdir(parents=True, exist_ok=True)
             wide = Image.fromarray(np.concatenate([one, pixels[k - 1], one], 1))
             if "alpha" in how:
                 wide.putalpha(veil)
-            wide.save(path / str(labels[k]) / f"{k:02}.png", exif=exif)
+            wide.save(place / f"{k:02}.png", exif=exif)
     seen = pictures.load(folders[0], "", Showing(shape=SHAPE, **how))
     pixels = [(255 * seen.images.view(-1, *SHAPE).numpy(), np.array(seen.labels, int))]
     found = audit(fitted(pixels, steps=150), *folders, steps=1, shape=SHAPE)
     assert found.status == report.LEAKS or f"try {option}" in found.sentence
-
-
-def knowing(members, labels, outputs, shows=lambda batch: batch):
-    """A function that knows the labels (n,) of members (n, H, W, C) alone, once it `shows` a batch (n, C, H, W)."""
-    known = batch(members).flatten(1).double()
-
-    def network(given):
-        near, best = torch.cdist(shows(given).flatten(1).double(), known).min(1)
-        logits = 9.0 * torch.nn.functional.one_hot(torch.as_tensor(labels)[best], outputs)
-        return torch.where(near[:, None] < 0.2, logits, logits.roll(1, 1) / 9)
-
-    return network
 
 
 ORDERS = {
@@ -136,17 +115,14 @@ def test_the_loss_is_asked_in_ways_in_which_as_many_are_classified_correctly(man
     assert "the loss tells training pictures from held-out ones (p = 0.0" in said
 
 
-@pytest.mark.parametrize("outputs, kinds", [(2, 2), (3, 3), (1, 2)])
-def test_networks_that_were_shown_pictures_so_get_no_hint(outputs, kinds, many):
+@pytest.mark.parametrize("kinds", [2, 3])
+def test_networks_that_were_shown_pictures_so_get_no_hint(kinds, many):
     pixels, others = (part for part, _ in many)
     for seed in range(4):
         drawn = (np.random.default_rng(seed + k).permutation(40) % kinds for k in (0, 99))
         labels, theirs = drawn
-        of = {"outputs": max(2, outputs), "order": range(kinds), "showing": last, "steps": 150}
+        of = {"outputs": kinds, "order": range(kinds), "showing": last, "steps": 150}
         state = fitted([(pixels, labels)], seed=seed, **of)
-        if outputs == 1:  # which says that the first class is 1
-            for part in ("2.weight", "2.bias"):
-                state[part] = (state[part][0] - state[part][1])[None]
         assert not hints(audit(state, (pixels, labels), (others, theirs), layout="HWC", steps=1))
 
 
@@ -158,23 +134,6 @@ def test_untrained_networks_get_no_hint(sides):
 def test_sides_that_were_exchanged_are_not_cleared(many):
     found = audit(fitted(many[:1], steps=150), *many[::-1], steps=1, accuracy=0.5)
     assert found.status == report.NO_ANSWER and found.sentence.endswith("exchanged?")
-
-
-def test_few_pictures_are_looked_at_and_no_clock_on_the_wall_decides_what_is_asked(monkeypatch):
-    shapes = []
-
-    def network(given):
-        shapes.append(given.shape)
-        return given.flatten(1)[:, :500] @ torch.ones(500, 2)
-
-    clock = count(step=1000.0)
-    for timer in ("monotonic", "perf_counter"):
-        monkeypatch.setattr(time, timer, lambda: next(clock))
-    sides = [(part, np.arange(len(part)) % 2) for part in np.split(images.views()[0], 2)]
-    found = audit(network, *sides)
-    assert {one["state"] for one in found.content["stages"]} == {"ran"}
-    assert not any("were not tried" in one for one in found.content["warnings"])
-    assert {shape[0] for shape in shapes if shape[-1] == 48} <= {1, fit.MOST}
 
 
 def way(right, name=""):
@@ -193,26 +152,12 @@ def test_an_order_that_chance_found_is_judged_by_other_pictures():
 @pytest.mark.parametrize(
     "right, share, others, found",
     [
-        (10, 10, 10, 0),
-        (20, 38, 38, 2),
-        (20, 38, 26, 1),
-        (4, 16, 16, 0),  # knows too few in any way
-        (35, 40, 35, 0),  # p is 0.06
+        (20, 38, [26], 1),
+        (4, 16, [16], 0),  # knows too few in any way
+        (35, 40, [35], 0),  # p is 0.06
+        (30, 40, [], 1),
+        (30, 40, [30] * 39, 0),  # many ways must gain more
     ],
 )
 def test_another_way_is_right_more_often(right, share, others, found):
-    best = fit.more_right(way(right), [way(share), way(others)])
-    assert len(best) == found and all(p < 0.01 for _, p in best)
-
-
-def test_many_ways_must_gain_more():
-    assert fit.more_right(way(30), [way(40)])
-    assert not fit.more_right(way(30), [way(40), *[way(30)] * 39])
-
-
-@pytest.mark.parametrize("p, asked", [(0.03, True), (0.001, False)])
-def test_a_loss_that_may_not_tell_after_correction_is_asked_in_other_ways(p, asked):
-    found = fit.telling(
-        way(40), [way(40, "a"), way(40, "b")], 0.05, lambda one: 1e-4 if one.name else p
-    )
-    assert bool(found) == asked
+    assert len(fit.more_right(way(right), [way(share), *map(way, others)])) == found

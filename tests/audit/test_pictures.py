@@ -19,8 +19,6 @@ SHOWING = Showing(shape=SHAPE)
 LABELS = {
     "a column": lambda y: y[:, None],
     "one-hot": lambda y: np.eye(2)[y],
-    "one-hot of bytes": lambda y: np.eye(2, dtype=np.uint8)[y],
-    "names": lambda y: np.array(["cat", "dog"])[y],
     "bytes": lambda y: np.array([b"cat", b"dog"])[y],
     "booleans": lambda y: y == 1,
     "real numbers": lambda y: y.astype(float),
@@ -34,16 +32,15 @@ def load(source, what="training pictures", showing=SHOWING):
 
 
 @pytest.mark.parametrize("form", LABELS)
-def test_labels_of_any_form_are_the_same(form, sides, tmp_path):
-    np.savez(tmp_path / "a.npz", images=sides[0][0], labels=LABELS[form](sides[0][1]))
-    for source in (tmp_path / "a.npz", (sides[0][0], LABELS[form](sides[0][1]))):
-        found = load(source)
-        assert pictures.numbered((found, found), 2)[0].tolist() == sides[0][1].tolist()
+def test_labels_of_any_form_are_the_same(form, sides):
+    pixels, labels = sides[0]
+    found = load((pixels, LABELS[form](labels)))
+    assert pictures.numbered((found, found), 2)[0].tolist() == labels.tolist()
 
 
 def test_other_labels_are_refused(sides):
-    for labels, said in ((np.ones((M, 3)), f"shape ({M}, 3)"), (np.full(M, None), "label None")):
-        assert said in refused(load, (sides[0][0], labels))
+    assert "labels" in refused(load, (sides[0][0], np.ones((M, 3))))
+    assert "label None" in refused(load, (sides[0][0], np.full(M, None)))
 
 
 @pytest.mark.parametrize(
@@ -73,47 +70,30 @@ def test_classes_are_outputs_in_the_order_given(kinds, classes, outputs, order):
 def test_the_same_pictures_are_read_from_folders_files_and_arrays(tmp_path, sides):
     pixels, labels = sides[0]
     np.savez(tmp_path / "a.npz", images=pixels, labels=labels)
+    np.save(tmp_path / "a.npy", pixels)
     batch = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255.0
-    ways = [tmp_path / "a.npz", (pixels, labels), (batch, torch.from_numpy(labels))]
     folder = saved(tmp_path / "a", (pixels, labels))
     shutil.move(folder / "class 1", tmp_path / "elsewhere")
     (folder / "class 1").symlink_to(tmp_path / "elsewhere")  # links are followed
-    (folder / "class 0" / "print.pdf").write_text("no picture")
     first = load(folder)
-    assert first.notes == ["Of the training pictures, 1 files are no pictures and were left out."]
     order = sorted(range(M), key=lambda k: (labels[k], k))  # of a folder: class after class
-    for way in ways:
-        found = load(way)
+    assert pictures.numbered((first, first), 2)[0].tolist() == labels[order].tolist()
+    for source in (tmp_path / "a.npz", tmp_path / "a.npy", (batch, torch.from_numpy(labels))):
+        found = load(source)
         torch.testing.assert_close(found.images[order], first.images, rtol=0, atol=1e-7)
-        assert pictures.numbered((found, found), 2)[0].tolist() == labels.tolist()
-    np.save(tmp_path / "a.npy", pixels)
-    assert load(str(tmp_path / "a.npy")).labels is None
 
 
-def test_what_was_done_to_pictures_is_said(tmp_path):
-    noise = np.random.default_rng(0).integers(0, 256, (5, 40, 30, 4), dtype=np.uint8)
-    deep = noise[3, :16, :16, 0].astype(np.uint16) * 257
-    parts = noise[0, ..., :3], noise[1, :16, :16], noise[2, :16, :16, 0], deep
-    for name, part in zip("abcd", parts):
-        Image.fromarray(part).save(tmp_path / f"{name}.png")
-    (tmp_path / "e.png").write_bytes((tmp_path / "a.png").read_bytes()[:60])
-    (tmp_path / "notes.txt").write_text("no picture")
-    found = load(str(tmp_path), "held-out pictures", Showing(shape=SHAPE, skip=True))
-    assert found.names == ["a.png", "b.png", "c.png", "d.png"] and found.labels is None
-    grey = noise[3, :16, :16, 0] / 255
-    np.testing.assert_allclose(found.images[3].reshape(SHAPE)[..., 1], grey)
-    paper = 255 - noise[1, 0, 0, 3].astype(float)
-    laid = paper + noise[1, 0, 0, 0] * (noise[1, 0, 0, 3] / 255)
-    assert found.images[1, 0] * 255 == pytest.approx(laid, abs=1.01)
-    for done in (
-        "1 were cut",
-        "1 are transparent",
-        "2 are grey",
-        "1 have 16",
-        "1 could",
-        "1 files",
-    ):
-        assert f"Of the held-out pictures, {done}" in " ".join(found.notes)
+def test_pictures_are_laid_on_paper_and_brought_to_eight_bits(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 4), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    Image.fromarray(noise[..., 0].astype(np.uint16) * 257).save(tmp_path / "b.png")
+    (tmp_path / "c.png").write_bytes((tmp_path / "a.png").read_bytes()[:60])
+    found = load(tmp_path, showing=Showing(shape=SHAPE, skip=True))
+    assert found.names == ["a.png", "b.png"] and found.labels is None
+    clear, deep = found.images.view(-1, *SHAPE).numpy()
+    np.testing.assert_allclose(deep, noise[..., :1].repeat(3, 2) / 255)
+    opacity = noise[..., 3:] / 255
+    np.testing.assert_allclose(clear, 1 + (noise[..., :3] / 255 - 1) * opacity, atol=0.005)
 
 
 @pytest.mark.parametrize("how", range(2, 9))
@@ -129,26 +109,18 @@ def test_pictures_are_turned_as_their_cameras_say(how, tmp_path):
     assert "1 were turned as their cameras say (EXIF)" in found.notes[0]
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "P", "I;16"])
+@pytest.mark.parametrize("mode", ["L", "RGB", "I;16"])
 def test_pictures_of_the_networks_size_are_neither_cut_nor_coloured(mode, sides, tmp_path):
     for k, one in enumerate(sides[0][0]):
         grey = Image.fromarray(one).convert("L").resize((30, 40))
         deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
         (deep if mode == "I;16" else grey.convert(mode)).save(tmp_path / f"{k}.png")
-    found, showing = network_for(mlp(1200).state_dict(), [tmp_path], Showing())
+    network = mlp(1200).state_dict()
+    found, showing = network_for(network, [tmp_path], Showing())
     assert showing.shape == (40, 30, 1) and found.logits
     assert load(tmp_path, showing=showing).images.shape == (M, 1200)
-    other = mlp(3072).state_dict()
-    assert "(such as --shape 32 32 3)" in refused(network_for, other, [tmp_path], Showing())
-
-
-@pytest.mark.parametrize(
-    "shape, found", [((20, 20), (20, 20, 3)), ((40, 30, 1), (40, 30, 1)), ((), (40, 30, 1))]
-)
-def test_pictures_are_of_the_shape_given_or_their_own(shape, found, tmp_path):
-    Image.new("L", (30, 40)).save(tmp_path / "a.png")
-    network = mlp(1200).state_dict()
-    assert network_for(network, [tmp_path], Showing(shape=shape))[1].shape == found
+    given = Showing(shape=(20, 20))
+    assert network_for(network, [tmp_path], given)[1].shape == (20, 20, 3)
 
 
 def test_pictures_start_no_program_and_what_is_no_file_is_left_out(sides, tmp_path, monkeypatch):
@@ -158,28 +130,22 @@ def test_pictures_start_no_program_and_what_is_no_file_is_left_out(sides, tmp_pa
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     script = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n"
-    for name in ("a.png", "b.jpg", "c.eps", "d.ps", "e.pdf", "f.wmf"):
+    for name in ("a.png", "c.eps", "d.ps"):
         (folder / "class 0" / name).write_text(script)
     os.mkfifo(folder / "class 0" / "pipe.png")
     (folder / "class 0" / "device.png").symlink_to("/dev/zero")
     pictures.own_shapes([folder])
     found = load(folder, showing=Showing(shape=SHAPE, skip=True))
     assert len(found.images) == M and not (tmp_path / "note").exists()
-    for done in ("2 could not be read or used, and", "6 files are no pictures and"):
-        assert f"Of the training pictures, {done} were left out." in found.notes
+    assert any("4 files are no pictures" in note for note in found.notes)
 
 
 def test_pictures_that_are_on_both_sides_are_left_out_and_few_are_refused(sides):
-    ours, theirs = (
-        load(part, what) for part, what in zip(sides, ("training pictures", "held-out pictures"))
-    )
+    ours, theirs = map(load, sides)
     shared = theirs._replace(images=torch.cat([theirs.images[1:], 0.99 * ours.images[3:4]]))
-    found, notes = pictures.distinct([ours, shared], SHAPE)
+    found, _ = pictures.distinct([ours, shared], SHAPE)
     assert [one.count for one in found] == [M, M]  # as is stated to an attacker
     assert [one.names for one in found] == [[*ours.names[:3], *ours.names[4:]], theirs.names[:-1]]
-    for note, what, name in zip(notes, ("training", "held-out"), ("training 3", "held-out 11")):
-        assert note.startswith(f"1 {what} pictures are copies") and note.endswith(f" {name}.")
-    assert "There are 0 training pictures" in refused(pictures.distinct, [ours, ours], SHAPE)
     few = ours._replace(images=ours.images[torch.arange(M) % 3])  # near-copies of a side
     said = "There are 3 training pictures, without near-copies of others"
     assert said in refused(pictures.distinct, [few, theirs], SHAPE)
@@ -193,9 +159,7 @@ def moved(pixels, by, axis=None):
     return noise if axis is None else np.flip(noise, axis)
 
 
-@pytest.mark.parametrize(
-    "by, axis", [((0, 0), 2), ((4, 0), None), ((3, 8), 2), ((8, 8), 1), ((0, 0), (1, 2))]
-)
+@pytest.mark.parametrize("by, axis", [((4, 0), None), ((3, 8), 2), ((8, 8), 1), ((0, 0), (1, 2))])
 def test_shifted_and_mirrored_copies_are_found_and_no_others(by, axis):
     pixels = images.views()[0][:60]
     both = torch.from_numpy(np.concatenate([pixels, moved(pixels, by, axis)]) / 255.0).flatten(1)

