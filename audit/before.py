@@ -18,18 +18,12 @@ USELESS = (
 RELATED = 4  # standard deviations of the correlation of unrelated weights, above which two networks are related
 
 
-def reading(case: Case, source: weights.Source, model: str | None) -> list:
-    """The Stages, one or none, that read the start of the network of a Case, which is a `source`."""
-    return start.planned(case.network, source, model, case.shape, case.showing.layout)
-
-
 def with_start(case: Case, outcome: Outcome) -> Case:
     """The Case with the start that the Outcome of a reading has, or as it was."""
     if outcome.start is None:
         return case
-    found = with_before(case._replace(since=start.SINCE), outcome.start, None)
-    notes = found.notes[len(case.notes) :]
-    return found._replace(notes=(*case.notes, outcome.sentence, *notes))
+    case = case._replace(since=start.SINCE, notes=(*case.notes, outcome.sentence))
+    return with_before(case, outcome.start, None)
 
 
 def with_before(case: Case, before: weights.Source, key: str | None) -> Case:
@@ -37,10 +31,8 @@ def with_before(case: Case, before: weights.Source, key: str | None) -> Case:
     network, shape, layout = case.network, case.shape, case.showing.layout
     key = weights.key_in(before, key)
     twin = modules.twin(network.module, before, key) if network.is_more else None
-    initial = ()
-    if network.layers or not twin:
-        initial = weights.read(before, shape, layout, key).layers
-    if not (twin or (initial and network.layers)):
+    initial = weights.read(before, shape, layout, key).layers if network.layers else ()
+    if not (twin or initial):
         raise InputError(USELESS)
     if twin and modules.equal(network.module, twin):
         raise InputError(first_layer.UNCHANGED.replace("first layer", "network"))

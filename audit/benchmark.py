@@ -16,16 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-import audit.judge as judge
-import audit.pictures as pictures
-import audit.weights as weights
+from audit import judge, pictures, weights
+from evaluation import measures
 from training import images
-from utils.errors import InputError, choose, printable
+from utils.errors import InputError, choose, explained, printable
 from utils.kernels.similarity import match
 from utils.networks import Recipe, Released
 
 FOLDER = images.DATA / "victims"
-BARS = 0.7, 0.9, 0.99  # of |NCC|
+BARS = measures.BARS
 
 
 class Challenge(NamedTuple):
@@ -39,12 +38,9 @@ class Challenge(NamedTuple):
 
 def index(folder=FOLDER):
     """{victim: how it was trained, on which images, where its files are}; InputError if a folder holds none."""
-    try:
+    what = f"{folder} has no index.json of victims"
+    with explained(what, "train them by tools/train_victims.py"):
         return json.loads((Path(folder) / "index.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{folder} has no index.json of victims: train them by tools/train_victims.py."
-        ) from error
 
 
 def entry_of(name, folder=FOLDER):
@@ -57,13 +53,13 @@ def load(name: str, folder: str | Path = FOLDER) -> Challenge:
     """The Challenge of a victim's name."""
     entry = entry_of(name, folder)
     recipe = Recipe(**entry["recipe"])._replace(hidden=tuple(entry["recipe"]["hidden"]))
-    files = [entry["file"], *filter(None, [entry["before"]])]
     shape = tuple(entry["shape"])
-    network, *initial = (weights.read(Path(folder) / file, shape, "HWC").layers for file in files)
-    labels = torch.tensor(entry["labels"], dtype=torch.float64)
-    return Challenge(
-        Released(network, labels, recipe), initial[0] if initial else (), shape, entry["mean"]
+    network, initial = (
+        weights.read(Path(folder) / file, shape, "HWC").layers if file else ()
+        for file in (entry["file"], entry["before"])
     )
+    labels = torch.tensor(entry["labels"], dtype=torch.float64)
+    return Challenge(Released(network, labels, recipe), initial, shape, entry["mean"])
 
 
 def sides(entry):
@@ -109,9 +105,10 @@ def evaluate(
     parts = [part - mean for part in sides(entry)]
     own, both = (part.mean(0) * entry["recipe"]["centred"] for part in (parts[0], torch.cat(parts)))
     found = {"victim": name, "attack": attack, "pictures": len(returned)}
-    ours, theirs = (match(part - own, returned) for part in parts)
-    for bar in BARS:
-        found |= {f"above_{bar}": ours.above(bar), f"held_out_above_{bar}": theirs.above(bar)}
+    back = measures.back(returned, [part - own for part in parts], BARS)
+    for bar, (ours, theirs) in back.items():
+        above = bar.removeprefix("ncc_")
+        found |= {above: ours, f"held_out_{above}": theirs}
     # the area favours no side's mean
     like = [match(part - both, returned, shape).either for part in parts]
     labels = tuple(torch.tensor(entry[of]).long() for of in ("labels", "held_out_labels"))

@@ -129,6 +129,8 @@ def add_fields(group, kind):
         flag = how.pop("flag", f"--{one.name}")
         if isinstance(one.default, bool):
             how["action"] = "store_false" if one.default else "store_true"
+        elif isinstance(one.default, int | float):
+            how["type"] = type(one.default)
         elif choices := how.pop("choices", ()):
             how["metavar"] = f"{{{','.join(choices)}}}"
         group.add_argument(flag, dest=one.name, default=one.default, **how)

@@ -3,10 +3,9 @@
 import numpy as np
 import torch
 from skimage.feature import match_template
-from torch.nn.functional import avg_pool2d, interpolate, normalize, unfold
+from torch.nn.functional import avg_pool2d, interpolate, unfold
 
-from audit import weights
-from utils.kernels.similarity import ncc
+from utils.kernels.similarity import ncc, planes, standardise
 
 COPIES = 0.99  # normalised cross-correlation above which a picture is nearly a copy of another
 SHIFTED = 0.97  # the same of what two pictures share, shifted so that the middle of one fits best
@@ -21,7 +20,7 @@ FLIPS = (), (-1,), (-2,), (-2, -1)  # axes of a picture
 def find(pixels, shape):
     """A mask (n, n) of the pairs of pictures (n, d) of a shape (H, W, C) that are copies of each other, or nearly."""
     copies = torch.cat([ncc(rows, pixels) > COPIES for rows in pixels.split(BLOCK)])
-    batch = weights.batched(pixels, shape, "HWC").float()
+    batch = planes(pixels, shape).float()
     maybe = likely(batch.mean(1, keepdim=True))
     for k, j in (maybe & maybe.mT).triu().nonzero().tolist():
         alike = all(overlapping(batch[one], batch[two]) > SHIFTED for one, two in ((k, j), (j, k)))
@@ -38,19 +37,14 @@ def likely(grey):
     quarter = SMALL // 4
     middle = small[..., quarter : 3 * quarter : 2, quarter : 3 * quarter : 2]
     # (flips, n, p)
-    flipped = torch.stack([normalised(middle.flip(axes).flatten(1)) for axes in FLIPS])
+    flipped = torch.stack([standardise(middle.flip(axes).flatten(1)) for axes in FLIPS])
     columns = []
     for some in small.split(BLOCK):
-        windows = normalised(unfold(some, quarter, dilation=2).mT)  # (block, places, p)
+        windows = standardise(unfold(some, quarter, dilation=2).mT)  # (block, places, p)
         alike = torch.einsum("fip,jlp->fijl", flipped, windows)
         columns.append(alike.amax((0, 3)) > LIKELY)
     mask = torch.cat(columns, 1)
     return mask.fill_diagonal_(False)
-
-
-def normalised(rows):
-    """Rows (…, p) without their mean, of length one."""
-    return normalize(rows - rows.mean(-1, keepdim=True), dim=-1)
 
 
 def overlapping(picture, other):

@@ -8,10 +8,9 @@ ways. This is the judge's check; no attack is told what it finds.
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,11 +69,10 @@ class Way(NamedTuple):
         return self._replace(outputs=seen.outputs[0], right=seen.right[0])
 
 
-def better(case: stages.Case, sources: Sequence, is_over: Callable) -> tuple[str, list]:
+def better(case: stages.Case, is_over: Callable) -> tuple[str, list]:
     """A sentence on what fits the network of a Case better than the given way, or "", and notes on ways left out.
 
-    The Pictures of both sides came from `sources`. None is asked where the outputs are no classes, or these are not
-    known; and none any more when the audit `is_over`.
+    None is asked where the outputs are no classes, or these are not known; and none any more when the audit `is_over`.
     """
     if case.network.logits is None or case.labels[0] is None:
         return "", []
@@ -91,7 +89,7 @@ def better(case: stages.Case, sources: Sequence, is_over: Callable) -> tuple[str
     for (name, option), showing in others(case.showing).items():
         if is_over():
             left_out.append(name)
-        elif way := way_of(case, sources, samples, given, showing):
+        elif way := way_of(case, samples, given, showing):
             seen.append(way._replace(name=name, option=option))
     notes = [
         f"{len(left_out)} ways to show pictures were not tried ({', '.join(left_out)}): --limit."
@@ -101,38 +99,39 @@ def better(case: stages.Case, sources: Sequence, is_over: Callable) -> tuple[str
 
 def others(given: Showing) -> dict:
     """Showings that differ from the given one in one thing: {(name, option): Showing}."""
-    channels = given.shape[2]
-    found = {}
-    choices = {one.name: one.metadata.get("choices", ()) for one in fields(given)}
-    for field, values in (choices | {"resize": RESIZES}).items():
-        for value in values:
-            change: dict = {field: value}
-            found[f"the {field} {value}", f"--{field} {value}"] = replace(given, **change)
+    *size, channels = given.shape
+    # (name, option, fields)
+    changes: list = [
+        (f"the {one.name} {value}", f"--{one.name} {value}", {one.name: value})
+        for one in fields(given)
+        for value in one.metadata.get("choices", RESIZES * (one.name == "resize"))
+    ]
     for name, parts in NORMALISATIONS.items():
         mean, deviation = (tuple(map(float, part.split())) for part in parts)
         if len(mean) in (1, channels):
             option = "--mean {} --deviation {}".format(*parts)
-            found[name, option] = replace(given, mean=mean, deviation=deviation)
+            changes.append((name, option, {"mean": mean, "deviation": deviation}))
     taken, option = ("left in", "no --centred") if given.centred else ("taken off", "--centred")
     name = f"the mean of the training pictures {taken}"
-    found[name, option] = replace(given, centred=not given.centred)
+    changes.append((name, option, {"centred": not given.centred}))
     turned, option = ("not turned", "--unturned") if given.turn else ("turned", "no --unturned")
-    found[f"pictures {turned} by EXIF", option] = replace(given, turn=not given.turn)
-    for side in [round(min(given.shape[:2]) / share) for share in CENTRES]:
+    changes.append((f"pictures {turned} by EXIF", option, {"turn": not given.turn}))
+    for side in (round(min(size) / share) for share in CENTRES):
         name = f"pictures resized to {side} pixels and cut to their middle"
-        found[name, f"--resize {side}"] = replace(given, resize=side)
+        changes.append((name, f"--resize {side}", {"resize": side}))
     for side in SIZES:
-        option = f"--shape {side} {side}"
-        found[f"pictures of {side}×{side}", option] = replace(given, shape=(side, side, channels))
-    return {change: one for change, one in found.items() if one != given}
+        shape = side, side, channels
+        changes.append((f"pictures of {side}×{side}", f"--shape {side} {side}", {"shape": shape}))
+    found = {(name, option): replace(given, **change) for name, option, change in changes}
+    return {way: one for way, one in found.items() if one != given}
 
 
-def way_of(case, sources, samples, given, showing):
+def way_of(case, samples, given, showing):
     """The Way that a Showing is; None if the network takes no such pictures, or if it is the given way."""
 
     def rows(side):
         def pixels(k):
-            return read_again(sources[k], case.pictures[k], samples[k], case.showing, showing)
+            return read_again(case.pictures[k], samples[k], case.showing, showing)
 
         average = 0.0
         if showing.centred:
@@ -153,12 +152,12 @@ def way_of(case, sources, samples, given, showing):
     return None if all(torch.equal(*pair) for pair in pairs) else way
 
 
-def read_again(source, side, rows, given, showing):
-    """Pixels (k, d) in [0, 1] of some rows of the Pictures of a source, read in another way than the given one."""
+def read_again(side, rows, given, showing):
+    """Pixels (k, d) in [0, 1] of some rows of Pictures, read in another way than the given one."""
     if all(getattr(showing, name) == getattr(given, name) for name in FILES):
         return side.images[rows]
-    if pictures.is_folder(source):
-        paths = (Path(source).expanduser() / side.names[row] for row in rows)
+    if side.folder:
+        paths = (side.folder / side.names[row] for row in rows)
         found = [pictures.pixels_of(showing, path, Counter()) for path in paths]
     else:
         stored = (255 * side.images[rows].view(-1, *given.shape)).round().byte().numpy()

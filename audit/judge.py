@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.stats import chi2_contingency, hypergeom
+from scipy.stats.contingency import crosstab
 from torch.nn.functional import interpolate
 
 from evaluation import null
@@ -109,7 +110,23 @@ def control(case):
     By brightness, contrast, the balance of classes, and likeness to photographs that have nothing to do with them.
     """
     sides = [side.images for side in case.pictures]
-    return differences(sides, strangers(sides, case.shape), case.labels)
+    scores = {
+        "brightness": [x.mean(1) for x in sides],
+        "contrast": [x.std(1) for x in sides],
+        "likeness to strangers": strangers(sides, case.shape),
+    }
+    tests = []
+    for name, values in scores.items():
+        score = scored(values, case.labels)
+        p = min(1.0, 2 * score.p, 2 * score.opposite)
+        tests.append(Comparison(name, score.area.value, 0.5, p))
+    if case.labels[0] is not None:
+        held_out = np.repeat([0, 1], [len(x) for x in sides])
+        counts = crosstab(held_out, np.concatenate(case.labels)).count
+        p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
+        ours, theirs = (counts[:, 0] / counts.sum(1)).tolist()
+        tests.append(Comparison("share of the first class", ours, theirs, p))
+    return holm(tests)
 
 
 def strangers(sides, shape):
@@ -120,21 +137,3 @@ def strangers(sides, shape):
     own = match(views, torch.cat(sides)).signed > OWN
     views = views if own.all() else views[~own]
     return [match(side, views[:STRANGERS], shape).signed for side in sides]
-
-
-def differences(sides, likeness, labels=(None, None)):
-    """The Comparisons of `control` of both sides' pictures, (m, d), (n, d), and likeness to strangers, (m,), (n,)."""
-    scores = {"brightness": [x.mean(1) for x in sides], "contrast": [x.std(1) for x in sides]}
-    tests = []
-    for name, values in (scores | {"likeness to strangers": likeness}).items():
-        score = scored(values, labels)
-        p = min(1.0, 2 * score.p, 2 * score.opposite)
-        tests.append(Comparison(name, score.area.value, 0.5, p))
-    if labels[0] is not None:
-        most = int(torch.cat(labels).max()) + 1
-        counts = np.stack([np.bincount(part, minlength=most) for part in labels])
-        counts = counts[:, counts.any(0)]
-        p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
-        ours, theirs = (counts[:, 0] / counts.sum(1)).tolist()
-        tests.append(Comparison("share of the first class", ours, theirs, p))
-    return holm(tests)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from audit import weights
-from utils.errors import InputError
+from utils.errors import InputError, explained
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = {path.parent.name for path in ROOT.glob("*/__init__.py")}  # packages
@@ -60,14 +60,9 @@ def first_with(name, folders):
 
 def made(spec):
     """The module that the user's function returns, on the CPU; InputError if it returns none."""
-    try:
+    mend = "give MODULE:FUNCTION, as found from here, or FILE.py:FUNCTION"
+    with explained(f"{spec} built no network", mend):
         module = called(spec)
-    except InputError:
-        raise
-    except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        mend = "give MODULE:FUNCTION, as found from here, or FILE.py:FUNCTION"
-        raise InputError(f"{spec} built no network ({reason}): {mend}.") from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(
             f"{spec} returned a {type(module).__name__}: let it return a torch.nn.Module."

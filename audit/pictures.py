@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from audit import copies
 from audit.showing import Showing
 from training import images
-from utils.errors import InputError
+from utils.errors import InputError, explained
 
 # of pictures; a pair has labels
 Source: TypeAlias = str | Path | np.ndarray | torch.Tensor | tuple | list
@@ -36,6 +36,7 @@ class Pictures(NamedTuple):
     notes: list  # sentences on what was done to them
     count: int = 0  # how many there were, near-copies among them
     kinds: list = []  # the labels of all these
+    folder: Path | None = None  # from which their names lead to their files, if there are any
 
 
 def both(sources, showing):
@@ -106,16 +107,12 @@ def arrays(source):
         return np.asarray(pixels), labels
     if not Path(source).is_file():
         raise InputError(f"There is no file {source}: check its path.")
-    try:
+    what = f"{source} is not an .npz file of numbers with `images`, nor an .npy file"
+    with explained(what, "save it with numpy.savez(path, images=…, labels=…)"):
         if str(source).endswith(".npy"):
             return np.load(source, allow_pickle=False), None
         content = images.unpack(source)
         return content["images"], content.get("labels")
-    except Exception as error:
-        kind = "an .npz file of numbers with `images`, nor an .npy file"
-        raise InputError(
-            f"{source} is not {kind}: save it with numpy.savez(path, images=…, labels=…)."
-        ) from error
 
 
 def batch(source):
@@ -174,7 +171,7 @@ def of_folder(folder, what, showing):
     notes = [f"Of the {what}, {count} {deed}." for deed, count in done.items() if count]
     stacked = torch.from_numpy(np.stack([*rows.values()])).flatten(1)
     labels = [name.split("/")[0] for name in rows] if classes else None
-    return Pictures(stacked, labels, [*rows], notes)
+    return Pictures(stacked, labels, [*rows], notes, folder=folder)
 
 
 def named(label):
@@ -242,15 +239,15 @@ def opened(path, showing, done):
     divided by 257. InputError if it cannot be read.
     """
     alpha = showing.alpha
-    try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as file:
-            file.load()
-            turned = showing.turn and file.getexif().get(ORIENTATION, 1) in range(2, 9)
-            picture = ImageOps.exif_transpose(file) if turned else file
-    except Exception as error:  # every format has errors of its own
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        mend = "mend it, or skip such ones (--skip-corrupt)"
-        raise InputError(f"{path} cannot be read as a picture ({reason}): {mend}.") from error
+    what = f"{path} cannot be read as a picture"
+    with (
+        explained(what, "mend it, or skip such ones (--skip-corrupt)"),
+        warnings.catch_warnings(action="ignore"),
+        Image.open(path, formats=FORMATS) as file,
+    ):
+        file.load()
+        turned = showing.turn and file.getexif().get(ORIENTATION, 1) in range(2, 9)
+        picture = ImageOps.exif_transpose(file) if turned else file
     if picture.mode == "F":
         raise InputError(
             f"{path} holds real numbers, and no scale says what is white: save it with 8 or 16 bits."

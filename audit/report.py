@@ -18,7 +18,7 @@ from audit.start import WORDS
 from evaluation.notation import number
 from training.images import DATA
 from utils.errors import check_writable, write_all, written
-from utils.kernels.similarity import ncc, stretch
+from utils.kernels.similarity import closest, stretch
 
 SCHEMA = DATA / "audit.schema.json"
 FILES = "report.json", "report.html"
@@ -289,7 +289,7 @@ def staged(outcome):
 
 def rates(outcomes):
     """Of every score of membership the share of training pictures above all but few of the held-out ones."""
-    scores = [of for one in outcomes for of in ((one.name, one.score), *one.others) if of[1]]
+    scores = [pair for one in outcomes for pair in one.scores.items()]
     rows = []
     for name, score in scores:
         n = len(score.held_out)
@@ -313,11 +313,8 @@ def pair(case, risk):
     """A picture, its best match of what came back, in its own sign and contrast, stretched, and words on both."""
     seen = case.sides[risk.side][risk.index]
     picture = case.pictures[risk.side].images[risk.index]
-    returned = risk.attack.images
-    likeness = ncc(seen[None], returned)[0]
-    best = likeness.abs().argmax()
-    drawn = likeness[best].sign() * (returned[best] - returned[best].mean())
+    drawn = closest(seen[None], risk.attack.images)
     contrast = seen.std() / drawn.std().clamp_min(1e-30)
-    match = stretch(case.shown(drawn * contrast + seen.mean())[None])[0]
+    match = stretch(case.shown((drawn - drawn.mean()) * contrast + seen.mean()))[0]
     words = f"{risk.image['name']}: {risk.image['ncc']:.2f}{', sure' * bool(risk.image['sure'])}"
     return *bytes_of(torch.stack([picture, match]), case.shape), words

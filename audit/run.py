@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from audit import before as known_start
-from audit import fit, modules, pictures, report, shadows, stages, states, weights, whole
+from audit import fit, modules, pictures, report, shadows, stages, start, states, weights, whole
 from audit.showing import Asking, Showing
-from utils.errors import InputError, choose
+from utils.errors import InputError, choose, explained
 
 
 def audit(
@@ -46,13 +46,13 @@ def audit(
     case = case_of(net, sides, showing, asking)._replace(state=state, notes=tuple(notes))
     run = Run(asking.limit, progress)
     if before is None:
-        for stage in known_start.reading(case, network, model):
+        for stage in start.planned(case, network, model):
             case = known_start.with_start(case, run(stage))
     else:
         case = known_start.with_before(case, before, key)
     for stage in shadows.planned(case) + stages.planned(case) + whole.planned(case):
         run(stage)
-    better, left_out = fit.better(case, sources, run.is_over)
+    better, left_out = fit.better(case, run.is_over)
     doubts = better, fit.poor(run.outcomes, asking.accuracy)
     case = case._replace(notes=(*case.notes, *left_out))
     stated = {"key": key, "model": model, "before": before is not None}
@@ -118,15 +118,10 @@ def with_normalisation(showing, network):
 
 def state_of(network, optimizer, layers, showing):
     """The states.State in what a network is read from, or in an optimizer's own file or dict."""
-    sources = [network] if isinstance(network, str | Path | Mapping) else []
-    if optimizer is None:
-        return states.read(sources, layers, showing.shape, showing.layout)
-    if not layers:
-        raise InputError(
-            "A state is of use where the first layer can be read: leave the optimizer away here."
-        )
-    state = states.read([*sources, optimizer], layers, showing.shape, showing.layout)
-    if state == states.State():
+    sources = [network] * isinstance(network, str | Path | Mapping)
+    sources += [optimizer] * (optimizer is not None)
+    state = states.read(sources, layers, showing.shape, showing.layout)
+    if optimizer is not None and state == states.State():
         raise InputError(
             "The optimizer's file holds no state: give what optimizer.state_dict() returns."
         )
@@ -155,13 +150,8 @@ def case_of(network, sides, showing, asking):
 
 def outputs_of(logits, x):
     """How many outputs a network has; InputError if it cannot take pictures x (n, d)."""
-    try:
+    with explained("The network does not take these pictures", "give their size (--shape)"):
         return logits(x).shape[1]
-    except Exception as error:  # of a stranger's code
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(
-            f"The network does not take these pictures ({reason}): give their size (--shape)."
-        ) from error
 
 
 class Run:

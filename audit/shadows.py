@@ -11,7 +11,7 @@ import torch
 from audit import judge, modules, stages, weights
 from evaluation.membership import halves, lira, rmia
 from utils import networks
-from utils.errors import InputError
+from utils.errors import InputError, explained
 
 # of Adam, where no function trains them
 STEPS = 500
@@ -62,7 +62,7 @@ def asked(case, train, mask, k):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         rows = mask.nonzero()[torch.randperm(mask.sum()), 0]  # an order that tells no side
-        try:
+        with explained(f"{named(train)} trained no network", MEND):
             given = weights.taking(case.shape)(x[rows]), labels[rows], seed
             network = modules.called(train, *given) if isinstance(train, str) else train(*given)
             if not callable(network):
@@ -71,9 +71,6 @@ def asked(case, train, mask, k):
             found, expected = (of(x[:2]) for of in (logits, case.network.logits))  # type: ignore[misc]
             if found.shape != expected.shape or not found.isfinite().all():
                 raise ValueError("its outputs are NaN or of another number")
-        except (Exception, SystemExit) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise InputError(f"{named(train)} trained no network ({reason}): {MEND}.") from error
     return losses(case, logits, case.exchanged)
 
 
@@ -95,7 +92,7 @@ def own(case):
     layers_of, recipe = case.network.layers, case.released.recipe
 
     def adam(batch, labels, seed):
-        rows = weights.flattened(batch, "HWC")
+        rows = batch.permute(0, 2, 3, 1).flatten(1)
         outputs = len(layers_of[-1].weight)
         drawn = networks.initial(recipe, rows.shape[1], seed, outputs)
         initial = case.initial if len(case.initial) == len(layers_of) else drawn
@@ -109,7 +106,7 @@ def own(case):
             step.zero_grad()
             loss.backward()
             step.step()
-        return lambda batch: logits(weights.flattened(batch, "HWC"))
+        return lambda batch: logits(batch.permute(0, 2, 3, 1).flatten(1))
 
     return adam
 
@@ -128,5 +125,5 @@ def by_shadows(case, masks, ask, first, how):
         comparisons=tuple(
             judge.of_area(f"likelihood ratio, {name}", of) for name, of in scores.items()
         ),
-        others=tuple((f"{stages.BY_SHADOWS}, {name}", of) for name, of in scores.items()),
+        scores={f"{stages.BY_SHADOWS}, {name}": of for name, of in scores.items()},
     )

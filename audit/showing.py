@@ -48,25 +48,21 @@ class Showing:
         " normalize.mean and .std, or 0 and 1",
         nargs="+",
         type=float,
-        metavar="X",
     )
-    deviation: Numbers = option(
-        None, "then divided by, in the same form", nargs="+", type=float, metavar="X"
-    )
+    deviation: Numbers = option(None, "then divided by, in the same form", nargs="+", type=float)
     centred: bool = option(False, "the mean of the training pictures was subtracted, too")
     layout: str = option("CHW", "how it flattened them (%(default)s)", choices=("CHW", "HWC"))
     activation: str = option(
         "relu", "between the layers of a file (%(default)s)", choices=ACTIVATIONS
     )
     shape: Sequence[int] = option(
-        (), "height, width and channels (1 or 3) that it takes", nargs="+", type=int, metavar="N"
+        (), "height, width and channels (1 or 3) that it takes", nargs="+", type=int
     )
     resize: str | int = option(
         "crop",
         "files of another size are cut to their middle (crop), or squashed (squash); or their shorter side is resized"
         " to so many pixels (a number), and the middle is cut out (%(default)s)",
         type=side_or_word,
-        metavar="HOW",
     )
     turn: bool = option(True, "do not turn pictures as their cameras say (EXIF)", flag="--unturned")
     alpha: str = option(
@@ -78,7 +74,6 @@ class Showing:
         (),
         "in the order of the outputs, - for one without pictures (else the alphabet's; numbers are outputs)",
         nargs="+",
-        metavar="NAME",
     )
     skip: bool = option(False, "leave out broken pictures", flag="--skip-corrupt")
 
@@ -125,14 +120,11 @@ class Asking:
         "share of its training pictures that it classified correctly when its training ended, if that was below 0.9",
         type=float,
         between=(0, 1),
-        metavar="SHARE",
     )
     shadows: int = option(
         0,
         "train so many reference networks, such as 16, on random halves of all pictures, for two more tests of"
         " membership",
-        type=int,
-        metavar="N",
     )
     train: Callable | str | None = option(
         None,
@@ -148,30 +140,22 @@ class Asking:
     steps: int = option(
         200,
         "of the stationarity attack (%(default)s)",
-        type=int,
         between=(1, 10**6),
-        metavar="N",
     )
     seed: int = option(
         0,
         "of what is drawn at random (%(default)s)",
-        type=int,
         between=(0, 2**32 - 1),
-        metavar="N",
     )
     level: float = option(
         0.05,
         "chance of a false alarm (%(default)s)",
-        type=float,
         between=(1e-9, 0.999),
-        metavar="P",
     )
     limit: float = option(
         3600.0,
         "seconds of a processor after which no further attack or test is started (%(default)g)",
-        type=float,
         between=(0, 1e9),
-        metavar="SECONDS",
     )
 
     def __post_init__(self):

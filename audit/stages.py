@@ -87,8 +87,7 @@ class Outcome(NamedTuple):
     images: torch.Tensor | None = None  # pictures (k, d) that came back, as the network sees them
     ncc: tuple = ()  # the best |NCC| with them of training (m,) and held-out (n,) pictures
     sure: tuple = ()  # whether these best matches rest on zeros, masks (m,) and (n,), of known starts and states
-    score: judge.Scored | None = None  # of membership
-    others: tuple = ()  # other such scores: (name, judge.Scored)
+    scores: dict = {}  # of membership: {name: judge.Scored}
     facts: dict = {}  # what else there is to say, for JSON
     start: Any = None  # of the network, as `weights.read` takes it, if it was read
 
@@ -119,9 +118,11 @@ def planned(case: Case) -> list[Stage]:
     first = case.released._replace(network=network.layers[:1])
     layers = {"W₁": lambda: (first, None)}
     if case.initial:
-        layers[f"the change of W₁{case.since}"] = cache(partial(change_of, case, first))
+        change = first_layer.refine, first_layer.difference, first.network, case.initial[:1]
+        layers[f"the change of W₁{case.since}"] = cache(partial(written, case, first, *change))
     if case.state.entry:
-        layers[case.state.entry] = cache(partial(moment_of, case, first))
+        moment = first_layer.refine_by_vote, first_layer.of_moment, case.state.checkpoint
+        layers[case.state.entry] = cache(partial(written, case, first, *moment))
     for kind, attack in (("structure", structure), ("unmixing", unmixed)):
         stages += [
             Stage(f"{kind} of {name}", partial(attack, case, name, of))
@@ -132,20 +133,10 @@ def planned(case: Case) -> list[Stage]:
     return stages
 
 
-def change_of(case, first):
-    """The Released change of the `first` layer, and what makes exact what was unmixed from it."""
-    rows = first_layer.difference(first.network, case.initial[:1])
-    return first_layer.as_released(rows, first), lambda mixed: first_layer.refine(
-        rows, mixed, case.shape
-    )
-
-
-def moment_of(case, first):
-    """The Released moment of the `first` layer in the optimiser's state, and what makes exact, as `change_of`."""
-    rows = first_layer.of_moment(case.state.checkpoint)
-    return first_layer.as_released(rows, first), lambda mixed: first_layer.refine_by_vote(
-        rows, mixed, case.shape
-    )
+def written(case, first, refine, entry, *files):
+    """What training wrote into the `first` layer, the `entry` of files, as Released, and how to `refine` an attack."""
+    rows = entry(*files)
+    return first_layer.as_released(rows, first), lambda mixed: refine(rows, mixed, case.shape)
 
 
 def structure(case, name, of):
@@ -164,9 +155,14 @@ def structure(case, name, of):
         sentence = f"{name} has no cliff in its singular values; the first {m} directions were taken for the span."
     shares = [(x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.sides]
     score, comparisons = in_span(shares, name, case.labels)
-    facts = {"singular_values": values.tolist()}
+    stage = f"structure of {name}"
     return Outcome(
-        f"structure of {name}", "ran", sentence, comparisons=comparisons, score=score, facts=facts
+        stage,
+        "ran",
+        sentence,
+        comparisons=comparisons,
+        scores={stage: score},
+        facts={"singular_values": values.tolist()},
     )
 
 
@@ -196,7 +192,7 @@ def returned(case, name, images, sentence, sure=None):
             case.labels,
         ),
     )
-    matched = {"images": images, "ncc": correlated, "sure": known, "score": score}
+    matched = {"images": images, "ncc": correlated, "sure": known, "scores": {name: score}}
     return Outcome(name, "ran", sentence, comparisons=comparisons, **matched)
 
 
@@ -294,4 +290,5 @@ def by_loss(case):
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
         if labels is not case.labels:
             sentence += " The two classes were exchanged, as the network has them so."
-    return Outcome(BY_LOSS, "ran", sentence, comparisons=comparisons, score=score, facts=facts)
+    scores = {BY_LOSS: score}
+    return Outcome(BY_LOSS, "ran", sentence, comparisons=comparisons, scores=scores, facts=facts)

@@ -4,10 +4,10 @@ from functools import partial
 
 import torch
 
-from attacks import generator, mersenne
+from attacks import generator
 from audit import modules, weights
 from audit.stages import READ, Outcome, Stage
-from utils.errors import InputError
+from utils.errors import InputError, explained
 from utils.kernels.layers import Network
 from utils.networks import Layer
 
@@ -15,27 +15,20 @@ SINCE = " since the read start"  # in the names of attacks that use it
 WORDS = "read from the signs"  # in the settings, in place of a network that was given
 MOST = 30_000_000  # weights, for which a reading takes five gigabytes
 MANY = f"No start is read of more than {MOST:,} weights, as that takes too much memory here; another attacker has it."
-NEEDED = mersenne.ORDER + generator.SPARE  # weights
 SAID = (
     "The initial weights were read from the signs of the trained ones: torch's generator drew them ({}); "
     "nobody needs a file from before the training."
 )
 
 
-def planned(target, network, model, shape, layout):
-    """The Stages, one or none, that read the start of a `network`, a weights.Network that may be built by a `model`."""
-    module = target.module
-    layers = target.stack or target.layers
+def planned(case, source, model):
+    """The Stages, one or none, that read the start of a Case's network, which is a `source` or built by a `model`."""
+    module = case.network.module
+    layers = case.network.stack or case.network.layers
     if not (module or layers):
         return []
-    asked = of_module(module, model) if module else of_layers(layers, network, shape, layout)
-    parameters = asked[0].values()
-    used = [p for p in parameters if p.dim() > 1 and min(p.flatten(1).shape) >= generator.NARROW]
-    count = sum(p[: generator.ROWS].numel() for p in used)
-    every = sum(p.numel() for p in parameters)
-    few = generator.FEW.format(f"{count:,}", f"{NEEDED:,}") if count < NEEDED else ""
-    if why := few or MANY * (every > MOST):
-        return [Stage(READ, partial(Outcome, READ, "refused", why))]
+    taken = case.shape, case.showing.layout
+    asked = of_module(module, model) if module else of_layers(layers, source, *taken)
     return [Stage(READ, partial(read, *asked))]
 
 
@@ -48,17 +41,19 @@ def of_module(module, model):
 def of_layers(layers, network, shape, layout):
     """The same of Layers that take pictures as (H, W, C), where the `network` itself took them in a layout."""
     own = "HWC" if isinstance(network, tuple | list) else layout
-    places = torch.arange(layers[0].weight.shape[1])[None]
-    order = weights.flattened(weights.batched(places, shape, "HWC"), own)[0]
-    first = layers[0]._replace(weight=layers[0].weight[:, order])
+    first = layers[0]._replace(weight=weights.reordered(layers[0].weight, shape, "HWC", own))
 
     def given(module):
         drawn, *others = (Layer(one.weight, one.bias) for one in module.requires_grad_(False))
-        return drawn._replace(weight=drawn.weight[:, order.argsort()]), *others
+        return drawn._replace(weight=weights.reordered(drawn.weight, shape, own, "HWC")), *others
 
-    linear = {f"{k}.weight": layer.weight for k, layer in enumerate((first, *layers[1:]))}
-    biases = {f"{k}.bias": l.bias for k, l in enumerate(layers) if l.bias is not None}
-    return linear | biases, partial(stack_of, layers), given
+    parameters = {
+        f"{k}.{name}": part
+        for k, layer in enumerate((first, *layers[1:]))
+        for name, part in layer._asdict().items()
+        if part is not None
+    }
+    return parameters, partial(stack_of, layers), given
 
 
 def stack_of(network: Network) -> torch.nn.Sequential:
@@ -69,12 +64,9 @@ def stack_of(network: Network) -> torch.nn.Sequential:
 
 def read(parameters, build, given):
     """The Outcome with the start of these parameters, which `build()` draws; InputError if it is not read."""
-    try:
+    if sum(part.numel() for part in parameters.values()) > MOST:
+        raise InputError(MANY)
+    with explained("The network cannot be drawn again", "give its start (--before)"):
         found = generator.read(parameters, build)
-    except InputError:
-        raise
-    except Exception as error:  # of a stranger's code
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"The network cannot be drawn again ({reason}).") from error
     seed = "seed {}, {} draws before".format(*found.seed) if found.seed else "long after its seed"
     return Outcome(READ, "ran", SAID.format(seed), start=given(found.module))

@@ -13,7 +13,7 @@ import torch
 from attacks.first_layer import NO_STEP
 from audit import weights
 from utils.errors import InputError
-from utils.networks import Checkpoint, Layer
+from utils.networks import Checkpoint, Layer, change
 
 MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients
 # beside which these are; beside others they may be something else
@@ -49,12 +49,8 @@ def read(sources, layers, shape, layout):
         for where, state in states_in(content, name):
             try:
                 found.append(of_one(state, layers, shape, layout, where))
-            except (
-                InputError,
-                AttributeError,
-                KeyError,
-                TypeError,
-            ) as error:  # or a state of another make
+            # of a state of another make
+            except (InputError, AttributeError, KeyError, TypeError) as error:
                 said = error if isinstance(error, InputError) else SPLIT
                 found.append(State(refusal=f"{where}: {said}", notes=(ADVICE,)))
     if sum(bool(one.entry) for one in found) > 1:
@@ -96,11 +92,8 @@ def of_one(state, layers, shape, layout, where):
         return State(notes=(f"{where}: SGD without momentum keeps no gradient.",))
     moments = {key: one[entry] for key, one in states.items() if torch.is_tensor(one.get(entry))}
     weight, bias = (moments.get(key) for key in first_of(moments, groups, layers, entry))
-    first = Layer(
-        *(
-            part if part is None else weights.checked(part, entry).cpu().double()
-            for part in (weight, bias)
-        )
+    (first,) = change(
+        (Layer(weight, bias),), lambda part: weights.checked(part, entry).cpu().double()
     )
     first = first._replace(weight=weights.reordered(first.weight, shape, layout, "HWC"))
     if not first.weight.any():

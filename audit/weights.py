@@ -18,6 +18,7 @@ from torch.serialization import safe_globals
 from audit.showing import ACTIVATIONS
 from utils import networks
 from utils.errors import InputError, choose
+from utils.kernels.similarity import planes
 from utils.networks import Layer
 
 scalar = np.float64(0).__reduce__()[0]  # by which numpy's numbers are pickled
@@ -147,8 +148,9 @@ def taking(shape, layout=None):
         )
 
     def takes(x):
-        batch = batched(x, shape, "HWC").float().contiguous()
-        return flattened(batch, layout) if layout else batch
+        if layout:
+            return reordered(x, shape, "HWC", layout).float()
+        return planes(x, shape).float().contiguous()
 
     return takes
 
@@ -165,9 +167,8 @@ def of_module(module, shape, layout):
     leaf = next(part for part in module.modules() if not [*part.children()])
     shape = shape or (square(layers[0].weight.shape[1]) if layers else None)
     takes = taking(shape, layout if isinstance(leaf, torch.nn.Linear) else None)
-    found = Network(
-        name, source, layers[:1], (), of_function(module, takes), (), None, module, takes
-    )
+    logits = of_function(module, takes)
+    found = Network(name, source, layers[:1], logits=logits, module=module, takes=takes)
     if layers and read_as.logits and agree(read_as.logits, found.logits, shape):
         return found._replace(layers=layers, stack=layers)
     note = "The module is more than layers with ReLUs between them: only its first layer was read."
@@ -183,21 +184,13 @@ def agree(one, other, shape):
     return ours.shape == theirs.shape and (ours - theirs).norm() <= LOOK * theirs.norm()
 
 
-def batched(rows, shape, layout):
-    """Rows (n, d) in a layout as a batch (n, C, H, W), for pictures of the shape (H, W, C)."""
-    if layout == "HWC":
-        return rows.view(-1, *shape).permute(0, 3, 1, 2)
-    return rows.view(-1, shape[2], *shape[:2])
-
-
-def flattened(batch, layout):
-    """A batch (n, C, H, W) as rows in a layout."""
-    return (batch if layout == "CHW" else batch.permute(0, 2, 3, 1)).flatten(1)
-
-
 def reordered(rows, shape, layout, other):
-    """Rows (n, d) of pictures (H, W, C) in a layout, CHW or HWC, as rows in the other one."""
-    return flattened(batched(rows, shape, layout), other)
+    """Rows (n, d) of pictures (H, W, C) in a layout, CHW or HWC, as rows in another one."""
+    if layout == other:
+        return rows
+    if layout == "HWC":
+        return planes(rows, shape).flatten(1)
+    return rows.view(-1, shape[2], *shape[:2]).permute(0, 2, 3, 1).flatten(1)
 
 
 def opened(source, name):
@@ -273,7 +266,7 @@ def chosen(state, source, key=None):
             if name.startswith(f"{place}.")
         }:
             return place, found
-    begin = listed(dict.fromkeys(name.split(".")[0] for name in (flat if others else alone)))
+    begin = listed(dict.fromkeys(name.split(".")[0] for name in flat))
     raise InputError(
         f"{source} holds no network {key}, as its names begin with {begin}: give another key, or none."
     )

@@ -4,9 +4,8 @@ from functools import partial
 
 import torch
 
-import audit.judge as judge
-import audit.stages as stages
 from attacks import span
+from audit import judge, stages
 from utils.errors import InputError
 
 LAYERS = 4  # whose span is tested, at most
@@ -43,14 +42,14 @@ def by_gradient(case):
             torch.stack([length(*one) for one in zip(*side)])
             for side in zip(case.sides, known.labels)
         ]
-    except RuntimeError as error:  # of a stranger's code
+    except RuntimeError as error:  # of a stranger's code; any other is a fault
         raise InputError(f"The gradient cannot be taken ({str(error).splitlines()[0]}).") from error
     score = judge.scored([-part for part in values], case.labels)
     ours, theirs = (f"{part.mean():.2g}" for part in values)
     sentence = f"The gradient of the loss has a mean length of {ours} for training and {theirs} for held-out pictures."
-    return stages.Outcome(
-        BY_GRADIENT, "ran", sentence, comparisons=(judge.of_area("gradient", score),), score=score
-    )
+    comparisons = (judge.of_area("gradient", score),)
+    scores = {BY_GRADIENT: score}
+    return stages.Outcome(BY_GRADIENT, "ran", sentence, comparisons=comparisons, scores=scores)
 
 
 def roomy(case):
@@ -84,7 +83,7 @@ def by_span(case):
         raise InputError(
             "What training added leaves no room in any layer for what it did not see: none was tested."
         )
-    scores = []
+    found = {}
     comparisons = []
     said = []
     for name, (layer, weight, directions) in layers.items():
@@ -94,12 +93,12 @@ def by_span(case):
             basis = span.basis(layer.weight, weight, rank=directions)
         shares = [inside(case.network, layer, basis, x) for x in case.sides]
         score, tests = stages.in_span(shares, f"the change of {name}.weight", case.labels)
-        scores.append(score)
+        found.setdefault(BY_SPAN + case.since, score)
         comparisons += tests
         said.append(f"{name}.weight, {basis.shape[1]} of {len(basis)} directions")
     sentence = f"The span of what training added was tested in {'; '.join(said)}."
     name = BY_SPAN + case.since
-    return stages.Outcome(name, "ran", sentence, comparisons=tuple(comparisons), score=scores[0])
+    return stages.Outcome(name, "ran", sentence, comparisons=tuple(comparisons), scores=found)
 
 
 def inside(network, layer, basis, x):

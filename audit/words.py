@@ -17,7 +17,7 @@ if __name__ == "__main__":  # before a library is loaded that may end this proce
 
 from attacks import text
 from audit import weights
-from utils.errors import InputError
+from utils.errors import InputError, explained
 
 
 class Words(NamedTuple):
@@ -76,7 +76,8 @@ def matrix_of(source, key, embedding):
 
 def names_of(path, count):
     """The words of a vocabulary, {word: number} in JSON, as tokenizers have it, or one in a line: a list."""
-    try:
+    mend = "give {word: number} as JSON, or one word in a line"
+    with explained(f"{path} is no vocabulary", mend):
         content = Path(path).read_text(encoding="utf-8")
         known: Any = json.loads(content) if Path(path).suffix == ".json" else content.splitlines()
         if isinstance(known, dict):
@@ -84,9 +85,6 @@ def names_of(path, count):
         is_list = isinstance(known, list)
         pairs = zip(known, range(len(known))) if is_list else known.items()
         named = {int(number): word for word, number in pairs}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        mend = "give {word: number} as JSON, or one word in a line"
-        raise InputError(f"{path} is no vocabulary: {mend}.") from error
     if is_list and len(named) < count:
         many = f"{len(named)} words, and the embedding {count}"
         raise InputError(f"{path} has {many}: give that of this network.")

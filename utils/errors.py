@@ -89,6 +89,18 @@ def written(name, path):
 
 
 @contextmanager
+def explained(what, mend):
+    """InputError that says `what` failed, why, and how to `mend` it, where code of others ends a block."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{what} ({reason}): {mend}.") from error
+
+
+@contextmanager
 def located(place):
     """Say where in a file the mistake of a block is."""
     try:
