@@ -36,10 +36,11 @@ def toy(world, seed, folder, size=SQUARE, colours="RGB", classes=(0, 1), counts=
     return Toy(sides, used, 0 if world == "untrained" else 400, seed, folder)
 
 
-def rows(pixels, mean=0.0, deviation=1.0):
+def rows(pixels, mean=0.0, deviation=1.0, layout=(0, 3, 1, 2)):
     """Pixels (n, H, W, C) as a batch (n, C·H·W), as torch flattens it."""
-    seen = (torch.from_numpy(pixels / 255.0).float() - mean) / deviation
-    return seen.permute(0, 3, 1, 2).flatten(1)
+    return (
+        ((torch.from_numpy(pixels / 255.0).float() - mean) / deviation).permute(layout).flatten(1)
+    )
 
 
 def mlp(inputs, *behind, outputs=2, act=nn.ReLU):
@@ -66,28 +67,36 @@ def learned(network, x, labels, steps=60, optimiser=None):
     return network.eval()
 
 
-def stored(
-    *behind, build=mlp, alter=id, end=id, see=rows, known=False, longer=1, show=lambda toy: toy.sides,
-    module=False, **network_of,
-):  # fmt: skip
-    """A kind: `build` a network, `alter` it, train it on what it is to `see`, `end`, and `show` the pictures.
+def left(network):
+    """No change of a network."""
 
-    The network is given as a file or as a `module`, and the file from before training if that is `known`.
+
+def half(network):
+    """The weights of a network in half precision."""
+    return {name: part.half() for name, part in network.state_dict().items()}
+
+
+def stored(
+    *behind, build=mlp, alter=left, known=False, see=rows, longer=1, end=left, content=nn.Module.state_dict,
+    give=lambda path, network: path, show=lambda toy: toy.sides, **network_of,
+):  # fmt: skip
+    """A kind: `build` a network, `alter` it, train it on what it is to `see`, `end`, store a `content`,
+    and `give` the file or the network, and `show` the pictures; and the file from before training if that is `known`.
     """
 
     def make(toy):
         torch.manual_seed(toy.seed)
-        x, labels = see(toy.seen[0]), toy.seen[1]
+        x, y = see(toy.seen[0]), torch.from_numpy(toy.seen[1])
         network = build(x[0].numel(), *behind, **network_of)
         start = {name: part.clone() for name, part in network.state_dict().items()}
         alter(network)
-        learned(network, x, labels, longer * toy.steps)
+        free = [part for part in network.parameters() if part.requires_grad]
+        learned(network, x, y, longer * toy.steps, torch.optim.Adam(free, 2e-3))
         end(network)
         path = toy.folder / "net.pth"
-        torch.save(network.state_dict(), path)
+        torch.save(content(network), path)
         torch.save(start, toy.folder / "start.pth")
-        given = network if module else path
-        return given, *show(toy), *[toy.folder / "start.pth"] * known
+        return give(path, network), *show(toy), *[toy.folder / "start.pth"] * known
 
     return make
 
@@ -102,15 +111,36 @@ def batch(pixels):
     return rows(pixels).view(-1, 3, *SQUARE)
 
 
-def folders(toy, names=None):
+def as_function(path, network):
+    """A function of a batch (n, C, H, W)."""
+    return lambda x: network(x)
+
+
+def folders(toy, names=None, save=lambda picture, path: picture.save(path)):
     """The paths of both sides as folders of PNG files, in folders of classes that have these names."""
-    paths = toy.folder / "in", toy.folder / "out"
-    for path, (pixels, labels) in zip(paths, toy.sides):
+    for side, (pixels, labels) in zip(("in", "out"), toy.sides):
         for k, (one, label) in enumerate(zip(pixels, labels)):
-            place = path / (names[label] if names else "")
-            place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(one.squeeze()).save(place / f"{k:03}.png")
-    return paths
+            (place := toy.folder / side / (names[label] if names else "")).mkdir(
+                parents=True, exist_ok=True
+            )
+            save(Image.fromarray(one.squeeze()), place / f"{k:03}.png")
+    return toy.folder / "in", toy.folder / "out"
+
+
+def squash(pixels):
+    """Rows of pictures of 4:3 that were resized to squares."""
+    return rows(
+        np.stack([Image.fromarray(one).resize(SQUARE, Image.Resampling.BILINEAR) for one in pixels])
+    )
+
+
+def lying(toy):
+    """Folders of pictures that lie on their sides in the files."""
+    exif = Image.Exif()
+    exif[0x112] = 6
+    return folders(
+        toy, "ab", lambda one, path: one.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
+    )
 
 
 def near_copies(toy):
@@ -128,10 +158,19 @@ def near_copies(toy):
     return stored(known=True)(toy._replace(seen=seen, sides=sides))
 
 
+def frames(toy):
+    """Every member is one of five noisy frames of a scene: the members are near-copies of each other."""
+    (pixels, labels), held_out = toy.sides
+    generator, scenes = np.random.default_rng(toy.seed), np.arange(len(pixels)) // 5
+    noisy = (pixels[scenes] + generator.normal(0, 4, pixels.shape)).clip(0, 255).astype(np.uint8)
+    return stored()(toy._replace(sides=((noisy, labels[scenes]), held_out)))
+
+
 KINDS = {
     "plain": Kind(stored()),
     "its start is known": Kind(stored(known=True)),
     "one output": Kind(stored(outputs=1)),
+    "ten outputs": Kind(stored(outputs=10), {"classes": range(10)}),
     "three classes of ten": Kind(
         stored(outputs=10, show=partial(folders, names="0123456789")), {"classes": (3, 5, 8)}
     ),
@@ -142,15 +181,36 @@ KINDS = {
     "frozen first layer": Kind(stored(alter=freeze, known=True, longer=5)),
     "batch norm": Kind(stored(partial(nn.BatchNorm1d, WIDTH))),
     "batch norm, start": Kind(stored(partial(nn.BatchNorm1d, WIDTH), known=True)),
-    "layer norm, module": Kind(stored(partial(nn.LayerNorm, WIDTH), module=True)),
+    "layer norm, module": Kind(
+        stored(partial(nn.LayerNorm, WIDTH), give=lambda path, network: network)
+    ),
+    "three hidden layers": Kind(
+        stored(nn.ReLU, partial(nn.Linear, WIDTH, WIDTH), nn.ReLU, partial(nn.Linear, WIDTH, WIDTH))
+    ),
     "no classes": Kind(stored(show=folders)),
     "sigmoid": Kind(stored(act=nn.Sigmoid, longer=4)),
+    "tanh": Kind(stored(act=nn.Tanh)),
+    "sigmoid, told": Kind(stored(act=nn.Sigmoid, longer=4), {}, {"activation": "sigmoid"}),
     "tanh, told": Kind(stored(act=nn.Tanh), {}, {"activation": "tanh"}),
+    "tanh, module": Kind(stored(act=nn.Tanh, give=lambda path, network: network)),
+    "float16": Kind(stored(content=half)),
     "normalised": Kind(
         stored(see=partial(rows, mean=0.5, deviation=0.25)), {}, {"mean": 0.5, "deviation": 0.25}
     ),
     "normalised, not told": Kind(stored(see=partial(rows, mean=0.5, deviation=0.25))),
+    "HWC, not told": Kind(stored(see=partial(rows, layout=(0, 1, 2, 3)))),
     "grey rectangles": Kind(stored(show=folders), {"size": (40, 30), "colours": "L"}),
+    "squashed": Kind(
+        stored(see=squash, show=partial(folders, names="ab")), {"size": (24, 32)}, {"shape": SQUARE}
+    ),
+    "EXIF, turned": Kind(stored(show=lying)),
+    "EXIF, not turned": Kind(
+        stored(see=lambda pixels: rows(np.rot90(pixels, 1, (1, 2)).copy()), show=lying)
+    ),
     "near-copies, 200 and 10": Kind(near_copies, {"counts": (80, 20)}, {}, False),
-    "convolution, module": Kind(stored(build=convolutional, see=batch, module=True)),
+    "frames of scenes": Kind(frames, {"counts": (60, 24)}),
+    "convolution, module": Kind(
+        stored(build=convolutional, see=batch, give=lambda path, network: network)
+    ),
+    "convolution, function": Kind(stored(build=convolutional, see=batch, give=as_function)),
 }
