@@ -96,7 +96,8 @@ def test_a_function_is_audited_by_its_losses_alone(sides):
 
 def test_rates_are_those_of_a_receiver_operating_characteristic():
     sides = drawn(90) + 1, drawn(250, seed=1)
-    outcome = stages.Outcome(stages.BY_LOSS, "ran", "", score=judge.scored(sides))
+    scores = {stages.BY_LOSS: judge.scored(sides)}
+    outcome = stages.Outcome(stages.BY_LOSS, "ran", "", scores=scores)
     false, true, _ = roc_curve([1] * 90 + [0] * 250, torch.cat(sides), drop_intermediate=False)
     for row in report.rates([outcome]):
         assert row["value"] == true[false <= row["rate"]].max()
