@@ -8,7 +8,7 @@ from skimage.metrics import structural_similarity
 
 from attacks import starts
 from attacks.contract import Attack
-from evaluation import evaluate
+from evaluation import evaluate, measures
 from evaluation.trials import Name, Trial
 from training import Victim
 from training.images import Part, Split
@@ -105,3 +105,15 @@ def test_what_gives_the_training_images_back_leaks_and_the_start_does_not(trial)
     other = trial._replace(data=data._replace(secret=data.held_out, held_out=data.secret))
     one, two = (evaluate.leak(each, data.secret.images).auc.value for each in (trial, other))
     assert one + two == pytest.approx(1)
+
+
+def test_held_out_images_count_as_training_images_do_and_lose_the_same_mean(views):
+    secret, held_out = (part.images for part in (views.secret, views.held_out))
+    mean = views.known.images.mean(0)
+    found = held_out[:3] - mean
+    counts = measures.back(found, measures.sides(views, mean))["ncc_above_0.9"]
+    assert counts[0] == 0 and counts[1] >= 3
+    leak = measures.leak_of(found, views, mean)
+    other = measures.leak(found, secret - mean, held_out - mean, views.shape)
+    assert torch.equal(leak.training, other.training)
+    assert torch.equal(leak.held_out, other.held_out) and leak.auc.value < 0.5
