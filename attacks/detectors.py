@@ -107,9 +107,8 @@ def scores(released, start, attack, again, shape):
         "share in the span": inside.norm(dim=1) / x.norm(dim=1).clamp_min(1e-12),
     }
     if again is not None:
-        named["recurrence"] = match(
-            x, again.images, shape
-        ).signed  # in an independent Attack on the same network
+        # In an independent Attack on the same network.
+        named["recurrence"] = match(x, again.images, shape).signed
     if attack.coefficients is not None:
         named |= {
             "coefficient": attack.coefficients.abs(),

@@ -204,9 +204,8 @@ def apply_refinement(rows, unmixed, shape, method):
     layer, *layers = change(rows[:3], torch.Tensor.cpu)
     columns = sparse.read_columns(layer, details.basis.cpu(), shape)
     matrix, vectors, sure = method(unmixed.images.cpu(), columns, layers)
-    entries = columns.lengths * (
-        columns.rows @ vectors.mT
-    )  # of B (h, m), but for the size of each column
+    # B (h, m), but for the size of each column
+    entries = columns.lengths * (columns.rows @ vectors.mT)
     matrix, entries, sure = (part.to(unmixed.images.device) for part in (matrix, entries, sure))
     details = details._replace(matrix=matrix, sure=sure, columns=entries)
     seconds = unmixed.seconds + time.perf_counter() - clock

@@ -210,9 +210,8 @@ def shrink(energy, dims, least):
     """Means of energies over dimensions, drawn to that of all as they are uncertain, and at least a share of it."""
     means = energy.mean(dims, keepdim=True)
     overall = energy.mean().clamp_min(FLOOR)
-    noise = (
-        2 * means.numel() / energy.numel()
-    )  # the variance of a mean of squares of normal numbers
+    # The variance of a mean of squares of normal numbers.
+    noise = 2 * means.numel() / energy.numel()
     return ((means / noise + 1 / overall) / (1 / noise + 1 / overall**2)).maximum(least * overall)
 
 

@@ -61,9 +61,8 @@ def read(
         )
     wide = weight.shape[0] <= weight.shape[1]
     gram = weight @ weight.mT if wide else weight.mT @ weight
-    values, vectors = torch.linalg.eigh(
-        gram
-    )  # faster than an SVD, and exact to 1e-8 of the largest
+    # Faster than an SVD, and exact to 1e-8 of the largest.
+    values, vectors = torch.linalg.eigh(gram)
     values = values.flip(0).clamp_min(0).sqrt()
     vectors = vectors.flip(1)
     r = gap(released.network, 10.0, values=values).count if count is None else count - centred

@@ -253,9 +253,8 @@ def drive(plan, folder, profile=None, dry=False):
             fcntl.flock(lock, fcntl.LOCK_EX)
         log.truncate(0)
         print(f"{len(finished(plan, folder))} of {len(plan['runs'])} done: {folder}", flush=True)
-        shutil.rmtree(
-            folder / ".snakemake" / "incomplete", ignore_errors=True
-        )  # what is there is whole
+        # What is there is whole.
+        shutil.rmtree(folder / ".snakemake" / "incomplete", ignore_errors=True)
         streams: dict = dict(
             stdin=subprocess.DEVNULL, stderr=None if profile else log, pass_fds=[lock.fileno()]
         )

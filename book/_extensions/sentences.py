@@ -17,6 +17,7 @@ from docutils import nodes
 from sphinx.util import logging
 
 from evaluation import notation
+from lab import recorded
 
 DATA = Path(__file__).parents[2] / "data"
 MARK = re.compile(r"(?<=[\w%\])])<!-- (\w+):?(\S*) -->")  # attached to what it names
@@ -39,19 +40,13 @@ HOW = {
 }
 
 
-@functools.cache
-def record(name):
-    """The table of a record, as it is written."""
-    return pandas.read_csv(DATA / "results" / f"{name}.csv", dtype=str, keep_default_na=False)
-
-
 def values(records, names, where, column):
     """The numbers of a column of all quantities whose names match; `where` names parameters of the runs."""
-    rows = pandas.concat(map(record, records.split()))
+    rows = pandas.concat(map(recorded.load, records.split())).reset_index()
     matches = rows.name.map(lambda name: any(fnmatch(name, one) for one in names.split()))
     for key, value in where.items():
-        matches &= rows[key] == str(value)
-    found = rows[column][matches].astype(float).tolist()
+        matches &= rows[key] == value
+    found = rows[column][matches].tolist()
     assert len(found) >= 5, (records, names)
     return found
 
@@ -81,10 +76,10 @@ def mistakes(path):
     text = " ".join(text.split())
     for mark in MARK.finditer(text):
         name, form = mark.groups()
-        recorded = format(numbers()[name], form) if name in numbers() else "in no record"
+        right = format(numbers()[name], form) if name in numbers() else "in no record"
         told = text[: mark.start()]
-        if not re.search(rf"(?<![\d.,]){re.escape(recorded)}$", told):
-            yield f"“{told[-40:]}” is named {name}, which is {recorded}"
+        if not re.search(rf"(?<![\d.,]){re.escape(right)}$", told):
+            yield f"“{told[-40:]}” is named {name}, which is {right}"
 
 
 def check(app, env, pages):

@@ -22,9 +22,8 @@ class Block(NamedTuple):
     word: int
     row: int  # where their rows begin
     columns: np.ndarray  # (k,) within the word, rising
-    inverse: (
-        np.ndarray
-    )  # (k,) words: of which of the k rows, as they were, each pivot's row is the sum
+    # (k,) words: of which of the k rows, as they were, each pivot's row is the sum
+    inverse: np.ndarray
 
 
 class Factors(NamedTuple):

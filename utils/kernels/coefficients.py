@@ -84,9 +84,8 @@ class Tied:
         return torch.zeros_like(coefficients), self.loss.curvature(z, up) / scale
 
 
-RULES: dict[
-    str, Callable
-] = {  # each from labels (n,), the number of outputs, and the victim's loss and weight decay
+# Each from labels (n,), the number of outputs, and the victim's loss and weight decay.
+RULES: dict[str, Callable] = {
     "signed": lambda *_: Signed(),
     "margin": lambda labels, *_: Margin(signs(labels)),
     "multiclass": lambda labels, outputs, *_: Multiclass(one_hot(labels.long(), outputs)),

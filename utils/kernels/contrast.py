@@ -107,9 +107,8 @@ def relative_derivatives(matrix, mixed, floor, window, free=slice(None)):
     pull = pull / (places * mixed.shape[2])
     gram = matrix.mT @ matrix
     dual = torch.linalg.solve(gram, matrix.mT).mT  # (m, r)
-    own = (matrix * dual).sum(
-        1
-    ) - own  # the slope along a row itself, which lengths of one take away
+    # The slope along a row itself, which lengths of one take away.
+    own = (matrix * dual).sum(1) - own
     slope = pull.to(matrix) + own[:, None] * (matrix @ matrix[free].mT) - matrix @ dual[free].mT
     rows = torch.arange(len(matrix), device=matrix.device)[free]
     slope[rows, torch.arange(len(rows), device=matrix.device)] = 0
