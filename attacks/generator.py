@@ -9,7 +9,7 @@ four signs were mended; of the smallest layers 64 are left over, and it is 2^−
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -172,7 +172,7 @@ def separate(name, values, places, numbers, mask, outputs):
     return Drawn(name, places, numbers, mask, middle, above, values.var().item())
 
 
-def clean(weight, variance, least):
+def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Tensor, torch.Tensor]:
     """What is left of a start in the first rows of a trained weight (h, …), and how reliable each sign is, both flat.
 
     Training adds few directions, and a start of a known variance lies in all: so some leading singular ones are taken
@@ -215,7 +215,9 @@ def shrink(energy, dims, least):
     return ((means / noise + 1 / overall) / (1 / noise + 1 / overall**2)).maximum(least * overall)
 
 
-def choose_signs(parameters, drawn, least):
+def choose_signs(
+    parameters: Mapping[str, torch.Tensor], drawn: Sequence[Drawn], least: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The most reliable equations, the least reliable first: (n,) masks, outputs' numbers, and right-hand sides.
 
     InputError if there are too few, or if by their reliability too many are wrong.
@@ -249,7 +251,7 @@ def rows_of(masks, outputs):
     return rows
 
 
-def find_wrong(fingerprints, bad):
+def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> list[int]:
     """Which equations are wrong: one or two of all, or up to four among the first DOUBTFUL; none, if these do not tell.
 
     `fingerprints` (n, 64) say which checks hold an equation, and those of the wrong ones sum up to the failing checks
@@ -269,7 +271,7 @@ def find_wrong(fingerprints, bad):
     return []
 
 
-def solve(rows, right):
+def solve(rows: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], int, int]:
     """The solutions (WIDTH,) of equations, the least reliable first, none if they contradict; spare and mended ones."""
     factors = binary.factor(rows)
     spare = len(right) - factors.rank
@@ -320,7 +322,11 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
     raise refusal
 
 
-def draw_start(solutions, parameters, build):
+def draw_start(
+    solutions: Sequence[np.ndarray],
+    parameters: Mapping[str, torch.Tensor],
+    build: Callable[[], torch.nn.Module],
+) -> Start:
     """The Start that `build()` draws from unknowns (WIDTH,), of several solutions the one most like the parameters."""
     several = []
     for solution in solutions:

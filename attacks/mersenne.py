@@ -23,22 +23,22 @@ SEEDING = 1812433253
 TWIST = 0x9908B0DF
 
 
-def draw(count, seed):
+def draw(count: int, seed: int) -> np.ndarray:
     """The first outputs (count,) of a generator with a seed below 2³², as torch and numpy agree on them."""
     return np.random.RandomState(seed).randint(0, 2**32, count, dtype=np.uint32)
 
 
-def as_polynomial(bits):
+def as_polynomial(bits: np.ndarray) -> int:
     """Bits (n,) as an integer, the first one lowest."""
     return int.from_bytes(binary.pack(np.asarray(bits)[None]).tobytes(), "little")
 
 
-def as_words(polynomial):
+def as_words(polynomial: int) -> np.ndarray:
     """A polynomial below the degree of φ as words (WIDTH,)."""
     return np.frombuffer(polynomial.to_bytes(8 * WIDTH, "little"), "<u8").copy()
 
 
-def shortest_recurrence(bits):
+def shortest_recurrence(bits: np.ndarray) -> int:
     """The characteristic polynomial of the shortest linear recurrence of bits (n,), by Berlekamp and Massey (1969)."""
     current = 1
     former = 1
@@ -59,7 +59,7 @@ def shortest_recurrence(bits):
 
 
 @functools.cache
-def characteristic():
+def characteristic() -> int:
     """φ, from outputs of any one generator."""
     return shortest_recurrence(draw(2 * ORDER + 64, seed=1) >> BIT & 1)
 
@@ -69,7 +69,7 @@ def degrees(polynomial):
     return [i for i in range(polynomial.bit_length()) if polynomial >> i & 1]
 
 
-def reduce(polynomial):
+def reduce(polynomial: int) -> int:
     """A polynomial modulo φ."""
     low = degrees(characteristic())[:-1]
     while high := polynomial >> ORDER:
@@ -79,7 +79,7 @@ def reduce(polynomial):
     return polynomial
 
 
-def multiply(a, b):
+def multiply(a: int, b: int) -> int:
     """The product of two polynomials modulo φ."""
     product = 0
     for i in degrees(b):
@@ -87,7 +87,7 @@ def multiply(a, b):
     return reduce(product)
 
 
-def invert(polynomial):
+def invert(polynomial: int) -> int:
     """1/a modulo φ of a polynomial a, by Euclid's algorithm."""
     # r ≡ xa and s ≡ ya
     r = characteristic()
@@ -104,7 +104,7 @@ def invert(polynomial):
     return reduce(y)
 
 
-def numerator(bits):
+def numerator(bits: int) -> int:
     """N with Σ_k u_k x^(−k−1) = N/φ, of the first ORDER bits of a sequence u with this recurrence."""
     flipped = int(f"{bits:0{ORDER}b}"[::-1], 2)
     total = 0
@@ -114,7 +114,7 @@ def numerator(bits):
 
 
 @functools.cache
-def bit_polynomials():
+def bit_polynomials() -> tuple[int, ...]:
     """p₀, …, p₃₁: bit j of output t is the inner product of the unknowns and p_j(x) xᵗ mod φ."""
     some = draw(ORDER, seed=7)
     numerators = [numerator(as_polynomial(some >> j & 1)) for j in range(32)]
@@ -123,13 +123,13 @@ def bit_polynomials():
 
 
 @functools.cache
-def overflows():
+def overflows() -> np.ndarray:
     """What the 64 coefficients from x^ORDER on are modulo φ: all sums of each eight, (8, 256, WIDTH)."""
     rows = [reduce(1 << ORDER + i) for i in range(binary.BITS)]
     return binary.tabulate(np.stack([as_words(row) for row in rows]))
 
 
-def shift(rows, by):
+def shift(rows: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Polynomials (n, WIDTH), each times x to the power `by` (n,) of at most 64, modulo φ; rows are overwritten."""
     left = by.astype(np.uint64)[:, None]
     carry = np.where(left > 0, rows >> np.uint64(64) - np.maximum(left, 1), 0).astype(np.uint64)
@@ -141,7 +141,7 @@ def shift(rows, by):
     return rows
 
 
-def equations(draws, mask=1 << BIT):
+def equations(draws: np.ndarray, mask: int = 1 << BIT) -> np.ndarray:
     """Of outputs (n,), the unknowns whose sum is the parity of an output's bits in a mask: (n, WIDTH)."""
     bits = [p for j, p in enumerate(bit_polynomials()) if mask >> j & 1]
     base = as_words(functools.reduce(int.__xor__, bits))[None]  # times x to the power 64 k
@@ -159,7 +159,7 @@ def equations(draws, mask=1 << BIT):
     return rows
 
 
-def state_after(solution):
+def state_after(solution: np.ndarray) -> np.ndarray:
     """The words (WORDS,) of a generator that has given its first WORDS outputs, from the unknowns (WIDTH,)."""
     outputs = np.zeros(WORDS, np.uint32)
     for j in range(32):
@@ -168,7 +168,7 @@ def state_after(solution):
     return untemper(outputs)
 
 
-def untemper(outputs):
+def untemper(outputs: np.ndarray) -> np.ndarray:
     """The words of state (n,) that a generator's tempering turns into these outputs."""
     x = outputs ^ outputs >> np.uint32(18)
     x ^= (x << np.uint32(15)) & np.uint32(0xEFC60000)
@@ -181,7 +181,7 @@ def untemper(outputs):
     return z
 
 
-def as_generator(words):
+def as_generator(words: np.ndarray) -> torch.Generator:
     """A torch.Generator whose next output is the first one behind these words (WORDS,) of state."""
     generator = torch.Generator()
     state = generator.get_state()
@@ -191,7 +191,7 @@ def as_generator(words):
     return generator.set_state(state)
 
 
-def step_back(words, count):
+def step_back(words: np.ndarray, count: int) -> np.ndarray:
     """The words before these (WORDS,), `count` of them, and these behind them: (count + WORDS,)."""
     x = np.empty(count + WORDS, np.uint32)
     x[count:] = words
@@ -204,7 +204,7 @@ def step_back(words, count):
     return x
 
 
-def find_seed(words, most=1_000_000):
+def find_seed(words: np.ndarray, most: int = 1_000_000) -> tuple[int, int] | None:
     """The low 32 bits of the seed, and how many outputs were drawn before these words, if at most so many; or None.
 
     A seed fills x₀, …, x₆₂₃ by x_j = 1812433253 (x_{j−1} ⊕ x_{j−1}/2³⁰) + j, and the first output is that of x₆₂₄.

@@ -70,7 +70,7 @@ class At(NamedTuple):
     decay: float  # μ
 
 
-def problem_of(released, start):
+def problem_of(released: Released, start: torch.Tensor) -> Problem:
     """The Problem for images T (m, d) behind a whole network with one hidden layer."""
     if bilevel.model_of(released) is not one_hidden or released.copies:
         raise InputError(
@@ -101,13 +101,13 @@ def decided(z, problem):
     return torch.linalg.qr(normalize(at.r * at.slope, dim=0))[0]  # β_j may make columns tiny
 
 
-def nearest(z, problem):
+def nearest(z: torch.Tensor, problem: Problem) -> torch.Tensor:
     """The images nearest to the start with these coordinates, eq. (eq-nearest-images): (m, d)."""
     columns = decided(z, problem)
     return z @ problem.axes.T + problem.others - columns @ (columns.T @ problem.others)
 
 
-def leverages(released, images):
+def leverages(released: Released, images: torch.Tensor) -> torch.Tensor:
     """P_ii (m,): the share of every image (m, d) that W₁ decides, for P onto the columns of C; their sum is K."""
     problem = problem_of(released, images)
     return decided(problem.coordinates, problem).square().sum(1)
@@ -273,7 +273,7 @@ def least(z, problem, steps, *terms):
     return moved(found.x)
 
 
-def prepare(released, start, seed=0):
+def prepare(released: Released, start: torch.Tensor, seed: int = 0) -> torch.Tensor:
     """Images near a start (m, d) for which θ* is nearly a minimum: the nearest of some tries.
 
     Chance says on which side of a kink images end: all tries but the first of seed 0 begin at a random change of Z. The
@@ -297,7 +297,7 @@ def prepare(released, start, seed=0):
     return best[1]
 
 
-def split_copies(released):
+def split_copies(released: Released) -> Released:
     """The merged network, but with two neurons for all that are equal: their training shows whether they part."""
     small = bilevel.merge_neurons(released)
     theta = bilevel.lower_level(small).target
@@ -320,14 +320,14 @@ def retrain(released, images):
     return one_hidden.solve(images @ basis, labels, decay, target), images @ basis, target
 
 
-def distance(released, images):
+def distance(released: Released, images: torch.Tensor) -> float:
     """‖θ(x) − θ*‖²/‖θ*‖² for the minimum θ(x) that training on images (m, d) finds from θ*."""
     solved, _, target = retrain(released, images)
     far = one_hidden.square_norm(one_hidden.difference(solved, target))
     return (far / one_hidden.square_norm(target)).item() if solved.converged else math.inf
 
 
-def lowest(released, images):
+def lowest(released: Released, images: torch.Tensor) -> float:
     """The smallest eigenvalue of ∇²E over μ at θ(x): positive at a minimum."""
     (theta, *_), coordinates, _ = retrain(released, images)
     v = one_hidden.pack(theta)

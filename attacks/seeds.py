@@ -4,7 +4,7 @@ Torch draws on a CPU by MT19937 (Matsumoto and Nishimura, 1998), of whose seed t
 much of the first layer: it agrees with what its own seed draws, and with other seeds no more than fair coins do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import nlargest
 from itertools import takewhile
 
@@ -35,7 +35,7 @@ def common() -> list[int]:
     return [*dict.fromkeys(seed % 2**32 for seed in (*FAVOURITES, *range(100_000), *dates, *LARGE))]
 
 
-def score(seed, draw, values):
+def score(seed: int, draw: Callable[[torch.Generator], torch.Tensor], values: np.ndarray) -> float:
     """z of a seed: √n times the correlation of weights (n,) with what `draw` takes of its generator, by any fill."""
     drawn = draw(torch.Generator().manual_seed(seed)).flatten()
     return float(np.corrcoef(drawn, values)[0, 1] * len(values) ** 0.5)
@@ -52,7 +52,7 @@ def choose(scored: Iterable[tuple[float, int]]) -> tuple[float, int]:
     )
 
 
-def signs(draws, seeds):
+def signs(draws: np.ndarray, seeds: np.ndarray) -> np.ndarray:
     """Whether draws t < 227 (n,) of torch.rand, all different, by seeds (m,) of uint32, are 1/2 or more: 0 or 1 (n, m).
 
     That is bit 23 of output t. From the seed's words x to outputs, all is shifts and exclusive ors: so the bit says
@@ -75,7 +75,9 @@ def signs(draws, seeds):
     return np.bitwise_count(ones) & 1
 
 
-def scan(draws, values, first, count, least):
+def scan(
+    draws: np.ndarray, values: np.ndarray, first: int, count: int, least: float
+) -> list[tuple[float, int]]:
     """[(z, seed)], z > `least`, of `count` seeds from `first`: weights (n,), around 0, by `signs` of draws (n,)."""
     weights = (values / np.linalg.norm(values)).astype(np.float32)
     found = []

@@ -7,7 +7,7 @@ that was trained on has no share in the rest. Texts are found by extending such 
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -47,7 +47,7 @@ class Bag(NamedTuple):
     alpha: float = 1.0  # α, the factor by which all other rows of the embedding shrank
 
 
-def table(state, names):
+def table(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor | None:
     """The first matrix of a state dict whose name ends in one of `names`, or None."""
     for name in names:
         for key, one in state.items():
@@ -152,7 +152,12 @@ def at(model, weights):
     return model
 
 
-def find_evidence(model, weights, change, inputs):
+def find_evidence(
+    model: torch.nn.Module,
+    weights: Mapping[str, torch.Tensor],
+    change: Mapping[str, torch.Tensor],
+    inputs: int,
+) -> Evidence:
     """Evidence of a change {parameter: tensor} by so many inputs, of layers or of their adapters' A.
 
     `weights` are the state dict at which the model is to show what its layers are given: of a change, one from the
@@ -166,7 +171,9 @@ def find_evidence(model, weights, change, inputs):
     return Evidence(at(model, weights), found)
 
 
-def evidence_of_adapters(model, weights, inputs):
+def evidence_of_adapters(
+    model: torch.nn.Module, weights: Mapping[str, torch.Tensor], inputs: int
+) -> Evidence:
     """Evidence of adapters whose start is not known: what A makes of the inputs is the row space of B."""
     found = {}
     for group, layers in GROUPS.items():

@@ -78,14 +78,16 @@ def read(
     return r + centred, basis, weight @ basis
 
 
-def orthogonal(count, r, seed):
+def orthogonal(count: int, r: int, seed: int) -> torch.Tensor:
     """Random rows (count, r) to begin with, nearly orthogonal: the first r columns of an orthogonal matrix."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(count, count, dtype=torch.float64, generator=generator)
     return torch.linalg.qr(noise)[0][:, :r]
 
 
-def whiten_features(basis, shape, few):
+def whiten_features(
+    basis: torch.Tensor, shape: Shape, few: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The features of a basis (d, r), made uncorrelated in double precision, and the matrix (r, r) for it."""
     features, white = contrast.whiten(contrast.features(basis.mT, shape, 1.7 if few else 1.0, few))
     return features.float(), white
@@ -118,13 +120,17 @@ def solve_factors(matrix, mixing, bias):
     return 1 / (matrix @ torch.linalg.lstsq(mixing, bias[:, None]).solution)[:, 0]
 
 
-def read_signals(matrix, mixing, bias, centred):
+def read_signals(
+    matrix: torch.Tensor, mixing: torch.Tensor, bias: torch.Tensor | None, centred: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
     """What W₁ says of images X with the coordinates M (m, r) in the basis: W₁X⁺ and W₁Xᵀ (n_1, m); and b₁ (n_1,)."""
     bias = mixing.new_zeros(len(mixing)) if bias is None else bias
     return mixing @ torch.linalg.pinv(matrix, rtol=1e-6), mixing @ matrix.mT, bias, centred
 
 
-def agreement(signals, signs):
+def agreement(
+    signals: tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool], signs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The share of ‖B‖² at neurons that the image activates, for every image s_i x_i and in all. Signs are (m,).
 
     The signals are what `read_signals` returns. B = W₁X⁺ + t1ᵀ, where b₁ = B1 gives t if images sum to zero, and t = 0

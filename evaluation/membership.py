@@ -9,7 +9,7 @@ import torch
 A = 0.3  # of RMIA offline, the published value: the mean confidence p of networks without x stands for (1 + a)p + 1 − a
 
 
-def halves(labels, count, seed):
+def halves(labels: torch.Tensor, count: int, seed: int) -> torch.Tensor:
     """Masks (count, n) of what the networks are trained on: a random half of every class (n,), then all others."""
     generator = torch.Generator().manual_seed(seed)
     masks = []
@@ -26,7 +26,7 @@ def logit(loss):
     return -loss - (-torch.expm1(-loss)).log()
 
 
-def lira(target, known, masks):
+def lira(target: torch.Tensor, known: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     """The likelihood ratio of losses `target` (n,), after those in networks (N, n) that were trained on masks (N, n).
 
     φ is the logit of the confidence exp(−loss), normal with one deviation for all pictures, about a mean in networks
@@ -45,7 +45,7 @@ def lira(target, known, masks):
     return gap * (phi - (inside + outside) / 2) / variance.clamp_min(1e-30)
 
 
-def rmia(target, known):
+def rmia(target: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     """log p(x | network)/p(x) of losses (n,), where p(x) is the mean confidence of all networks' losses (N, n).
 
     The share of other pictures that a picture exceeds in this ratio is RMIA's score at γ = 1, of the same order.
@@ -53,7 +53,9 @@ def rmia(target, known):
     return -target - (-known).logsumexp(0)
 
 
-def lira_offline(target, known, masks, own_deviation=False):
+def lira_offline(
+    target: torch.Tensor, known: torch.Tensor, masks: torch.Tensor, own_deviation: bool = False
+) -> torch.Tensor:
     """How far φ of losses (n,) exceeds its mean in the networks (N, n) that a picture was not in, after masks (N, n).
 
     In units of its own deviation in these networks, or of one for all pictures, which leaves the order as it is.
@@ -68,7 +70,7 @@ def lira_offline(target, known, masks, own_deviation=False):
     return (phi - mean) / squares.sqrt().clamp_min(1e-15)
 
 
-def rmia_offline(target, known, masks):
+def rmia_offline(target: torch.Tensor, known: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     """log p(x | network)/p(x), where p(x) is half of (1 + a)q + 1 − a for the mean confidence q without the picture."""
     q = ((-known).exp() * ~masks).sum(0) / (~masks).sum(0)
     return -target - ((1 + A) * q + 1 - A).log()

@@ -44,7 +44,7 @@ class Trial(NamedTuple):
     again: Attack | None = None  # an independent one from a random start, if it was made
 
 
-def begin(place, data, victim, seed, n):
+def begin(place: str, data: Split, victim: Victim, seed: int, n: int) -> torch.Tensor:
     """Where an attack on a Victim begins, n images (n, d) without a mean if it saw none.
 
     `random` is U(0, 1), or N(0, 0.0197²) without a mean; `untuned` is N(0, 1). `partition`, known photographs, lacks
@@ -83,7 +83,7 @@ def bilevel_trial(data, recipe, place, seed, knowledge="", progress=False, **set
     return Trial(name, seed, data, victim, start, found)
 
 
-def candidates(rule, data):
+def candidates(rule: str, data: Split) -> int:
     """How many images DecoReco moves by a rule: as many as the attacker has, or m by the rule `tied`.
 
     That rule takes the images for the whole training set, and coefficients from their losses.

@@ -3,6 +3,8 @@
 Images x (n, d) are without the trainer's mean, with labels y (n,). An attack on pixels has to beat each.
 """
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import torch
 
@@ -10,21 +12,23 @@ from attacks import first_layer, unmixing
 from evaluation import measures, null
 from experiments import variants
 from training import images, ordinary
+from training.images import Part, Split
 from utils import networks
 from utils.errors import InputError, choose
 from utils.kernels import naive
-from utils.kernels.layers import square_norm
+from utils.kernels.layers import Network, Shape, square_norm
 from utils.kernels.losses import LOSSES
+from utils.networks import Released
 
 EPOCHS = 60  # of a training from a known start, as of ordinary.train
 
 
-def by_loss(released, x, y):
+def by_loss(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """−ℓ(Φ(x; θ*), y), the threshold test of Yeom et al. (2018): (n,)."""
     return -LOSSES[released.recipe.loss].value(released.outputs(x), y)
 
 
-def by_residual(released, x, y):
+def by_residual(released: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The cosine c of θ* and −∇_θ ℓ(x, y): what one image alone explains of stationarity, (n,).
 
     min_{λ≥0} ‖θ* + λ∇_θ ℓ‖² = ‖θ*‖²(1 − max(c, 0)²). With δ_l = ∂ℓ/∂z_l and the inputs ā_{l−1} of a layer, ∇ℓ is
@@ -48,7 +52,7 @@ TESTS = {
 }
 
 
-def areas(released, data, mean):
+def areas(released: Released, data: Split, mean: torch.Tensor | float) -> dict[str, null.Area]:
     """How well each test tells training from held-out images of a Split, less the trainer's mean: {test: Area}."""
     ours, theirs = measures.sides(data, mean)
     return {
@@ -98,7 +102,9 @@ def train_victim(part, shape, name, neurons, seed):
         return victim, networks.leading_span(added.network, count)
 
 
-def references(parts, shape, name, neurons, seed, initial):
+def references(
+    parts: Sequence[Part], shape: Shape, name: str, neurons: int, seed: int, initial: Network
+) -> Iterator[tuple[Network, torch.Tensor]]:
     """Networks trained as `train_victim` does on Parts, each with its own batches or start, and their means (d,).
 
     Where the start is known, all of them begin at this `initial` one. Yields pairs.
@@ -117,24 +123,24 @@ def references(parts, shape, name, neurons, seed, initial):
         yield ordinary.layers_of(net), mean
 
 
-def mean_of(part, shape, name):
+def mean_of(part: Part, shape: Shape, name: str) -> torch.Tensor:
     """The mean (d,) of a Part, of the kind that this trainer takes away."""
     if name in ordinary.TRAINERS:
         return ordinary.colour_mean(part, shape)
     return part.images.mean(0) * variants.settings(name, 1).centred
 
 
-def share(x, basis):
+def share(x: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
     """The share of the energy of pictures (n, d) that is in the span of a basis (d, r): (n,)."""
     return (x @ basis).square().sum(1) / x.square().sum(1)
 
 
-def found(scores, others):
+def found(scores: torch.Tensor, others: torch.Tensor) -> float:
     """The share of scores (n,) above a bar that at most one of a thousand of others (k,) passes."""
     bar = others.sort(descending=True).values[len(others) // 1000]
     return (scores > bar).double().mean().item()
 
 
-def by_half(members, others):
+def by_half(members: torch.Tensor, others: torch.Tensor) -> tuple[float, float]:
     """The share of members (n,) above the bar of every second of others (k,), and that of the rest of these."""
     return found(members, others[::2]), found(others[1::2], others[::2])

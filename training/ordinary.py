@@ -140,7 +140,7 @@ def tune(
     return measure(net, x, y, trainer), tuple(kept)
 
 
-def mirror(x, shape):
+def mirror(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Images (n, d) of a shape (H, W, C), left and right exchanged."""
     return x.view(-1, *shape).flip(2).flatten(1)
 

@@ -36,24 +36,24 @@ class Factors(NamedTuple):
     rank: int
 
 
-def pack(bits):
+def pack(bits: np.ndarray) -> np.ndarray:
     """Bits (n, c) as words (n, ⌈c/64⌉), the first column lowest."""
     padded = np.pad(bits.astype(np.uint8), ((0, 0), (0, -bits.shape[1] % BITS)))
     return np.packbits(padded, axis=1, bitorder="little").view(np.uint64)
 
 
-def unpack(words, columns):
+def unpack(words: np.ndarray, columns: int) -> np.ndarray:
     """Words (n, w) as bits (n, columns), of type uint8."""
     places = np.ascontiguousarray(words).view(np.uint8)
     return np.unpackbits(places, axis=1, bitorder="little", count=columns)
 
 
-def parity(words):
+def parity(words: np.ndarray) -> np.ndarray:
     """Of words (n, w) whether the number of ones in each row is odd: (n,) of type uint64."""
     return (np.bitwise_count(words).sum(1) & 1).astype(np.uint64)
 
 
-def tabulate(rows):
+def tabulate(rows: np.ndarray) -> np.ndarray:
     """All sums of each eight of 64 rows (64, w): (8, 256, w)."""
     sums = np.zeros((8, 256, rows.shape[1]), np.uint64)
     for k, row in enumerate(rows):
@@ -62,7 +62,7 @@ def tabulate(rows):
     return sums
 
 
-def add_sums(rows, table, chosen):
+def add_sums(rows: np.ndarray, table: np.ndarray, chosen: np.ndarray) -> None:
     """Add to rows (n, w), in place, the sums that the bits of `chosen` (n,) name in a table of `tabulate`."""
     places = np.ascontiguousarray(chosen)[:, None].view(np.uint8)  # (n, 8)
     total, found = np.empty((2, CHUNK, rows.shape[1]), np.uint64)
@@ -74,7 +74,7 @@ def add_sums(rows, table, chosen):
         part ^= total[: len(part)]
 
 
-def find_pivots(words):
+def find_pivots(words: np.ndarray) -> tuple[list, list, np.ndarray]:
     """Of words (n,) k independent ones, and k columns, in each of which a sum of these has the only one of all k.
 
     Returned are the words' numbers, the columns, and the sums (k,), whose bit i stands for the i-th of the k words.
@@ -99,7 +99,7 @@ def find_pivots(words):
     return taken, columns, sums[taken]
 
 
-def factor(rows):
+def factor(rows: np.ndarray) -> Factors:
     """Eliminate rows (n, w) of packed bits, which are overwritten: Factors."""
     order = np.arange(len(rows))
     blocks = []
@@ -131,7 +131,7 @@ def factor(rows):
     return Factors(rows=rows, order=order, blocks=blocks, rank=r)
 
 
-def solve(factors, right):
+def solve(factors: Factors, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The solution (w,), packed, whose free columns are zero, and which of the n − rank spare equations it breaks."""
     rows = factors.rows
     y = right[factors.order].astype(np.uint64)
@@ -143,7 +143,7 @@ def solve(factors, right):
     return solution, y[factors.rank :].astype(bool)
 
 
-def substitute(factors, y, solution):
+def substitute(factors: Factors, y: np.ndarray, solution: np.ndarray) -> np.ndarray:
     """A solution (w,) from reduced right-hand sides (n,) and one that holds the values of its free columns."""
     for w, r, columns, _ in reversed(factors.blocks):
         rows = slice(r, r + len(columns))
@@ -152,14 +152,14 @@ def substitute(factors, y, solution):
     return solution
 
 
-def solve_homogeneous(factors, unknowns):
+def solve_homogeneous(factors: Factors, unknowns: int) -> list[np.ndarray]:
     """For each of the `unknowns` without a pivot the solution (w,) of the homogeneous equations in which it is one."""
     pivots = {BITS * block.word + c for block in factors.blocks for c in block.columns}
     begins = [pack(np.arange(unknowns)[None] == c)[0] for c in range(unknowns) if c not in pivots]
     return [substitute(factors, np.zeros(len(factors.order), np.uint64), begin) for begin in begins]
 
 
-def check_sums(factors, wanted):
+def check_sums(factors: Factors, wanted: np.ndarray) -> np.ndarray:
     """Which equations (n, c) sum up to zero, of sums that hold the spare ones that `wanted` (n − rank, c) says.
 
     Where a solution contradicts spare equations b, each column of `wanted` summed over b is the sum of the right-hand
