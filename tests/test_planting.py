@@ -76,6 +76,17 @@ def test_other_images_train_to_the_same_weights(trained):
     assert far(again.weights, target) <= 3e-6
 
 
+def test_leverages_are_the_shares_that_the_first_layer_decides(trained):
+    secret, released = trained
+    theta = one_hidden.weights(released.network, 10.0)
+    x = secret.images + 0.1 * starts.random(30, 100, 4)
+    at = one_hidden.forward(one_hidden.pack(theta), x, 10.0)
+    signals = at.slope * at.w * affine.residuals(at.logits, released.labels)[:, None]
+    signals = signals / signals.norm(dim=0)  # equal for equal neurons
+    shares = (signals @ torch.linalg.pinv(signals, rtol=1e-6)).diagonal()
+    torch.testing.assert_close(planting.leverages(released, x), shares, atol=1e-5, rtol=0)
+
+
 def test_what_cannot_be_planted_behind_is_refused(trained):
     """Where decay has not balanced the weights, training leads at least as far as the bound says."""
     secret, released = trained

@@ -69,6 +69,15 @@ def test_slopes_at_kinks_explain_what_slopes_of_zero_and_one_do_not():
     assert free < 1e-3 and printed > 0.2
 
 
+def test_the_smallest_residual_is_the_square_of_the_distance():
+    x, labels = spheres.labelled(10, 8, 2)
+    network = spheres.first_weights(RECIPE._replace(initial=0.3), 8, 2)
+    value, multipliers = margin.smallest_residual(network, x, labels)
+    assert (multipliers >= 0).all() and multipliers.max() > 0
+    distance = margin.kkt_distance(network, x, labels)
+    assert distance * flatten(network).norm() == pytest.approx(value**0.5, 1e-9)
+
+
 @settings(max_examples=20)
 @given(s=st.floats(-5, 5, allow_subnormal=False), seed=st.integers(0, 100))
 def test_a_full_row_space_gives_the_shift_away_and_tells_centred_images(s, seed):

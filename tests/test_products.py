@@ -1,7 +1,5 @@
 """Products of matrices: the library follows the processor's flags, and fewer digits find the same images."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,7 +10,18 @@ from utils import networks
 from utils.kernels import products
 from utils.kernels.similarity import ncc
 
-ROOT = Path(__file__).parents[1]
+MACHINES = {
+    ("AuthenticAMD", "avx2 avx512f avx512_bf16"): "onednn",
+    ("AuthenticAMD", "avx2"): "mkl",
+    ("AuthenticAMD", "avx512f amx_bf16"): "mkl",
+    ("GenuineIntel", "avx512f"): "mkl",
+}
+
+
+@pytest.mark.parametrize("machine, library", MACHINES.items())
+def test_the_library_follows_the_processors_flags(machine, library):
+    cpuinfo = "vendor_id\t: {}\nflags\t\t: fpu {}\n".format(*machine)
+    assert products.library_of(2 * cpuinfo) == library and products.library_of("") == "mkl"
 
 
 @pytest.mark.parametrize("library", sorted({"mkl", products.LIBRARY}))

@@ -2,6 +2,9 @@ import errno
 import json
 import math
 import os
+import subprocess
+import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -14,6 +17,8 @@ from lab import parameters, report
 from training import images
 from utils.errors import check_writable
 from utils.kernels import coefficients
+
+ROOT = Path(__file__).parents[1]
 
 
 def plain(text):
@@ -81,6 +86,16 @@ def test_where_nothing_can_be_written_is_known_and_the_check_leaves_no_trace(res
     for path in (results, results.with_name("new.json")):
         check_writable("RESULTS", str(path))
     assert [*results.parent.iterdir()] == [results] and results.read_text() == "{}"
+
+
+def test_a_full_disk_is_known_at_the_start(tmp_path):
+    """A limit on the size of files stands for a disk that fills while the probe is written."""
+    path = str(tmp_path / "results.json")
+    code = f"from utils.errors import check_writable; check_writable('RESULTS', {path!r})"
+    command = f'ulimit -f 8; trap "" XFSZ; "{sys.executable}" -c "{code}"'
+    ended = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert "RESULTS cannot be written to" in ended.stderr and "File too large" in ended.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_device_that_is_not_there_ends_in_a_sentence(monkeypatch):

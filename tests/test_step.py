@@ -166,7 +166,7 @@ def test_a_full_memory_is_met_once_with_smaller_slices(released, monkeypatch):
 
 def test_a_memory_too_small_for_torch_is_named():
     """As in a chapter's kernel, in which the import of utils comes first."""
-    command = f'ulimit -v 1500000; exec "{sys.executable}" -m IPython --no-banner -c "from utils import images"'
+    command = f'ulimit -v 1500000; exec "{sys.executable}" -m IPython --no-banner -c "import utils"'
     ended = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
     said = ended.stdout + ended.stderr
     assert said.count("InputError: There is too little memory to load PyTorch") == 1, said

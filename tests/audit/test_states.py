@@ -1,5 +1,6 @@
 """Files with which a training goes on: what an audit reads of an optimiser's state, and what it says of others."""
 
+import json
 import re
 from functools import partial
 
@@ -8,8 +9,10 @@ import pytest
 import torch
 from helpers import audit, batch, checked
 from known_files import learned
+from safetensors.torch import save_file
 
 from audit import report, states, weights
+from audit.command import main
 from conftest import SHAPE, SIDE, drawn
 
 ADAM = partial(torch.optim.Adam, lr=1e-3)
@@ -59,6 +62,20 @@ def test_a_moment_gives_away_the_pictures_that_it_was_trained_on(side, optimiser
     # others' pictures are no leak of these
     assert found.status == (report.NO_ANSWER if side else report.LEAKS)
     assert states.ADVICE in content["warnings"]
+
+
+def test_the_command_takes_an_optimiser_in_a_file_of_its_own(sides, tmp_path):
+    state, kept = trained(sides[0], MOMENTUM)
+    save_file(state, tmp_path / "net.safetensors")
+    torch.save(kept, tmp_path / "optimizer.pt")
+    for name, (pixels, labels) in zip(("in", "held"), sides):
+        np.savez(tmp_path / name, images=pixels, labels=labels)
+    files = (str(tmp_path / name) for name in ("net.safetensors", "in.npz", "held.npz"))
+    options = {"--optimizer": "optimizer.pt", "--out": "report"}
+    placed = [word for name, file in options.items() for word in (name, str(tmp_path / file))]
+    assert main(["network", *files, *placed, "--mean", "0.4", "--steps", "1"]) == report.LEAKS
+    content = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert "unmixing of momentum_buffer" in {one["attack"] for one in content["images"]}
 
 
 def read(content, *others):
