@@ -1,15 +1,18 @@
 """The registry of RESULTS is well formed, holds what was recorded, and refuses all else."""
 
 import csv
+import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
+from test_notebooks import RELATIONS
 
 from conftest import refused
 from evaluation.notation import Row
-from lab import registry
+from lab import grid, registry
 
 ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "data" / "results").glob("*.csv"))
@@ -22,6 +25,8 @@ RECORDS = sorted((ROOT / "data" / "results").glob("*.csv"))
         ("p-value", (1 / 2001, 1), (0, 1.01)),
         ("similarity", (-1, 1 + 1e-7), (-1.1, 1.1)),
         ("count", (0, 7.0), (-1, 0.5, math.inf)),
+        ("flag", (0, 1), (0.5, 2)),
+        ("condition number", (1, 1e6), (0.9,)),
         ("number", (-1e300, 0), (math.nan, -math.inf)),
     ],
 )
@@ -33,12 +38,14 @@ def test_a_kind_bounds_its_numbers(kind, inside, outside):
 @pytest.mark.parametrize(
     "name, value, baseline, where, sentence",
     [
+        ("own/unmixing/leak_auc", 1.5, None, (), "is 1.5, but its kind, area, is in [0, 1]"),
         ("own/unmixing/alike", 51, 0, (), "is in [0, ∞), at most IMAGES"),
         ("own/unmixing/alike", 50, 0.5, (), "The baseline of own/unmixing/alike is 0.5"),
         ("own/unmixing/leak_auc", 1.0, 0.5, (), "has no baseline: say in data/quantities.yaml"),
         ("own/network/loss", math.nan, None, (), "own/network/loss is nan"),
         ("own/unmixing/leak_auc", 1.0, None, ["lambda_1"], "has the parameters ['lambda_1'], but"),
         ("own/unmixing/leak_auc/", 1.0, None, (), "is registered 0 times: data/quantities.yaml"),
+        ("", 1.0, None, (), "is registered 0 times: data/quantities.yaml"),
     ],
 )
 def test_a_number_that_its_entry_does_not_allow_is_refused(name, value, baseline, where, sentence):
@@ -74,10 +81,12 @@ quantities:
 @pytest.mark.parametrize(
     "old, new, sentence",
     [
+        (", share:", ", area:", "<attack>/loss: it has 0 kinds, but it must have one of "),
         (", share:", ", share ≤ IMAGES: A loss., share:", "<attack>/loss: it has 2 kinds, but"),
         ("<attack>/loss", "<attac>/loss", "<attac>/loss has <attac>, which is not defined"),
         ("baseline: the start", "base: the start", "loss|rest/gain: there is no field base; use "),
         ("share: A loss.", "share: ", "<attack>/loss: meaning is missing."),
+        ("baseline: the start", "repeats: often", "gain: repeats is 'often', but it must be one"),
         ("kinds:\n", "kinds: [\n", "cannot be read"),
     ],
 )
@@ -86,6 +95,41 @@ def test_a_wrong_entry_is_refused_in_one_sentence(old, new, sentence, tmp_path):
     path.write_text(SOUND, encoding="utf-8")
     one, other = registry.load(path).entries[1:]
     assert one.pattern.fullmatch("two/0.5/loss") and not one.pattern.fullmatch("two/x/loss")
-    assert other.pattern.fullmatch("rest/gain") and other.baseline and not one.baseline
+    assert other.pattern.fullmatch("rest/gain") and other.most == "IMAGES"
+    assert other.baseline and not one.baseline
     (tmp_path / "wrong.yaml").write_text(SOUND.replace(old, new, 1), encoding="utf-8")
     assert sentence in refused(registry.load, tmp_path / "wrong.yaml")
+
+
+def expanded(text, values):
+    """Every name that a pattern gives, with each of `values` {placeholder: [text]} in it."""
+    for choice in text.replace(" ", "").split("|"):
+        parts = re.split("<(.*?)>", choice)
+        yield from map(
+            "".join, itertools.product(*(values[p] if k % 2 else [p] for k, p in enumerate(parts)))
+        )
+
+
+def registered(*numbers):
+    """Every registered name with its entry, with each of these numbers for <number>."""
+    found, values = registry.load(), {"number": numbers}
+    for name, (text, _) in found.placeholders.items():
+        values[name] = [*expanded(text, values)]
+    return [
+        (name, one)
+        for one in found.entries
+        for name in expanded(getattr(one, "name", ""), values)
+        if name
+    ]
+
+
+def test_no_name_is_registered_twice():
+    names = registered("0.5")
+    assert len(names) > 1800 and all(registry.find(name) is one for name, one in names)
+    grid.read(registry.FILE)  # which refuses two equal keys, where YAML says nothing
+
+
+def test_every_relation_of_toy_runs_is_about_a_registered_name():
+    names = [name for name, _ in registered("0.001", "1", "12")]
+    for pattern in RELATIONS:
+        assert any(re.fullmatch(pattern.split()[0], name) for name in names), pattern
