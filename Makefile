@@ -38,19 +38,19 @@ export PYTHONWARNINGS := ignore::DeprecationWarning
 $(if $(filter 1,$(words $(DATASET))),,$(error DATASET is "$(DATASET)": give one name or one path without spaces))
 $(shell mkdir -p _build)
 .PHONY: book runs html pdf test lint check toys committed browser install-check bench gpu batch grid paper record verify lab \
-	outputs lock clean distclean .venv/ready
+	outputs older lock clean distclean .venv/ready
 
 book: runs
 	@$(MAKE) --no-print-directory html && echo "The book is ready: open _build/html/index.html"
 
-# Every chapter that is older than what it may depend on, on its share of the cores; one that fails stops no other.
+# Every chapter that is older than what it may depend on, the longest first; one that fails stops no other.
 runs: .venv/ready
 	@echo "Running the chapters on $(DATASET) …"
-	@threads=$$(($(CORES) / $(JOBS))); export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$((threads ? threads : 1))} TQDM_DISABLE=1; \
-		$(MAKE) -sk -j$(JOBS) $(patsubst %,--%,$(filter output-sync,$(.FEATURES))) $(ORDERED:%=$(EXECUTED)/%.ipynb)
-
+	@older=$$($(MAKE) -s -j1 older) && threads=$$(($(CORES) / $(JOBS))) && [ -z "$$older" ] || JOBS=$(JOBS) TQDM_DISABLE=1 \
+		OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$((threads ? threads : 1))} $(BIN)/python -m lab.run $$older $(EXECUTED) $(GIVEN)
+older: $(ORDERED:%=$(EXECUTED)/%.ipynb)
 $(EXECUTED)/%.ipynb: book/%.ipynb $(wildcard $(PACKAGES:%=%/*.py) $(PACKAGES:%=%/*/*.py)) requirements.lock $(wildcard data/*.* data/*/*.* $(DATASET))
-	@exec $(BIN)/python -m lab.run $< $@ $(GIVEN)
+	@echo $<
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED). Warnings are errors.
 SHOWN = _config.yml _toc.yml book $(PACKAGES) _vendor requirements.lock $(wildcard data/*.yaml data/results/*.csv) data/victims/entries.csv

@@ -1,7 +1,7 @@
 """What all tests share, those of nbval among them: how kernels talk.
 
 Kernels of two workers must not meet: a TCP port that one has found free may be taken by the other. So kernels of tests
-talk through sockets that are files, in a folder of their own, and are forked (tests/forked.py).
+talk through sockets that are files, in a folder of their own, and are forked (lab/forked.py).
 """
 
 import atexit
@@ -10,12 +10,12 @@ import secrets
 import shutil
 import sys
 import tempfile
-from pathlib import Path
 
 # a grammar that nbformat's imports would build, in two seconds
 sys.modules["rfc3987_syntax"] = None
 from jupyter_client.manager import KernelManager  # noqa: E402
-from jupyter_client.provisioning import local_provisioner  # noqa: E402
+
+from lab import forked  # noqa: E402
 
 FOLDER = tempfile.mkdtemp(prefix="kernels-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -30,7 +30,4 @@ def begin_with_files(manager, *given, **settings):
 
 KernelManager.__init__ = begin_with_files
 
-sys.path.append(str(Path(__file__).parent / "tests"))
-import forked  # noqa: E402
-
-local_provisioner.launch_kernel = forked.Forked
+forked.fork_kernels()

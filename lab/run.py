@@ -1,4 +1,4 @@
-"""Execute a notebook: `python -m lab.run NOTEBOOK OUTPUT.ipynb [NAME=VALUE …]`, and print how long it took.
+"""Execute notebooks: `[JOBS=2] python -m lab.run NOTEBOOK … FOLDER [NAME=VALUE …]`, and print how long each took.
 
 Snakemake calls it for a run of a grid: `python -m lab.run --grid PLAN.json KEY RESULTS.json PARENT`. The run works in
 the folder of its numbers, which it writes last and in one step.
@@ -16,9 +16,10 @@ import tempfile
 import threading
 import time
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from lab import forked
 from utils.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -75,6 +76,19 @@ def end_with(parent):
     threading.Thread(target=watch, daemon=True).start()
 
 
+def in_threads(act, items, jobs=1):
+    """What an act returns for each item, as they end: in the main thread nbclient takes Ctrl-C for itself."""
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for done in as_completed([pool.submit(act, item) for item in items]):
+                yield done.result()
+        except KeyboardInterrupt:
+            logging.disable()  # papermill says that its kernels died
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_children()
+            raise
+
+
 def execute(notebook, output, parameters, minutes=MINUTES):
     """Execute a notebook with papermill, each cell in so many minutes; InputError if it stops."""
     # a grammar that papermill's imports would build, in two seconds
@@ -96,14 +110,7 @@ def execute(notebook, output, parameters, minutes=MINUTES):
         with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:  # no two meet at one port
             manager = {"transport": "ipc", "ip": f"{sockets}/socket"}
             settings["config"] = Config(KernelManager=manager)
-            given = (notebook, output, parameters)
-            # In a thread: in the main one nbclient takes Ctrl-C for itself, and says that the kernel died.
-            act = ThreadPoolExecutor(1).submit(papermill.execute_notebook, *given, **settings)
-            executed = act.result()
-    except KeyboardInterrupt:
-        logging.disable()  # papermill says that its kernel died
-        end_children()
-        raise
+            executed = papermill.execute_notebook(notebook, output, parameters, **settings)
     except Exception as error:
         why = reason(error, minutes)
         raise InputError(f"{why} The notebook up to there is {output}") from error
@@ -174,7 +181,7 @@ def job(plan, key, results, parent):
     results = Path(results)
     run = runs[key]
 
-    def compute():  # in the folder of its numbers, which are the last that it writes
+    def compute(run):  # in the folder of its numbers, which are the last that it writes
         if code_of(run["notebook"]) != run["code"]:
             raise InputError(
                 "the code has changed since this was begun: run the same command again."
@@ -185,7 +192,7 @@ def job(plan, key, results, parent):
         if not results_of(results):
             raise InputError(f"it ended without writing its numbers to RESULTS: see {notebook}")
 
-    failure = sentence_of(compute, f"{run['label']} failed")
+    failure = sentence_of(lambda: [*in_threads(compute, [run])], f"{run['label']} failed")
     done = sum((results.parents[1] / each / results.name).exists() for each in runs)
     last = f"{done} of {len(runs)} done, last: {run['label']} ({time.monotonic() - start:.0f} s)"
     print(failure or last, flush=True)
@@ -193,16 +200,30 @@ def job(plan, key, results, parent):
 
 
 def main(words):
-    """Return the status to exit with: nothing, a number or one sentence."""
+    """Return the status to exit with: a number or one sentence."""
     if words[:1] == ["--grid"]:
         return job(*words[1:])
-    if len(words) < 2:
+    paths = [Path(word) for word in words if "=" not in word]
+    if len(paths) < 2:
         return __doc__
+    *notebooks, folder = paths
     end_with(os.getppid())
-    notebook = Path(words[0])
-    output = Path(words[1])
-    parameters = {name: typed(text, 0) for name, text in (word.split("=", 1) for word in words[2:])}
-    return sentence_of(lambda: chapter(notebook, output, parameters), notebook.stem)
+    forked.fork_kernels()
+    parameters = {
+        name: typed(text, 0) for name, text in (word.split("=", 1) for word in words if "=" in word)
+    }
+    failures = []
+
+    def attempt(notebook):
+        output = folder / notebook.name
+        return sentence_of(lambda: chapter(notebook, output, parameters), notebook.stem)
+
+    def compute():
+        for failure in filter(None, in_threads(attempt, notebooks, int(os.environ.get("JOBS", 1)))):
+            print(failure, file=sys.stderr, flush=True)
+            failures.append(failure)
+
+    return sentence_of(compute, "the notebooks") or int(bool(failures))
 
 
 if __name__ == "__main__":

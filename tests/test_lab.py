@@ -416,11 +416,13 @@ def test_a_hanging_cell_is_ended(tmp_path):
 
 
 @pytest.mark.chapters
-def test_a_chapter_is_given_numbers_and_leaves_no_trace_of_time_or_place(tmp_path):
+def test_a_chapter_is_given_numbers_leaves_no_trace_and_one_that_fails_stops_no_other(tmp_path):
     place = repository(tmp_path / "place")
     write_notebook(place / "a.ipynb", "N = 3", "print(N)")
-    (line,) = well(place, "run", "a.ipynb", "out/a.ipynb", "N=1e-3")
-    (written,) = (place / "out").iterdir()
+    write_notebook(place / "b.ipynb", "N = 3", "assert not N")
+    status, (line,), mistakes = drive(place, "run", "b.ipynb", "a.ipynb", "out", "N=1e-3")
+    assert status == 1 and mistakes.startswith("b: AssertionError: ")
+    (written,) = (place / "out").glob("?.ipynb")
     text = written.read_text()
     assert line.startswith("a: ") and written.name == "a.ipynb" and "N = 0.001" in text
     assert not any(trace in text for trace in ('"papermill"', 'execution"', str(place)))
@@ -430,9 +432,10 @@ def test_a_chapter_is_given_numbers_and_leaves_no_trace_of_time_or_place(tmp_pat
 def test_a_chapter_that_is_stopped_says_so_and_leaves_no_output_and_no_kernel(tmp_path):
     place = repository(tmp_path / "place")
     write_notebook(place / "a.ipynb", "open('begun', 'w').close()", "import time\ntime.sleep(600)")
-    process = start(place, "run", "a.ipynb", "out/a.ipynb")
+    process = start(place, "run", "a.ipynb", "out")
     wait_until((place / "begun").exists)
     process.terminate()
-    assert "a: stopped" in process.communicate(timeout=300)[1] and process.returncode == 1
+    assert "stopped; run the same" in process.communicate(timeout=300)[1]
+    assert process.returncode == 1
     wait_until(lambda: not processes(place))
     assert not (place / "out" / "a.ipynb").exists()

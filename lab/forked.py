@@ -1,10 +1,9 @@
-"""Kernels of tests, forked from a process that has imported what notebooks need: that takes each kernel seconds."""
+"""Kernels forked from a process that has imported what notebooks need, which would take each kernel seconds."""
 
 import multiprocessing
 import os
 import sys
 import time
-from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
 # utils before torch, for its settings
@@ -15,11 +14,11 @@ FORKS.set_forkserver_preload(["utils", *LIBRARIES.split(), "ipykernel.kernelapp"
 
 
 def kernel(words, environment, folder):
-    """Be a kernel with these words of its command, in a session of its own, which sees nothing of the tests."""
+    """Be a kernel with these words of its command, in a session of its own."""
     os.setsid()
     os.environ |= environment
     os.chdir(folder)
-    sys.path[:] = ["", *(path for path in sys.path if path != str(Path(__file__).parent))]
+    sys.path.insert(0, "")
     for name in [*sys.modules]:
         if name.split(".")[0] == "utils":  # a folder may have its own
             del sys.modules[name]
@@ -56,3 +55,11 @@ class Forked:
 
     def send_signal(self, number):
         os.kill(self.pid, number)
+
+
+def fork_kernels():
+    """Let every kernel that this process starts be forked, where forks are safe."""
+    from jupyter_client.provisioning import local_provisioner
+
+    if sys.platform == "linux":
+        local_provisioner.launch_kernel = Forked
