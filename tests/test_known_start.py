@@ -143,6 +143,15 @@ def test_of_equal_columns_one_is_sure_and_no_difference_beside_one_of_its_column
     assert sparse.classify(columns, vectors, near, before, 0.5).tolist() == [True, sure, True]
 
 
+def test_a_vector_with_far_fewer_zeros_than_the_others_is_not_sure():
+    rows = drawn(60, 3)
+    rows[:30, 0] = rows[30:, 1] = rows[26:34, 2] = 0
+    columns, near = sparse.Columns(rows, *[None] * 5), torch.eye(3).double()
+    before = torch.zeros(3, dtype=torch.bool)
+    for share, sure in ((0.5, False), (0.2, True)):  # of thirty zeros
+        assert sparse.classify(columns, near, near, before, share).tolist() == [True, True, sure]
+
+
 def test_images_behind_ordinary_training_are_counted_and_come_back_and_held_out_ones_do_not(data):
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
     unmixed, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
