@@ -214,12 +214,12 @@ def main(words):
     }
     failures = []
 
-    def attempt(notebook):
+    def run_one(notebook):
         output = folder / notebook.name
         return sentence_of(lambda: chapter(notebook, output, parameters), notebook.stem)
 
     def compute():
-        for failure in filter(None, in_threads(attempt, notebooks, int(os.environ.get("JOBS", 1)))):
+        for failure in filter(None, in_threads(run_one, notebooks, int(os.environ.get("JOBS", 1)))):
             print(failure, file=sys.stderr, flush=True)
             failures.append(failure)
 
