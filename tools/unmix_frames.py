@@ -1,8 +1,8 @@
 """Record the frames that the page on unmixing plays: `python -m tools.unmix_frames FILE.npz [SEED]`.
 
-The victim is that of the page, three layers of 500 neurons trained on fifty secret images of the file; SEED draws it, 0
-if not given. Into the book go unmix.webp, a strip of fifty tiles for each of twelve steps and one of the secret images,
-and unmix.json, what the evaluator says of each step.
+The victim is like that of the page, with 500 neurons in each layer, trained on fifty secret images of the file; SEED
+draws it, 0 if not given. Into the book go unmix.webp, a strip of fifty tiles for each of twelve steps and one of the
+secret images, and unmix.json, what the evaluator says of each step.
 """
 
 import io
