@@ -76,8 +76,8 @@ def better(case: stages.Case, is_over: Callable) -> tuple[str, list]:
     """
     if case.network.logits is None or case.labels[0] is None:
         return "", []
-    samples = [np.random.default_rng(0).permutation(len(x))[:MOST] for x in case.sides]
-    shown = [x[sample] for x, sample in zip(case.sides, samples)]
+    samples = [np.random.default_rng(0).permutation(len(x))[:MOST] for x in case.rows]
+    shown = [x[sample] for x, sample in zip(case.rows, samples)]
     labels = tuple(part[sample] for part, sample in zip(case.labels, samples))
     given = Way("", "", case.network.logits, shown.__getitem__, labels)
     try:

@@ -180,12 +180,12 @@ class Risk(NamedTuple):
     strength: float  # by which pictures are ordered, the largest first
 
 
-def risks(outcomes, sides):
-    """The Risks of all pictures of both sides, the largest first."""
+def risks(outcomes: list[Outcome], pictures: tuple) -> list[Risk]:
+    """The Risks of both sides' Pictures, the largest first."""
     losses = next((one.facts["losses"] for one in outcomes if "losses" in one.facts), None)
     attacks = [one for one in outcomes if one.ncc]
     listed = []
-    for side, part in enumerate(sides):
+    for side, part in enumerate(pictures):
         for k, name in enumerate(part.names):
             attack = max(attacks, key=lambda one: one.ncc[side][k], default=None)
             best = attack and attack.ncc[side][k].item()
@@ -229,7 +229,7 @@ def reported(case: Case, outcomes: list, doubts: tuple, stated: dict, seconds: f
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
         "warnings": warnings(case, outcomes, missed) + doubted,
         "network": described(case.network),
-        "pictures": {"shape": list(case.shape)} | dict(zip(SIDES, map(len, case.sides))),
+        "pictures": {"shape": list(case.shape)} | dict(zip(SIDES, map(len, case.rows))),
         "stages": [staged(one) for one in outcomes],
         "comparisons": [one._asdict() for one in comparisons],
         "control": [one._asdict() for one in control],
@@ -311,7 +311,7 @@ def galleries(case, ranked):
 
 def pair(case, risk):
     """A picture, its best match of what came back, in its own sign and contrast, stretched, and words on both."""
-    seen = case.sides[risk.side][risk.index]
+    seen = case.rows[risk.side][risk.index]
     picture = case.pictures[risk.side].images[risk.index]
     drawn = closest(seen[None], risk.attack.images)
     contrast = seen.std() / drawn.std().clamp_min(1e-30)

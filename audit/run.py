@@ -128,7 +128,9 @@ def state_of(network, optimizer, layers, showing):
     return state
 
 
-def case_of(network, sides, showing, asking):
+def case_of(
+    network: weights.Network, sides: list[pictures.Pictures], showing: Showing, asking: Asking
+) -> stages.Case:
     """The stages.Case of both sides' Pictures: as the network sees them, with numbered classes."""
     seen = [showing.rows(side.images) for side in sides]
     own, both = (part.mean(0) * showing.centred for part in (seen[0], torch.cat(seen)))
@@ -140,7 +142,7 @@ def case_of(network, sides, showing, asking):
         showing=showing,
         asking=asking,
         pictures=tuple(sides),
-        sides=rows,
+        rows=rows,
         exchanged=exchanged,
         average=own,
         outputs=outputs,

@@ -74,9 +74,9 @@ def asked(case, train, mask, k):
     return losses(case, logits, case.exchanged)
 
 
-def losses(case, logits, sides):
+def losses(case, logits, rows):
     """The losses (n,) of both sides' pictures, training ones first, in a network of these logits."""
-    outputs, labels, _ = stages.classified(logits, sides, case.labels)
+    outputs, labels, _ = stages.classified(logits, rows, case.labels)
     values = [stages.losses(case.loss, *one) for one in zip(outputs, labels)]
     return torch.cat(values).clamp_min(SMALLEST)
 
@@ -86,7 +86,7 @@ def own(case):
 
     A function as `planned` takes it.
     """
-    values = losses(case, case.network.logits, case.sides).sort().values
+    values = losses(case, case.network.logits, case.rows).sort().values
     # whichever side that half is
     enough = values[: len(values) // 2].mean()
     layers_of, recipe = case.network.layers, case.released.recipe
@@ -113,10 +113,10 @@ def own(case):
 
 def by_shadows(case, masks, ask, first, how):
     """Whether the network knows training pictures better than its reference networks do, more than held-out ones."""
-    target = losses(case, case.network.logits, case.sides)
+    target = losses(case, case.network.logits, case.rows)
     known = torch.stack([first, *(ask(masks[k], k) for k in range(1, len(masks)))])
     values = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
-    sizes = [len(side) for side in case.sides]
+    sizes = [len(side) for side in case.rows]
     scores = {name: judge.scored(of.split(sizes), case.labels) for name, of in values.items()}
     return stages.Outcome(
         stages.BY_SHADOWS,

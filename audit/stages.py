@@ -34,7 +34,7 @@ class Case(NamedTuple):
     showing: Showing  # with its shape, mean and deviation
     asking: Asking
     pictures: tuple  # both sides' Pictures
-    sides: tuple  # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted
+    rows: tuple  # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted
     exchanged: tuple  # the same, but without the mean of both sides together where the trainer subtracted that of one
     average: torch.Tensor  # (d,) what was subtracted; zero unless the network is centred
     outputs: int  # K, or 1 if they are not known
@@ -153,7 +153,7 @@ def structure(case, name, of):
     except InputError:
         basis = unmixing.read(released, m)[1]
         sentence = f"{name} has no cliff in its singular values; the first {m} directions were taken for the span."
-    shares = [(x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.sides]
+    shares = [(x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.rows]
     score, comparisons = in_span(shares, name, case.labels)
     stage = f"structure of {name}"
     return Outcome(
@@ -178,7 +178,7 @@ def in_span(shares, name, labels):
 def returned(case, name, images, sentence, sure=None):
     """The Outcome of an attack that returned pictures (k, d): matched with both sides alike. `sure` is a mask (k,)."""
     likeness = [match(part, images, case.shape).signed for part in case.exchanged]
-    correlated, best = zip(*(ncc(part, images).abs().max(1) for part in case.sides))
+    correlated, best = zip(*(ncc(part, images).abs().max(1) for part in case.rows))
     known = () if sure is None else tuple(sure[index] for index in best)
     score = judge.scored(likeness, case.labels)
     comparisons = (
@@ -209,7 +209,7 @@ def unmixed(case, name, of):
     if refine and released.network[0].bias is not None:
         mixed = refine(mixed)
         sure = mixed.details.sure
-        like = ncc(case.sides[0], mixed.images).abs().amax(0)
+        like = ncc(case.rows[0], mixed.images).abs().amax(0)
         sentence += f" Zeros at neurons that a picture never activated make {sure.sum()} of {len(sure)} sure, of which"
         sentence += (
             f" {(sure & (like <= judge.NEAR)).sum()} are no training picture nearly exactly."
@@ -221,11 +221,11 @@ def stationary(case):
     """The stationarity attack, from noise in the span of the first layer, with twice as many candidates as pictures."""
     released = case.released
     outputs, inputs = len(released.network[-1].weight), released.network[0].weight.shape[1]
-    count = max(2 * len(case.sides[0]), outputs)
+    count = max(2 * len(case.rows[0]), outputs)
     seed = case.asking.seed
     start = starts.normal(count, inputs, decoreco.ADAM.scale, seed)
     # pixels beyond the published range are not theirs
-    wide = max(part.abs().max() for part in case.sides) > 1
+    wide = max(part.abs().max() for part in case.rows) > 1
     settings = decoreco.ADAM._replace(
         rule="signed" if outputs == 1 else "multiclass",
         range_weight=0.0 if wide else 1.0,
@@ -237,17 +237,17 @@ def stationary(case):
     return returned(case, "stationarity", attack.images, sentence)
 
 
-def classified(logits, sides, labels):
-    """What logits make of both sides' pictures, Classified; InputError if they are no classes.
+def classified(logits, rows, labels):
+    """What logits make of the rows of both sides, Classified; InputError if they are no classes.
 
     Where there are no labels the likeliest are taken. Two classes of one output are exchanged if it has them so.
     """
-    outputs = [logits(x) for x in sides]
+    outputs = [logits(x) for x in rows]
     if not all(part.isfinite().all() for part in outputs):
         raise InputError(
             "The outputs of the network are not finite for these pictures: check their normalisation."
         )
-    if outputs[0].shape[1] == sides[0].shape[1]:
+    if outputs[0].shape[1] == rows[0].shape[1]:
         raise InputError(
             "The outputs are as many as the values of a picture, as an autoencoder's are, and no classes."
         )
@@ -278,7 +278,7 @@ def margins(loss, outputs, labels):
 
 def by_loss(case):
     """Whether the loss of training pictures is smaller than that of held-out ones."""
-    outputs, labels, right = classified(case.network.logits, case.sides, case.labels)
+    outputs, labels, right = classified(case.network.logits, case.rows, case.labels)
     values = [losses(case.loss, *one) for one in zip(outputs, labels)]
     facts = {"losses": [part.tolist() for part in values]}
     score = judge.scored([margins(case.loss, *one) for one in zip(outputs, labels)], case.labels)

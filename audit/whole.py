@@ -36,11 +36,11 @@ def by_gradient(case):
         parts = torch.autograd.grad(loss, trained, allow_unused=True)
         return torch.stack([part.norm() for part in parts if part is not None]).norm()
 
-    known = stages.classified(case.network.logits, case.sides, case.labels)
+    known = stages.classified(case.network.logits, case.rows, case.labels)
     try:
         values = [
             torch.stack([length(*one) for one in zip(*side)])
-            for side in zip(case.sides, known.labels)
+            for side in zip(case.rows, known.labels)
         ]
     except RuntimeError as error:  # of a stranger's code; any other is a fault
         raise InputError(f"The gradient cannot be taken ({str(error).splitlines()[0]}).") from error
@@ -64,12 +64,12 @@ def roomy(case):
         if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
             weight = case.before.get_submodule(name).weight
             try:
-                _, places, size = span.inputs(module, layer, takes(case.sides[0][:1])).shape
+                _, places, size = span.inputs(module, layer, takes(case.rows[0][:1])).shape
             # a kind that is not read, or used twice or never
             except (InputError, TypeError, ValueError):
                 continue
             outputs = len(weight)
-            taken = min(outputs, len(case.sides[0]) * places)
+            taken = min(outputs, len(case.rows[0]) * places)
             if 2 < taken < ROOM * size and not torch.equal(layer.weight, weight):
                 directions = outputs if outputs < ROOM * size else taken
                 found[places * taken / size, name] = layer, weight, directions
@@ -91,7 +91,7 @@ def by_span(case):
             basis = span.basis(layer.weight, weight)
         except InputError:  # no gap
             basis = span.basis(layer.weight, weight, rank=directions)
-        shares = [inside(case.network, layer, basis, x) for x in case.sides]
+        shares = [inside(case.network, layer, basis, x) for x in case.rows]
         score, tests = stages.in_span(shares, f"the change of {name}.weight", case.labels)
         found.setdefault(BY_SPAN + case.since, score)
         comparisons += tests
