@@ -179,7 +179,7 @@ class Run:
                 print(stage.name, file=sys.stderr, flush=True)
             started = time.monotonic()
             try:
-                outcome = stage.run()
+                outcome = stage.run(stage.name)
             except InputError as error:
                 outcome = stages.Outcome(stage.name, "refused", str(error))
             outcome = outcome._replace(seconds=time.monotonic() - started)

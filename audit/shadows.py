@@ -111,19 +111,19 @@ def own(case):
     return adam
 
 
-def by_shadows(case, masks, ask, first, how):
+def by_shadows(case, masks, ask, first, how, name):
     """Whether the network knows training pictures better than its reference networks do, more than held-out ones."""
     target = losses(case, case.network.logits, case.rows)
     known = torch.stack([first, *(ask(masks[k], k) for k in range(1, len(masks)))])
     values = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
     sizes = [len(side) for side in case.rows]
-    scores = {name: judge.scored(of.split(sizes), case.labels) for name, of in values.items()}
+    scores = {by: judge.scored(of.split(sizes), case.labels) for by, of in values.items()}
     return stages.Outcome(
-        stages.BY_SHADOWS,
+        name,
         "ran",
         f"{len(masks)} networks were trained, each on a random half of both sides' pictures, by {how}.",
         comparisons=tuple(
-            judge.of_area(f"likelihood ratio, {name}", of) for name, of in scores.items()
+            judge.of_area(f"likelihood ratio, {by}", of) for by, of in scores.items()
         ),
-        scores={f"{stages.BY_SHADOWS}, {name}": of for name, of in scores.items()},
+        scores={f"{name}, {by}": of for by, of in scores.items()},
     )

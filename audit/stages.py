@@ -104,7 +104,7 @@ class Stage(NamedTuple):
     """What can be run."""
 
     name: str  # of the attack or test, and of what it looks at
-    run: Callable  # () -> Outcome
+    run: Callable  # (this name) -> Outcome
 
 
 def planned(case: Case) -> list[Stage]:
@@ -112,7 +112,8 @@ def planned(case: Case) -> list[Stage]:
     network = case.network
     stages = [Stage(BY_LOSS, partial(by_loss, case))] if network.logits else []
     if case.state.refusal:
-        stages.append(Stage(UNREAD, partial(Outcome, UNREAD, "refused", case.state.refusal)))
+        unread = partial(Outcome, state="refused", sentence=case.state.refusal)
+        stages.append(Stage(UNREAD, unread))
     if not network.layers:
         return stages
     first = case.released._replace(network=network.layers[:1])
@@ -123,11 +124,13 @@ def planned(case: Case) -> list[Stage]:
     if case.state.entry:
         moment = first_layer.refine_by_vote, first_layer.of_moment, case.state.checkpoint
         layers[case.state.entry] = cache(partial(written, case, first, *moment))
-    for kind, attack in (("structure", structure), ("unmixing", unmixed)):
-        stages += [
-            Stage(f"{kind} of {name}", partial(attack, case, name, of))
-            for name, of in layers.items()
-        ]
+    stages += [
+        Stage(f"structure of {layer}", partial(structure, case, layer, of))
+        for layer, of in layers.items()
+    ]
+    stages += [
+        Stage(f"unmixing of {layer}", partial(unmixed, case, of)) for layer, of in layers.items()
+    ]
     if network.logits and len(network.layers) > 1:
         stages.append(Stage("stationarity", partial(stationary, case)))
     return stages
@@ -139,7 +142,7 @@ def written(case, first, refine, entry, *files):
     return first_layer.as_released(rows, first), lambda mixed: refine(rows, mixed, case.shape)
 
 
-def structure(case, name, of):
+def structure(case, layer, of, name):
     """Whether the singular values of the first layer fall off a cliff, and which pictures lie in the span before it."""
     released, _ = of()
     m = case.stated
@@ -149,19 +152,18 @@ def structure(case, name, of):
     values = (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1]
     try:
         count, basis, _ = unmixing.read(released)
-        sentence = f"The singular values of {name} fall off a cliff that shows {count} pictures."
+        sentence = f"The singular values of {layer} fall off a cliff that shows {count} pictures."
     except InputError:
         basis = unmixing.read(released, m)[1]
-        sentence = f"{name} has no cliff in its singular values; the first {m} directions were taken for the span."
+        sentence = f"{layer} has no cliff in its singular values; the first {m} directions were taken for the span."
     shares = [(x @ basis).square().sum(1) / x.square().sum(1).clamp_min(1e-30) for x in case.rows]
-    score, comparisons = in_span(shares, name, case.labels)
-    stage = f"structure of {name}"
+    score, comparisons = in_span(shares, layer, case.labels)
     return Outcome(
-        stage,
+        name,
         "ran",
         sentence,
         comparisons=comparisons,
-        scores={stage: score},
+        scores={name: score},
         facts={"singular_values": values.tolist()},
     )
 
@@ -196,7 +198,7 @@ def returned(case, name, images, sentence, sure=None):
     return Outcome(name, "ran", sentence, comparisons=comparisons, **matched)
 
 
-def unmixed(case, name, of):
+def unmixed(case, of, name):
     """The unmixing attack on a first layer; it is given the number of pictures where the layer does not show it."""
     m, (released, refine) = case.stated, of()
     mixed = unmixing.attempt(released, case.shape, m, case.asking.seed)
@@ -214,10 +216,10 @@ def unmixed(case, name, of):
         sentence += (
             f" {(sure & (like <= judge.NEAR)).sum()} are no training picture nearly exactly."
         )
-    return returned(case, f"unmixing of {name}", mixed.images, sentence, mixed.details.sure)
+    return returned(case, name, mixed.images, sentence, mixed.details.sure)
 
 
-def stationary(case):
+def stationary(case, name):
     """The stationarity attack, from noise in the span of the first layer, with twice as many candidates as pictures."""
     released = case.released
     outputs, inputs = len(released.network[-1].weight), released.network[0].weight.shape[1]
@@ -234,7 +236,7 @@ def stationary(case):
     basis = networks.span(released.network)
     attack = decoreco.attack(released, start, settings, basis=basis, seed=seed)
     sentence = f"{count} candidates moved for {case.asking.steps} steps; the loss fell to {attack.loss:.2g} of ‖θ‖²."
-    return returned(case, "stationarity", attack.images, sentence)
+    return returned(case, name, attack.images, sentence)
 
 
 def classified(logits, rows, labels):
@@ -276,7 +278,7 @@ def margins(loss, outputs, labels):
     return own[:, 0] - others.logsumexp(1)
 
 
-def by_loss(case):
+def by_loss(case, name):
     """Whether the loss of training pictures is smaller than that of held-out ones."""
     outputs, labels, right = classified(case.network.logits, case.rows, case.labels)
     values = [losses(case.loss, *one) for one in zip(outputs, labels)]
@@ -290,5 +292,5 @@ def by_loss(case):
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
         if labels is not case.labels:
             sentence += " The two classes were exchanged, as the network has them so."
-    scores = {BY_LOSS: score}
-    return Outcome(BY_LOSS, "ran", sentence, comparisons=comparisons, scores=scores, facts=facts)
+    scores = {name: score}
+    return Outcome(name, "ran", sentence, comparisons=comparisons, scores=scores, facts=facts)

@@ -62,11 +62,11 @@ def stack_of(network: Network) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers)
 
 
-def read(parameters, build, given):
+def read(parameters, build, given, name):
     """The Outcome with the start of these parameters, which `build()` draws; InputError if it is not read."""
     if sum(part.numel() for part in parameters.values()) > MOST:
         raise InputError(MANY)
     with explained("The network cannot be drawn again", "give its start (--before)"):
         found = generator.read(parameters, build)
     seed = "seed {}, {} draws before".format(*found.seed) if found.seed else "long after its seed"
-    return Outcome(READ, "ran", SAID.format(seed), start=given(found.module))
+    return Outcome(name, "ran", SAID.format(seed), start=given(found.module))

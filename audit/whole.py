@@ -20,11 +20,11 @@ def planned(case: stages.Case) -> list[stages.Stage]:
     if not case.network.is_more:
         return []
     found = [stages.Stage(BY_GRADIENT, partial(by_gradient, case))]
-    name = BY_SPAN + case.since
-    return found + [stages.Stage(name, partial(by_span, case))] * (case.before is not None)
+    span_test = stages.Stage(BY_SPAN + case.since, partial(by_span, case))
+    return found + [span_test] * (case.before is not None)
 
 
-def by_gradient(case):
+def by_gradient(case, name):
     """Whether the gradient of the loss of training pictures is shorter than that of held-out ones, in all weights."""
     module, takes = case.network.module, case.network.takes
     if not any(part.requires_grad for part in module.parameters()):
@@ -48,8 +48,8 @@ def by_gradient(case):
     ours, theirs = (f"{part.mean():.2g}" for part in values)
     sentence = f"The gradient of the loss has a mean length of {ours} for training and {theirs} for held-out pictures."
     comparisons = (judge.of_area("gradient", score),)
-    scores = {BY_GRADIENT: score}
-    return stages.Outcome(BY_GRADIENT, "ran", sentence, comparisons=comparisons, scores=scores)
+    scores = {name: score}
+    return stages.Outcome(name, "ran", sentence, comparisons=comparisons, scores=scores)
 
 
 def roomy(case):
@@ -76,7 +76,7 @@ def roomy(case):
     return {key[1]: found[key] for key in sorted(found)[:LAYERS]}
 
 
-def by_span(case):
+def by_span(case, name):
     """Whether what training pictures are to layers lies in the span of what training added to these."""
     layers = roomy(case)
     if not layers:
@@ -86,18 +86,17 @@ def by_span(case):
     found = {}
     comparisons = []
     said = []
-    for name, (layer, weight, directions) in layers.items():
+    for place, (layer, weight, directions) in layers.items():
         try:
             basis = span.basis(layer.weight, weight)
         except InputError:  # no gap
             basis = span.basis(layer.weight, weight, rank=directions)
         shares = [inside(case.network, layer, basis, x) for x in case.rows]
-        score, tests = stages.in_span(shares, f"the change of {name}.weight", case.labels)
-        found.setdefault(BY_SPAN + case.since, score)
+        score, tests = stages.in_span(shares, f"the change of {place}.weight", case.labels)
+        found.setdefault(name, score)
         comparisons += tests
-        said.append(f"{name}.weight, {basis.shape[1]} of {len(basis)} directions")
+        said.append(f"{place}.weight, {basis.shape[1]} of {len(basis)} directions")
     sentence = f"The span of what training added was tested in {'; '.join(said)}."
-    name = BY_SPAN + case.since
     return stages.Outcome(name, "ran", sentence, comparisons=tuple(comparisons), scores=found)
 
 
