@@ -17,7 +17,7 @@ from training import images
 from utils.kernels.similarity import match
 
 NEAR = 0.9  # |NCC| of a picture that came back almost exactly
-BACK = f"correlation above {NEAR:g}"  # how the Comparisons of such counts begin
+BACK = f"correlation above {NEAR:g}"  # the same in words
 TELLING = 0.75  # area of membership that must lie above its 95 % interval before an audit may say that it found nothing
 DIFFERENT = 0.01  # level at which training and held-out pictures differ by themselves
 RATES = 0.01, 0.001  # of false positives
@@ -34,6 +34,14 @@ class Comparison(NamedTuple):
     p: float
     adjusted: float = 1.0  # for the number of all tests, after Holm
     opposite: float = 1.0  # p of held-out pictures that are told from training ones, which no leak explains; adjusted
+
+
+class Near(Comparison):
+    """Of the counts of pictures that came back almost exactly, which leak even where both sides differ."""
+
+
+class Alike(Comparison):
+    """Of the counts of pictures that are alike what came back."""
 
 
 class Scored(NamedTuple):

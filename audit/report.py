@@ -13,7 +13,7 @@ import torch
 
 from audit import judge
 from audit.page import bytes_of, page
-from audit.stages import BY_LOSS, BY_SHADOWS, READ, UNREAD, Case, Outcome
+from audit.stages import GRADIENTS, OUTPUTS, STATE, WEIGHTS, Case, Outcome
 from audit.start import WORDS
 from evaluation.notation import number
 from training.images import DATA
@@ -76,15 +76,15 @@ def not_asked(network, outcomes):
     """Sentences on what was not asked of a weights.Network, and why; none, if its loss and an attack were run."""
     sentences = [] if network.logits and (network.layers or network.is_more) else [*network.notes]
     for one in outcomes:
-        needed = one.name in (BY_LOSS, BY_SHADOWS, UNREAD) and one.state == "refused"
-        if needed or one.state == "skipped":
+        needed = one.kind in (OUTPUTS, STATE)
+        if one.state == "skipped" or (needed and one.state == "refused"):
             sentences.append(f"{one.name[0].upper()}{one.name[1:]} was {one.state}: {one.sentence}")
-        if one.name == BY_LOSS and one.state == "ran" and "accuracy" not in one.facts:
+        if "losses" in one.facts and "accuracy" not in one.facts:
             sentences.append(
                 "Membership by loss took the likeliest classes for true ones: give folders of classes."
             )
-    others = (one for one in outcomes if one.name not in (BY_LOSS, BY_SHADOWS, READ))
-    attacked = any(one.state == "ran" for one in others)
+    attacks = (one for one in outcomes if one.kind in (WEIGHTS, GRADIENTS))
+    attacked = any(one.state == "ran" for one in attacks)
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
 
@@ -93,16 +93,16 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
 
     Something leaks if a comparison says so, corrected for their number. There is no answer if the two sides differ by
     themselves, unless more training pictures came back almost exactly (masks `near` of both sides); if pictures came
-    back, and the held-out ones are too few to say that this is chance; if something was `missed`: not asked; if another
-    way to show pictures fits `better`; if the held-out pictures are those that the network knows; if it knows the
-    training pictures `poor`ly; or if too few pictures make the tests `blind`.
+    back, and the held-out ones are too few to say that this is chance; if something was `missed`: not asked; if the
+    held-out pictures are those that the network knows; or if a sentence says that another way to show pictures fits
+    `better`, that it knows the training pictures `poor`ly, or that too few pictures make the tests `blind`.
     """
     count, others = (int(side.sum()) for side in near) if near else (0, 0)
     unlike = [one for one in differences if one.adjusted < judge.DIFFERENT]
     leaks = [
         one
         for one in comparisons
-        if one.adjusted < level and (not unlike or one.name.startswith(judge.BACK))
+        if one.adjusted < level and (not unlike or isinstance(one, judge.Near))
     ]
     sentences = [comparison_sentence(comparisons, unlike, leaks)]
     if count:
@@ -160,9 +160,9 @@ def stated(p):
     )
 
 
-def blindness(scores):
-    """A sentence if a score of membership, of `rates`, may tell much, and too few pictures hide it: or none."""
-    members = [one for one in scores if one["score"].startswith("membership")]
+def blindness(outcomes):
+    """A sentence if a score of membership may tell much, and too few pictures hide it: or none."""
+    members = rates([one for one in outcomes if one.kind in (OUTPUTS, GRADIENTS)])
     most = max(members, key=lambda one: one["high"], default={"high": 0.0})
     if most["high"] < judge.TELLING:
         return ""
@@ -211,19 +211,19 @@ def risks(outcomes: list[Outcome], pictures: tuple) -> list[Risk]:
     return sorted(listed, key=lambda one: one.strength, reverse=True)
 
 
-def reported(case: Case, outcomes: list, doubts: tuple, stated: dict, seconds: float) -> Report:
+def reported(
+    case: Case, outcomes: list, doubts: tuple[str, str], stated: dict, seconds: float
+) -> Report:
     """The Report of the outcomes of a Case; `doubts` are `better` and `poor` of `finding`, `stated` other settings."""
     comparisons = judge.holm([one for of in outcomes for one in of.comparisons])
     control = judge.control(case)
     missed = not_asked(case.network, outcomes)
     returned = zip(*(one.ncc for one in outcomes if one.ncc))
     near = [torch.stack(side).amax(0) > judge.NEAR for side in returned]
-    scores = rates(outcomes)
     ranked = risks(outcomes, case.pictures)
     level = case.asking.level
-    better, poor = doubts
-    blind = blindness(scores)
-    status, sentence = finding(near, comparisons, control, level, missed, better, poor, blind)
+    blind = blindness(outcomes)
+    status, sentence = finding(near, comparisons, control, level, missed, *doubts, blind)
     doubted = [doubt for doubt in doubts if doubt and doubt not in sentence]
     content = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
@@ -233,14 +233,14 @@ def reported(case: Case, outcomes: list, doubts: tuple, stated: dict, seconds: f
         "stages": [staged(one) for one in outcomes],
         "comparisons": [one._asdict() for one in comparisons],
         "control": [one._asdict() for one in control],
-        "true_positives": scores,
+        "true_positives": rates(outcomes),
         "images": [one.image for one in ranked],
         "settings": settings_of(case, stated),
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "seconds": round(seconds, 2),
     }
-    told = any(one.name.startswith("alike ") and one.adjusted < level for one in comparisons)
+    told = any(isinstance(one, judge.Alike) and one.adjusted < level for one in comparisons)
     shown = galleries(case, ranked if told or (near and near[0].any()) else [])
     small = ranked if len(ranked) <= SMALL else []
     images = (case.pictures[one.side].images[one.index] for one in small)

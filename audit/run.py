@@ -182,6 +182,6 @@ class Run:
                 outcome = stage.run(stage.name)
             except InputError as error:
                 outcome = stages.Outcome(stage.name, "refused", str(error))
-            outcome = outcome._replace(seconds=time.monotonic() - started)
+            outcome = outcome._replace(seconds=time.monotonic() - started, kind=stage.kind)
         self.outcomes.append(outcome)
         return outcome

@@ -13,6 +13,7 @@ from evaluation.membership import halves, lira, rmia
 from utils import networks
 from utils.errors import InputError, explained
 
+BY_SHADOWS = "membership by reference networks"
 # of Adam, where no function trains them
 STEPS = 500
 RATE = 1e-3
@@ -46,7 +47,7 @@ def planned(case: stages.Case) -> list[stages.Stage]:
     ask = partial(asked, case, train or own(case))
     how = GUESS if train is None else f"the code of {named(train)}, which was run"
     run = partial(by_shadows, case, masks, ask, ask(masks[0], 0), how)
-    return [stages.Stage(stages.BY_SHADOWS, run)]
+    return [stages.Stage(BY_SHADOWS, run, stages.OUTPUTS)]
 
 
 def named(train):

@@ -21,10 +21,14 @@ from utils.networks import Released
 
 INSIDE = 1e-3  # share of the energy of a picture outside of a span in which it counts as lying
 BY_LOSS = "membership by loss"
-BY_SHADOWS = "membership by reference networks"
 UNREAD = "unmixing of the optimiser's state"
-READ = "reading of the start"
 PLOTTED = 3  # singular values that are kept, in multiples of the number of pictures
+# kinds of stages: the exit status rests on these, and on no name
+OUTPUTS = "membership, by outputs alone"
+GRADIENTS = "membership, by gradients of the weights"
+WEIGHTS = "an attack on the weights"
+STATE = "an optimiser's state that was not read"
+START = "the network from before the training"
 
 
 class Case(NamedTuple):
@@ -90,6 +94,7 @@ class Outcome(NamedTuple):
     scores: dict = {}  # of membership: {name: judge.Scored}
     facts: dict = {}  # what else there is to say, for JSON
     start: Any = None  # of the network, as `weights.read` takes it, if it was read
+    kind: str = WEIGHTS
 
 
 class Classified(NamedTuple):
@@ -105,15 +110,16 @@ class Stage(NamedTuple):
 
     name: str  # of the attack or test, and of what it looks at
     run: Callable  # (this name) -> Outcome
+    kind: str = WEIGHTS
 
 
 def planned(case: Case) -> list[Stage]:
     """The Stages for a Case, the fast ones first."""
     network = case.network
-    stages = [Stage(BY_LOSS, partial(by_loss, case))] if network.logits else []
+    stages = [Stage(BY_LOSS, partial(by_loss, case), OUTPUTS)] if network.logits else []
     if case.state.refusal:
         unread = partial(Outcome, state="refused", sentence=case.state.refusal)
-        stages.append(Stage(UNREAD, unread))
+        stages.append(Stage(UNREAD, unread, STATE))
     if not network.layers:
         return stages
     first = case.released._replace(network=network.layers[:1])
@@ -182,20 +188,24 @@ def returned(case, name, images, sentence, sure=None):
     likeness = [match(part, images, case.shape).signed for part in case.exchanged]
     correlated, best = zip(*(ncc(part, images).abs().max(1) for part in case.rows))
     known = () if sure is None else tuple(sure[index] for index in best)
+    alike = [part > measures.ALIKE for part in likeness]
+    near = [part > judge.NEAR for part in correlated]
     score = judge.scored(likeness, case.labels)
     comparisons = (
         judge.of_area(f"likeness to what {name} returned", score),
-        judge.of_count(
-            f"alike what {name} returned", [part > measures.ALIKE for part in likeness], case.labels
-        ),
-        judge.of_count(
-            f"{judge.BACK} with what {name} returned",
-            [c > judge.NEAR for c in correlated],
-            case.labels,
-        ),
+        judge.Alike(*judge.of_count(f"alike what {name} returned", alike, case.labels)),
+        judge.Near(*judge.of_count(f"{judge.BACK} with what {name} returned", near, case.labels)),
     )
-    matched = {"images": images, "ncc": correlated, "sure": known, "scores": {name: score}}
-    return Outcome(name, "ran", sentence, comparisons=comparisons, **matched)
+    return Outcome(
+        name,
+        "ran",
+        sentence,
+        comparisons=comparisons,
+        images=images,
+        ncc=correlated,
+        sure=known,
+        scores={name: score},
+    )
 
 
 def unmixed(case, of, name):

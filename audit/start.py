@@ -6,11 +6,12 @@ import torch
 
 from attacks import generator
 from audit import modules, weights
-from audit.stages import READ, Outcome, Stage
+from audit.stages import START, Outcome, Stage
 from utils.errors import InputError, explained
 from utils.kernels.layers import Network
 from utils.networks import Layer
 
+READ = "reading of the start"
 SINCE = " since the read start"  # in the names of attacks that use it
 WORDS = "read from the signs"  # in the settings, in place of a network that was given
 MOST = 30_000_000  # weights, for which a reading takes five gigabytes
@@ -29,7 +30,7 @@ def planned(case, source, model):
         return []
     taken = case.shape, case.showing.layout
     asked = of_module(module, model) if module else of_layers(layers, source, *taken)
-    return [Stage(READ, partial(read, *asked))]
+    return [Stage(READ, partial(read, *asked), START)]
 
 
 def of_module(module, model):

@@ -19,7 +19,7 @@ def planned(case: stages.Case) -> list[stages.Stage]:
     """The Stages for a stages.Case whose network is a module of more than layers."""
     if not case.network.is_more:
         return []
-    found = [stages.Stage(BY_GRADIENT, partial(by_gradient, case))]
+    found = [stages.Stage(BY_GRADIENT, partial(by_gradient, case), stages.GRADIENTS)]
     span_test = stages.Stage(BY_SPAN + case.since, partial(by_span, case))
     return found + [span_test] * (case.before is not None)
 

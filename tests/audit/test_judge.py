@@ -58,7 +58,7 @@ def test_p_values_are_adjusted_for_their_number_by_holm():
 @pytest.mark.parametrize("differ", [False, True])
 def test_pictures_that_came_back_leak_by_both_sizes_and_the_level(ours, theirs, level, differ):
     near = [torch.arange(size) < count for count, size in (ours, theirs)]
-    (count,) = judge.holm([judge.of_count(f"{judge.BACK} with what unmixing returned", near)])
+    (count,) = judge.holm([judge.Near(*judge.of_count("", near))])
     status, _ = report.finding(near, [count], [comparison("brightness", 1e-4)] * differ, level)
     alone = not theirs[0]  # that none of so few came back does not say that nothing leaks
     unsure = report.NO_ANSWER if differ or alone else report.FOUND_NOTHING
@@ -85,8 +85,12 @@ def test_what_is_found(p, differ, doubts, status):
 
 @pytest.mark.parametrize("high, blind", [(0.7499, False), (0.75, True)])
 def test_an_area_that_may_be_large_is_no_all_clear(high, blind):
-    scores = [{"score": "structure", "high": 1.0}, {"score": stages.BY_LOSS, "high": high}]
-    assert bool(report.blindness(scores)) == blind
+    score = judge.scored([drawn(9), drawn(9)])
+    outcomes = []
+    for kind, end in ((stages.WEIGHTS, 1.0), (stages.OUTPUTS, high)):
+        scores = {"": score._replace(area=score.area._replace(high=end))}
+        outcomes.append(stages.Outcome("", "ran", "", scores=scores, kind=kind))
+    assert bool(report.blindness(outcomes)) == blind
 
 
 def test_the_network_that_knows_the_held_out_pictures_is_asked_about():

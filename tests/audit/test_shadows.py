@@ -7,7 +7,7 @@ import torch
 from helpers import audit, batch, checked, mlp
 from known_files import learned
 
-from audit import report, shadows, stages
+from audit import report, shadows
 from conftest import M
 from utils.errors import InputError
 
@@ -31,7 +31,7 @@ def test_a_function_trains_on_both_sides_alike_and_the_report_says_what_it_told(
     found = audit(lambda x: target(x.flatten(1)), *sides, shadows=4, train=train)
     assert len(seen) == 2 * M and {*seen.values()} == {2}
     content = checked(found)
-    assert content["by_name"][stages.BY_SHADOWS]["state"] == "ran"
+    assert content["by_name"][shadows.BY_SHADOWS]["state"] == "ran"
     told = {one["name"]: one["training"] for one in content["comparisons"]}
     assert all(told[f"likelihood ratio, {name}"] > 0.8 for name in ("LiRA", "RMIA"))
 
@@ -41,7 +41,7 @@ def test_a_fully_connected_file_needs_no_function_and_a_stranger_to_both_sides_i
     start, sides
 ):
     found = audit(mlp().state_dict(), *sides, start, shadows=4, steps=1)
-    stage = checked(found)["by_name"][stages.BY_SHADOWS]
+    stage = checked(found)["by_name"][shadows.BY_SHADOWS]
     assert shadows.GUESS in stage["said"] and found.status != report.LEAKS
 
 

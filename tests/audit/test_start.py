@@ -45,7 +45,7 @@ def test_a_start_is_read_without_before_and_what_training_added_leaks():
     mean = victim.mean.view(SHAPE)[0, 0].tolist()
     found = audit(victim.released.network, *sides, mean=mean, layout="HWC", steps=1)
     content = checked(found)
-    said = content["by_name"][stages.READ]["said"]
+    said = content["by_name"][start.READ]["said"]
     assert said == start.SAID.format("seed 7, 0 draws before") and said in content["warnings"]
     assert found.status == report.LEAKS
     assert "20 of 20 training pictures came back almost exactly" in found.sentence
@@ -65,7 +65,7 @@ def test_what_a_function_draws_is_read_or_refused_in_a_sentence(kind, said, side
     torch.manual_seed(11)
     torch.save(trained(modules.made(model), sides), tmp_path / "net.pt")
     by_name = checked(audit(tmp_path / "net.pt", *sides, model=model, limit=1e9))["by_name"]
-    assert said in by_name[stages.READ]["said"]
+    assert said in by_name[start.READ]["said"]
     span = by_name.get(whole.BY_SPAN + start.SINCE, {"said": ""})
     assert ("was tested in 4.weight" in span["said"]) == (kind == "small")
 
@@ -78,8 +78,8 @@ def test_a_start_that_is_not_read_clears_nothing(sides, monkeypatch):
     net[1].weight.data = torch.from_numpy(drawn).float()
     state = trained(net, sides)
     found = audit(state, *sides, steps=1)
-    assert checked(found)["by_name"][stages.READ]["said"] == generator.NONE
-    only = [stages.Outcome(stages.READ, "ran", "")]
+    assert checked(found)["by_name"][start.READ]["said"] == generator.NONE
+    only = [stages.Outcome(start.READ, "ran", "", kind=stages.START)]
     not_asked = report.not_asked(weights.read(state, (16, 16, 3)), only)
     assert not_asked == ["No attack on the weights could be run."]
 
