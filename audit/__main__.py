@@ -14,8 +14,10 @@ import traceback
 
 from utils.errors import InputError
 
-# exit statuses; Python's own for a fault is 1: here, that something leaks
-HELPED = 0
+# exit statuses
+HELPED = FOUND_NOTHING = 0
+LEAKS = 1  # Python's own for a fault, which here is another
+NO_ANSWER = 2
 FAULT = 70
 INTERRUPTED = 130
 PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP

@@ -5,8 +5,8 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import fields
 
-from audit.__main__ import FAULT, HELPED, INTERRUPTED, Helped, Line
-from audit.report import FILES, LEAKS, NO_ANSWER, check_room
+from audit.__main__ import FAULT, HELPED, INTERRUPTED, LEAKS, NO_ANSWER, Helped, Line
+from audit.report import FILES, check_room
 from audit.run import audit
 from audit.showing import Asking, Showing
 from audit.words import words

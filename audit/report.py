@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from audit import judge
+from audit.__main__ import FOUND_NOTHING, LEAKS, NO_ANSWER
 from audit.page import bytes_of, page
 from audit.stages import GRADIENTS, OUTPUTS, STATE, WEIGHTS, Case, Outcome
 from audit.start import WORDS
@@ -22,10 +23,6 @@ from utils.kernels.similarity import closest, stretch
 
 SCHEMA = DATA / "audit.schema.json"
 FILES = "report.json", "report.html"
-# exit statuses
-FOUND_NOTHING = 0
-LEAKS = 1
-NO_ANSWER = 2
 SHOWN = 12  # pictures of a side on the page
 SMALL = 200  # pictures, up to which all have a thumbnail
 SIDES = "training", "held_out"
@@ -70,6 +67,42 @@ def check_room(folder):
     check_writable("The report", folder / FILES[0])
     if not there:
         os.rmdir(folder)
+
+
+def reported(
+    case: Case, outcomes: list, doubts: tuple[str, str], stated: dict, seconds: float
+) -> Report:
+    """The Report of the outcomes of a Case; `doubts` are `better` and `poor` of `finding`, `stated` other settings."""
+    comparisons = judge.holm([one for of in outcomes for one in of.comparisons])
+    control = judge.control(case)
+    missed = not_asked(case.network, outcomes)
+    returned = zip(*(one.ncc for one in outcomes if one.ncc))
+    near = [torch.stack(side).amax(0) > judge.NEAR for side in returned]
+    ranked = risks(outcomes, case.pictures)
+    level = case.asking.level
+    blind = blindness(outcomes)
+    status, sentence = finding(near, comparisons, control, level, missed, *doubts, blind)
+    doubted = [doubt for doubt in doubts if doubt and doubt not in sentence]
+    content = {
+        "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
+        "warnings": warnings(case, outcomes, missed) + doubted,
+        "network": described(case.network),
+        "pictures": {"shape": list(case.shape)} | dict(zip(SIDES, map(len, case.rows))),
+        "stages": [staged(one) for one in outcomes],
+        "comparisons": [one._asdict() for one in comparisons],
+        "control": [one._asdict() for one in control],
+        "true_positives": rates(outcomes),
+        "images": [one.image for one in ranked],
+        "settings": settings_of(case, stated),
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in PACKAGES},
+        "seconds": round(seconds, 2),
+    }
+    told = any(isinstance(one, judge.Alike) and one.adjusted < level for one in comparisons)
+    shown = galleries(case, ranked if told or (near and near[0].any()) else [])
+    small = ranked if len(ranked) <= SMALL else []
+    images = (case.pictures[one.side].images[one.index] for one in small)
+    return Report(status, sentence, content, shown, [bytes_of(x, case.shape)[0] for x in images])
 
 
 def not_asked(network, outcomes):
@@ -209,42 +242,6 @@ def risks(outcomes: list[Outcome], pictures: tuple) -> list[Risk]:
     for one in listed:
         one.image["above"] = bisect_left(held_out, one.strength) / len(held_out)
     return sorted(listed, key=lambda one: one.strength, reverse=True)
-
-
-def reported(
-    case: Case, outcomes: list, doubts: tuple[str, str], stated: dict, seconds: float
-) -> Report:
-    """The Report of the outcomes of a Case; `doubts` are `better` and `poor` of `finding`, `stated` other settings."""
-    comparisons = judge.holm([one for of in outcomes for one in of.comparisons])
-    control = judge.control(case)
-    missed = not_asked(case.network, outcomes)
-    returned = zip(*(one.ncc for one in outcomes if one.ncc))
-    near = [torch.stack(side).amax(0) > judge.NEAR for side in returned]
-    ranked = risks(outcomes, case.pictures)
-    level = case.asking.level
-    blind = blindness(outcomes)
-    status, sentence = finding(near, comparisons, control, level, missed, *doubts, blind)
-    doubted = [doubt for doubt in doubts if doubt and doubt not in sentence]
-    content = {
-        "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
-        "warnings": warnings(case, outcomes, missed) + doubted,
-        "network": described(case.network),
-        "pictures": {"shape": list(case.shape)} | dict(zip(SIDES, map(len, case.rows))),
-        "stages": [staged(one) for one in outcomes],
-        "comparisons": [one._asdict() for one in comparisons],
-        "control": [one._asdict() for one in control],
-        "true_positives": rates(outcomes),
-        "images": [one.image for one in ranked],
-        "settings": settings_of(case, stated),
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in PACKAGES},
-        "seconds": round(seconds, 2),
-    }
-    told = any(isinstance(one, judge.Alike) and one.adjusted < level for one in comparisons)
-    shown = galleries(case, ranked if told or (near and near[0].any()) else [])
-    small = ranked if len(ranked) <= SMALL else []
-    images = (case.pictures[one.side].images[one.index] for one in small)
-    return Report(status, sentence, content, shown, [bytes_of(x, case.shape)[0] for x in images])
 
 
 def warnings(case, outcomes, missed):
