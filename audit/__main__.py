@@ -1,7 +1,8 @@
 """The command `audit`, or python -m audit: exit status 0 found nothing, 1 leaks, 2 no answer, 70 a fault.
 
-An audit runs in a process of its own, which sends its status to this one. So whatever else ends it, such as a library
-that finds no memory or code of a stranger's, is a fault, and is never taken for an answer.
+An audit runs in a process of its own, which sends its status to this one. It sends 2 where Python says that the memory
+is full. Whatever ends it before it sends one, such as a library or a system without memory, or code of a stranger's, is
+a fault, and is never taken for an answer. What a user ends, by Ctrl-C or kill, has the status 130.
 """
 
 import argparse
@@ -46,7 +47,7 @@ class Line(argparse.ArgumentParser):
 
 
 def command():
-    """The exit status of an audit, in a process of its own; FAULT if that sends none."""
+    """The exit status of an audit, in a process of its own; if that sends none, INTERRUPTED or FAULT."""
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
@@ -59,14 +60,14 @@ def command():
         signal.signal(number, lambda number, frame: os.kill(child, number))
     said = os.read(receiver, 1)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if said:
-        return said[0]
-    if ended == -signal.SIGINT:
-        return INTERRUPTED
+    status = said[0] if said else INTERRUPTED if -ended in PASSED_ON else FAULT
     with contextlib.suppress(OSError):
-        why = "a library that found no memory, or code that it ran, ended it"
-        print(f"There is no answer (status {ended}): {why}.", file=sys.stderr)
-    return FAULT
+        if status == INTERRUPTED:
+            print("Interrupted: no report was written.", file=sys.stderr)
+        elif not said:
+            why = "a library that found no memory, or code that it ran, ended it"
+            print(f"There is no answer (status {ended}): {why}.", file=sys.stderr)
+    return status
 
 
 def status_of_child():

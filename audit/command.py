@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import fields
 
-from audit.__main__ import FAULT, HELPED, INTERRUPTED, LEAKS, NO_ANSWER, Helped, Line
+from audit.__main__ import FAULT, HELPED, LEAKS, NO_ANSWER, Helped, Line
 from audit.report import FILES, check_room
 from audit.run import audit
 from audit.showing import Asking, Showing
@@ -43,10 +43,11 @@ output:
 exit status:
   0    these attacks found nothing
   1    something leaks
-  2    there is no answer: a file or setting was refused; the two sides differ, are
-       too small or were exchanged; pictures were shown in another way than in
-       training; or some tests were left out and the others found nothing
-  70   the program failed, which says nothing about the network
+  2    there is no answer: a file or setting was refused; the memory is full; the
+       two sides differ, are too small or were exchanged; pictures were shown in
+       another way than in training; or some tests were left out and the others
+       found nothing
+  70   the program failed or was ended, which says nothing about the network
   130  it was interrupted
 
 README.md and the chapter "Try your own" tell more.
@@ -177,9 +178,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(line().parse_args(rest))
     except Helped:
         return HELPED
-    except KeyboardInterrupt:
-        print("Interrupted: no report was written.", file=sys.stderr)
-        return INTERRUPTED
     except InputError as error:
         print(printable(str(error)), file=sys.stderr)
         return NO_ANSWER

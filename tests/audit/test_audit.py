@@ -184,11 +184,8 @@ ENDS = {
     "cannot be loaded": ("sys.modules['audit.report'] = 3", "", FAULT),
     "cannot write": ("", "2>/dev/full", FAULT),
     "ends the process": ("sys.meta_path.insert(0, type('', (), {'find_spec': ends}))", "", FAULT),
-    "is stopped": (
-        "signal.signal(signal.SIGALRM, stop); os.register_at_fork(after_in_parent=soon)",
-        "",
-        INTERRUPTED,
-    ),
+    "is stopped by Ctrl-C": ("stop = signal.SIGINT", "", INTERRUPTED),
+    "is stopped by kill": ("stop = signal.SIGTERM", "", INTERRUPTED),
 }
 
 
@@ -198,14 +195,18 @@ def test_no_fault_is_taken_for_an_answer(kind, tmp_path):
     code = f"""
 import os, runpy, signal, sys
 def ends(name, *_): name == 'audit.judge' and os._exit(1)
-def stop(*_): os.kill(os.getpid(), signal.SIGINT)
-def soon(): signal.setitimer(signal.ITIMER_REAL, 0.5)
+def soon(): stop and signal.setitimer(signal.ITIMER_REAL, 0.5)
+stop = None
 {before}
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), stop))
+os.register_at_fork(after_in_parent=soon)
 runpy.run_module('audit', run_name='__main__', alter_sys=True)"""
     command = f'"$0" -c "$1" network none.pth in held {words}'
     env = os.environ | {"PYTHONPATH": os.getcwd()}
-    run = subprocess.run(["sh", "-c", command, sys.executable, code], env=env, cwd=tmp_path)
+    shell = ["sh", "-c", command, sys.executable, code]
+    run = subprocess.run(shell, env=env, cwd=tmp_path, stderr=subprocess.PIPE)
     assert run.returncode == status
+    assert (b"Interrupted: no report was written." in run.stderr) == (status == INTERRUPTED)
 
 
 def test_every_verb_has_its_help(capsys):
