@@ -5,13 +5,14 @@ What happens to a file, from the command line to the exit status, in the order o
 1. `__main__` starts a process of its own for all that follows; `command` reads the line. Its options are the fields of
    `showing`, how a network saw pictures and what is asked. `run.audit` then calls one module after the other:
 2. `weights` reads the network, `modules` builds it by a stranger's code where that is asked for, and `pictures` reads
-   both sides, without `copies`. `states` finds an optimiser's state.
+   both sides, but for those that `copies` takes for copies. `states` finds an optimiser's state.
 3. `before` takes the network from before the training, given, or read by `start`.
 4. `shadows`, `stages` and `whole` plan attacks and tests, each a function that returns an Outcome; `run` makes them.
-5. `judge` compares what they gave for both sides under one null. `fit` asks whether the pictures were shown as in
-   training, and doubts the rest if not.
-6. `report` decides the finding and its status in `finding`, and `page` draws it. `command` writes both files, says the
-   finding, and returns the status.
+   Each calls `judge` to compare what it gave for both sides, under one null.
+5. `fit` asks whether the pictures were shown as in training, and doubts the rest if not.
+6. `report.reported` calls `judge` again, to correct the comparisons for their number (`holm`) and to ask whether both
+   sides differ by themselves (`control`). It decides the status in `finding`, and `page` draws the report. `command`
+   writes both files, says the finding, and returns the status.
 
 `words` is the audit of language models, `benchmark` the count of what anybody's attack returned.
 """

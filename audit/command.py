@@ -41,7 +41,7 @@ output:
   FOLDER/report.json   the same numbers (data/audit.schema.json describes them)
 
 exit status:
-  0    these attacks found nothing
+  0    these attacks found nothing; never said of a folder without class folders
   1    something leaks
   2    there is no answer: a file or setting was refused; the memory is full; the
        two sides differ, are too small or were exchanged; pictures were shown in

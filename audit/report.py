@@ -106,7 +106,12 @@ def reported(
 
 
 def not_asked(network, outcomes):
-    """Sentences on what was not asked of a weights.Network, and why; none, if its loss and an attack were run."""
+    """Sentences on what was not asked of a weights.Network, and why; with any of them, nothing found is no answer.
+
+    That is: outputs or a first layer that were not read; a test of the outputs, or an optimiser's state, that was
+    refused; whatever the limit skipped; classes that are not known, so that membership by loss guessed them; and else
+    that no attack on the weights could be run. Any other refusal leaves the answer to the attacks that were run.
+    """
     sentences = [] if network.logits and (network.layers or network.is_more) else [*network.notes]
     for one in outcomes:
         needed = one.kind in (OUTPUTS, STATE)
