@@ -42,7 +42,7 @@ class Line(argparse.ArgumentParser):
         raise InputError(f"The command is not understood, {message}: {how}.")
 
     def exit(self, status=0, message=None):
-        """Raise Helped: no code of a stranger's may end an audit in this way."""
+        """Raise Helped, after argparse's help: a SystemExit is a fault, as a stranger's code may raise one."""
         raise Helped
 
 

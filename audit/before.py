@@ -13,7 +13,7 @@ FROZEN = (
 )
 STRANGE = "The network from before the training is no more like this one than any other is: give its own start."
 USELESS = (
-    "A network before training is of use where the first layer can be read: leave it away here."
+    "A network before training is of use where the first layer can be read: leave it out here."
 )
 RELATED = 4  # standard deviations of the correlation of unrelated weights, above which two networks are related
 

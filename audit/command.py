@@ -43,10 +43,10 @@ output:
 exit status:
   0    these attacks found nothing; never said of a folder without class folders
   1    something leaks
-  2    there is no answer: a file or setting was refused; the memory is full; the
-       two sides differ, are too small or were exchanged; pictures were shown in
-       another way than in training; or some tests were left out and the others
-       found nothing
+  2    there is no answer: a file or setting was refused; the memory is full;
+       the two sides differ, are too small or were exchanged; pictures were
+       shown in another way than in training; or some tests were left out and
+       the others found nothing
   70   the program failed or was ended, which says nothing about the network
   130  it was interrupted
 

@@ -16,7 +16,7 @@ from utils.errors import InputError
 from utils.networks import Checkpoint, Layer, change
 
 MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients
-# beside which these are; beside others they may be something else
+# which Adam and its kind keep beside such a sum; beside anything else it may be another thing
 SQUARES = "exp_avg_sq", "max_exp_avg_sq", "exp_inf"
 LIKELY = (
     "which is not read here, and in all likelihood tells of the pictures, too: do not publish it"

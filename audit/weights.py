@@ -88,7 +88,7 @@ def read(
     """
     if callable(network):
         if key is not None or activation != "relu":
-            mend = "are those of a file or a state dict: leave them away here"
+            mend = "are those of a file or a state dict: leave them out here"
             raise InputError(f"A key and an activation {mend}.")
         if isinstance(network, torch.nn.Module):
             return of_module(network, shape, layout)
@@ -215,10 +215,8 @@ def tensors(path):
                     for name in file
                     if file[name].dtype.kind in "fiub"
                 }
-        with (
-            warnings.catch_warnings(action="ignore"),
-            safe_globals(NUMBERS),
-        ):  # of layouts that `checked` refuses
+        # warnings of layouts that `checked` refuses
+        with warnings.catch_warnings(action="ignore"), safe_globals(NUMBERS):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         object = re.search(r"GLOBAL ([\w.]+)", str(error))
