@@ -70,9 +70,9 @@ def check_room(folder):
 
 
 def reported(
-    case: Case, outcomes: list, doubts: tuple[str, str], stated: dict, seconds: float
+    case: Case, outcomes: list, doubts: tuple[str, str], origin: dict, seconds: float
 ) -> Report:
-    """The Report of the outcomes of a Case; `doubts` are `better` and `poor` of `finding`, `stated` other settings."""
+    """The Report of the outcomes of a Case; `doubts` are `better` and `poor` of `finding`, `origin` its network's."""
     comparisons = judge.holm([one for of in outcomes for one in of.comparisons])
     control = judge.control(case)
     missed = not_asked(case.network, outcomes)
@@ -93,7 +93,7 @@ def reported(
         "control": [one._asdict() for one in control],
         "true_positives": rates(outcomes),
         "images": [one.image for one in ranked],
-        "settings": settings_of(case, stated),
+        "settings": settings_of(case, origin),
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "seconds": round(seconds, 2),
@@ -108,7 +108,7 @@ def reported(
 def not_asked(network, outcomes):
     """Sentences on what was not asked of a weights.Network, and why; with any of them, nothing found is no answer.
 
-    That is: outputs or a first layer that were not read; a test of the outputs, or an optimiser's state, that was
+    That is: outputs or layers that were not read; a test of the outputs, or an optimiser's state, that was
     refused; whatever the limit skipped; classes that are not known, so that membership by loss guessed them; and else
     that no attack on the weights could be run. Any other refusal leaves the answer to the attacks that were run.
     """
@@ -121,8 +121,7 @@ def not_asked(network, outcomes):
             sentences.append(
                 "Membership by loss took the likeliest classes for true ones: give folders of classes."
             )
-    attacks = (one for one in outcomes if one.kind in (WEIGHTS, GRADIENTS))
-    attacked = any(one.state == "ran" for one in attacks)
+    attacked = {WEIGHTS, GRADIENTS} & {one.kind for one in outcomes if one.state == "ran"}
     return sentences if sentences or attacked else ["No attack on the weights could be run."]
 
 
@@ -265,17 +264,17 @@ def described(network):
     return {"name": network.name, "widths": widths, "code": network.is_more}
 
 
-def settings_of(case, stated):
-    """How the pictures were shown, and what was asked: all options but empty ones, and what else was stated."""
-    given = asdict(case.showing) | asdict(case.asking) | stated
-    given |= {
+def settings_of(case, origin):
+    """How the pictures were shown, what was asked, and where the network is from, for JSON; no empty ones."""
+    settings = asdict(case.showing) | asdict(case.asking) | origin
+    settings |= {
         "loss": case.loss,
         "state": case.state.entry,
         "classes": [*map(str, case.showing.classes)],
+        "before": WORDS if case.since else origin["before"],
+        "train": case.asking.train and str(case.asking.train),
     }
-    given["before"] = WORDS if case.since else given["before"]
-    given["train"] = given["train"] and str(given["train"])
-    return {name: value for name, value in given.items() if value not in (None, "", (), [])}
+    return {name: value for name, value in settings.items() if value not in (None, "", (), [])}
 
 
 def staged(outcome):

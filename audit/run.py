@@ -55,16 +55,16 @@ def audit(
     better, left_out = fit.better(case, run.is_over)
     doubts = better, fit.poor(run.outcomes, asking.accuracy)
     case = case._replace(notes=(*case.notes, *left_out))
-    stated = {"key": key, "model": model, "before": before is not None}
-    return report.reported(case, run.outcomes, doubts, stated, time.monotonic() - started)
+    origin = {"key": key, "model": model, "before": before is not None}
+    return report.reported(case, run.outcomes, doubts, origin, time.monotonic() - started)
 
 
-def options_of(given):
+def options_of(options):
     """The Showing and the Asking of options by name; InputError for a name or a value that is none."""
     names = [[one.name for one in fields(kind)] for kind in (Showing, Asking)]
-    for name in given:
+    for name in options:
         choose("The option", name, sum(names, []))
-    showing, asking = ({name: given[name] for name in own if name in given} for own in names)
+    showing, asking = ({name: options[name] for name in own if name in options} for own in names)
     return Showing(**showing), Asking(**asking)
 
 

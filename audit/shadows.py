@@ -37,7 +37,7 @@ def planned(case: stages.Case) -> list[stages.Stage]:
         raise InputError(f"The number of reference networks is {count}: {mend}.")
     if network.logits is None or case.labels[0] is None:
         missing = "outputs of the network" if network.logits is None else "classes of the pictures"
-        mend = "which are not known: leave --shadows away here"
+        mend = "which are not known: leave out --shadows here"
         raise InputError(f"Reference networks need the {missing}, {mend}.")
     if train is None and (network.is_more or not network.layers):
         raise InputError(
@@ -64,8 +64,9 @@ def asked(case, train, mask, k):
         torch.manual_seed(seed)
         rows = mask.nonzero()[torch.randperm(mask.sum()), 0]  # an order that tells no side
         with explained(f"{named(train)} trained no network", MEND):
-            given = weights.taking(case.shape)(x[rows]), labels[rows], seed
-            network = modules.called(train, *given) if isinstance(train, str) else train(*given)
+            pictures = weights.taking(case.shape)(x[rows])
+            call = partial(modules.called, train) if isinstance(train, str) else train
+            network = call(pictures, labels[rows], seed)
             if not callable(network):
                 raise TypeError(f"it returned a {type(network).__name__}")
             logits = weights.read(network, case.shape).logits
@@ -94,8 +95,7 @@ def own(case):
 
     def adam(batch, labels, seed):
         rows = batch.permute(0, 2, 3, 1).flatten(1)
-        outputs = len(layers_of[-1].weight)
-        drawn = networks.initial(recipe, rows.shape[1], seed, outputs)
+        drawn = networks.initial(recipe, rows.shape[1], seed, len(layers_of[-1].weight))
         initial = case.initial if len(case.initial) == len(layers_of) else drawn
         layers = networks.change(initial, lambda part: part.float().requires_grad_())
         logits = weights.outputs(layers)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-import audit.judge as judge
 from attacks import decoreco, first_layer, starts, unmixing
+from audit import judge
 from audit.showing import Asking, Showing
 from audit.states import State
 from audit.weights import Network
@@ -118,8 +118,8 @@ def planned(case: Case) -> list[Stage]:
     network = case.network
     stages = [Stage(BY_LOSS, partial(by_loss, case), OUTPUTS)] if network.logits else []
     if case.state.refusal:
-        unread = partial(Outcome, state="refused", sentence=case.state.refusal)
-        stages.append(Stage(UNREAD, unread, STATE))
+        refused = partial(Outcome, state="refused", sentence=case.state.refusal)
+        stages.append(Stage(UNREAD, refused, STATE))
     if not network.layers:
         return stages
     first = case.released._replace(network=network.layers[:1])
@@ -302,5 +302,6 @@ def by_loss(case, name):
         sentence = f"{ours:.0%} of the training and {theirs:.0%} of the held-out pictures are classified correctly."
         if labels is not case.labels:
             sentence += " The two classes were exchanged, as the network has them so."
-    scores = {name: score}
-    return Outcome(name, "ran", sentence, comparisons=comparisons, scores=scores, facts=facts)
+    return Outcome(
+        name, "ran", sentence, comparisons=comparisons, scores={name: score}, facts=facts
+    )

@@ -40,11 +40,11 @@ def of_module(module, model):
 
 
 def of_layers(layers, network, shape, layout):
-    """The same of Layers that take pictures as (H, W, C), where the `network` itself took them in a layout."""
+    """What `of_module` gives, for Layers that take pictures as (H, W, C), where the `network` took them in a layout."""
     own = "HWC" if isinstance(network, tuple | list) else layout
     first = layers[0]._replace(weight=weights.reordered(layers[0].weight, shape, "HWC", own))
 
-    def given(module):
+    def start_of(module):
         drawn, *others = (Layer(one.weight, one.bias) for one in module.requires_grad_(False))
         return drawn._replace(weight=weights.reordered(drawn.weight, shape, own, "HWC")), *others
 
@@ -54,7 +54,7 @@ def of_layers(layers, network, shape, layout):
         for name, part in layer._asdict().items()
         if part is not None
     }
-    return parameters, partial(stack_of, layers), given
+    return parameters, partial(stack_of, layers), start_of
 
 
 def stack_of(network: Network) -> torch.nn.Sequential:
@@ -63,11 +63,11 @@ def stack_of(network: Network) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers)
 
 
-def read(parameters, build, given, name):
+def read(parameters, build, start_of, name):
     """The Outcome with the start of these parameters, which `build()` draws; InputError if it is not read."""
     if sum(part.numel() for part in parameters.values()) > MOST:
         raise InputError(MANY)
     with explained("The network cannot be drawn again", "give its start (--before)"):
         found = generator.read(parameters, build)
     seed = "seed {}, {} draws before".format(*found.seed) if found.seed else "long after its seed"
-    return Outcome(name, "ran", SAID.format(seed), start=given(found.module))
+    return Outcome(name, "ran", SAID.format(seed), start=start_of(found.module))

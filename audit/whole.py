@@ -48,8 +48,7 @@ def by_gradient(case, name):
     ours, theirs = (f"{part.mean():.2g}" for part in values)
     sentence = f"The gradient of the loss has a mean length of {ours} for training and {theirs} for held-out pictures."
     comparisons = (judge.of_area("gradient", score),)
-    scores = {name: score}
-    return stages.Outcome(name, "ran", sentence, comparisons=comparisons, scores=scores)
+    return stages.Outcome(name, "ran", sentence, comparisons=comparisons, scores={name: score})
 
 
 def roomy(case):
