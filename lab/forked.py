@@ -40,7 +40,7 @@ class Forked:
         words = command[3:], env, cwd or os.getcwd()
         self.process = FORKS.Process(target=kernel, args=words, daemon=True)
         self.process.start()
-        self.pid: int = self.process.pid  # type: ignore[assignment]
+        self.pid: int = self.process.pid
         self.kill = self.process.kill
         self.terminate = self.process.terminate
         while self.poll() is None and os.getpgid(self.pid) != self.pid:  # signals go to its group
