@@ -192,7 +192,7 @@ def job(plan, key, results, parent):
         if not results_of(results):
             raise InputError(f"it ended without writing its numbers to RESULTS: see {notebook}")
 
-    failure = sentence_of(lambda: [*in_threads(compute, [run])], f"{run['label']} failed")
+    failure = sentence_of(lambda: [*in_threads(compute, [run])][0], f"{run['label']} failed")
     done = sum((results.parents[1] / each / results.name).exists() for each in runs)
     last = f"{done} of {len(runs)} done, last: {run['label']} ({time.monotonic() - start:.0f} s)"
     print(failure or last, flush=True)
