@@ -46,7 +46,7 @@ book: runs
 # Every chapter that is older than what it may depend on, the longest first; one that fails stops no other.
 runs: .venv/ready
 	@echo "Running the chapters on $(DATASET) …"
-	@older=$$($(MAKE) -s -j1 older) && threads=$$(($(CORES) / $(JOBS))) && [ -z "$$older" ] || JOBS=$(JOBS) TQDM_DISABLE=1 \
+	@older=$$($(MAKE) -s -j1 older) || exit 1; threads=$$(($(CORES) / $(JOBS))); [ -z "$$older" ] || JOBS=$(JOBS) TQDM_DISABLE=1 \
 		OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$((threads ? threads : 1))} $(BIN)/python -m lab.run $$older $(EXECUTED) $(GIVEN)
 older: $(ORDERED:%=$(EXECUTED)/%.ipynb)
 $(EXECUTED)/%.ipynb: book/%.ipynb $(wildcard $(PACKAGES:%=%/*.py) $(PACKAGES:%=%/*/*.py)) requirements.lock $(wildcard data/*.* data/*/*.* $(DATASET))

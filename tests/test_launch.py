@@ -14,7 +14,7 @@ BIN = Path(".venv", "bin")
 STUB = """#!/bin/sh
 printf "<%s>" "$@" >> calls
 echo >> calls
-case "$*" in *"pip install"*) exit 1;; *lab.run*)
+case "$*" in *"pip install"*|*fails*) exit 1;; *lab.run*)
     shift 2; for word; do case "$word" in *.ipynb) ran="$ran $word";; _build*) folder="$word";; esac; done
     mkdir -p "$folder"; for each in $ran; do touch "$folder/${each#book/}"; done;; esac
 """
@@ -70,7 +70,7 @@ def test_a_batch_is_a_grid_of_its_seeds(make):
     assert yaml.safe_load(Path(path).read_text())["cross"] == {"SEED": [3, 4]}
 
 
-def test_a_chapter_runs_again_if_it_is_older(make):
+def test_a_chapter_runs_again_if_it_is_older_and_make_fails_with_it(make):
     for name in ("utils/kernels/b.py", "data/results/c.csv", "d/e.npz"):
         Path(name).parent.mkdir(parents=True)
         Path(name).touch()
@@ -89,6 +89,9 @@ def test_a_chapter_runs_again_if_it_is_older(make):
         os.utime(path, (2.1e9, 2.1e9))
         assert ran("d/e.npz") == (0, chapters)
         os.utime(path, (1e9, 1e9))
+    Path("book/a.ipynb").rename("book/fails.ipynb")
+    Path("_toc.yml").write_text(Path("_toc.yml").read_text().replace("book/a", "book/fails"))
+    assert ran("other") == (2, ["decoreco-attack", "fails", "three-starts-bilevel"])
 
 
 @pytest.mark.parametrize(

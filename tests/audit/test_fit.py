@@ -127,8 +127,8 @@ def test_networks_that_were_shown_pictures_so_get_no_hint(kinds, many):
 
 
 def test_untrained_networks_get_no_hint(sides):
-    found = [audit(mlp(seed=k).state_dict(), *sides, steps=1) for k in range(20)]
-    assert sum(bool(hints(one)) for one in found) <= 1
+    found = [audit(mlp(seed=k).state_dict(), *sides, steps=1) for k in range(40)]
+    assert sum(bool(hints(one)) for one in found) <= 2
 
 
 def test_sides_that_were_exchanged_are_not_cleared(many):
