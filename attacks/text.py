@@ -32,7 +32,7 @@ GROUPS = {"q": ("q", "k", "v"), "out": ("out",), "mlp.0": ("mlp.0",)}
 # one of so many directions that the inputs leave is asked: others have drifted in training
 PART = 4
 MANY = 1000  # words of a bag
-BEAM = 4  # prefixes that a search keeps of each first token
+BEAM = 3  # prefixes that a search keeps of each beginning
 
 
 # an embedding (V, d), or a state dict
@@ -235,13 +235,15 @@ def search_texts(evidence: Evidence, tokens: torch.Tensor, count: int, length: i
     """At most `count` sequences (…, length) of `tokens` (n,) that no layer leaves unseen, the surest first.
 
     A beam search begins with token 0 and each of the best first tokens; its score is the summed log-share. Every first
-    token has a beam of its own, since some texts wrote more than others.
+    token, and each second one after it, has a beam of its own: some texts wrote more than others, and some begin alike.
     """
     if not 0 < len(tokens) <= MANY:
         raise InputError(f"{len(tokens)} words cannot be tried at every place: give 1 to {MANY}.")
     first = score_next(evidence, torch.zeros(1, 1, dtype=torch.long), tokens)[0]
     beams = pad(tokens[first.argsort()[:count], None, None], (1, 0))  # (b, 1, 2)
-    scores = torch.zeros(len(beams), 1)
+    beams, scores = extend(evidence, beams, torch.zeros(len(beams), 1), tokens)
+    beams = beams.flatten(0, 1)[:, None]  # (b·w, 1, 3)
+    scores = scores.flatten()[:, None]
     while beams.shape[2] <= length:
         beams, scores = extend(evidence, beams, scores, tokens)
     rows = beams[:, :, 1:].flatten(0, 1)

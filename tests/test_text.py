@@ -48,6 +48,29 @@ def test_a_text_comes_back_whole_and_a_held_out_one_does_not(base, kind, trainer
     assert found["exact"] == [M, 0] and found["area"][0] == 1 and found["in_place"][1] < 0.2
 
 
+def test_texts_that_begin_alike_both_come_back(monkeypatch):
+    """In one beam, variants of the surer text would leave the other no room."""
+    costs = {(1, 2, 2, 2, last): 0.1 for last in range(1, 9)} | {(1, 3, 4, 5, 6): 0.3}
+
+    def score_next(_, prefixes, tokens):
+        ahead = [
+            [[*prefix[1:], token] for token in tokens.tolist()] for prefix in prefixes.tolist()
+        ]
+        return torch.tensor(
+            [
+                [
+                    min((c for t, c in costs.items() if [*t[: len(one)]] == one), default=9.0)
+                    for one in row
+                ]
+                for row in ahead
+            ]
+        )
+
+    monkeypatch.setattr(text, "score_next", score_next)
+    surer, other = text.search_texts(None, torch.arange(1, 9), 2, 5).tolist()
+    assert surer[:4] == [1, 2, 2, 2] and other == [1, 3, 4, 5, 6]
+
+
 def test_a_beam_keeps_the_best_of_all_candidates(base):
     """One step of the search, beside scores of whole prefixes, each by itself."""
     tuned = language.tune(base, texts(M, 2), "sgd", "frozen", 3, 0)
