@@ -24,6 +24,7 @@ EMBEDDINGS = (
     "embed_in",
     "embedding",
 )
+PLACES = ("places", "wpe", "position_embeddings", "embed_positions")
 HEADS = ("head", "lm_head", "embed_out", "output")
 ROUNDING = 1e-4  # relative move of most rows above which it is not rounding
 MOVED = 20  # times the median move is more than rounding

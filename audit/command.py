@@ -16,7 +16,7 @@ from utils.kernels.step import full
 
 VERBS = """\
 usage: audit network NETWORK MEMBERS HELD_OUT [options]
-       audit words NETWORK --before NETWORK [options]
+       audit words NETWORK [--before NETWORK] [options]
 
   network   which of its training pictures does a network give away?
   words     which words was a fine-tuned language model shown?
@@ -56,8 +56,9 @@ WORDS = """\
 Which words was a fine-tuned language model shown?
 
 The words that training used are the rows of the embedding that moved. They are
-training data. It never says that nothing leaks: other attacks may tell what
-this one does not.
+training data. Behind a word stands its place in its text, from 0 on, where the
+rows of places tell one. It never says that nothing leaks: other attacks may
+tell what this one does not.
 """
 WORDS_END = "exit status: 1 the words can be read, 2 there is no answer, 70 the program failed."
 NETWORK_FILES = {
@@ -106,13 +107,14 @@ def network_line():
 
 def words_line():
     """The command line of `audit words`."""
-    usage = "%(prog)s NETWORK --before NETWORK [options]"
+    usage = "%(prog)s NETWORK [--before NETWORK] [options]"
     line = Line("audit words", usage, WORDS, WORDS_END)
-    known = "a state dict of the fine-tuned model in a .pth or .safetensors file"
-    line.add_argument("network", help=known)
-    line.add_argument(
-        "--before", required=True, metavar="NETWORK", help="the same before fine-tuning"
+    known = (
+        "a state dict of the fine-tuned model in a .pth or .safetensors file, or a checkpoint's folder"
+        " as transformers writes it, whose optimizer.pt tells words without --before"
     )
+    line.add_argument("network", help=known)
+    line.add_argument("--before", metavar="NETWORK", help="the same before fine-tuning")
     add_files(line, WORDS_FILES)
     return line
 
@@ -157,7 +159,9 @@ def audit_network(given):
 def print_words(given):
     """Print the finding and the words, and return the exit status."""
     found = words(**vars(given))
-    print(found.sentence, *(printable(str(name)) for name in found.names), sep="\n")
+    print(found.sentence)
+    for name, place in zip(found.names, found.places):
+        print(printable(str(name)) if place is None else f"{printable(str(name))}\t{place}")
     return LEAKS
 
 

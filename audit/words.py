@@ -1,4 +1,7 @@
-"""Which words a fine-tuned language model was shown: the rows of its embedding that moved."""
+"""Which words a fine-tuned language model was shown: the rows of its embedding that moved, in files or in a folder.
+
+A folder is a checkpoint of `transformers`, with weights, tokenizer and the optimiser's state, which tells words alone.
+"""
 
 import contextlib
 import json
@@ -15,9 +18,16 @@ if __name__ == "__main__":  # before a library is loaded that may end this proce
     sys.argv.insert(1, "words")
     sys.exit(command())
 
-from attacks import text
+from torch import Tensor
+
+from attacks import encoder, text
 from audit import weights
 from utils.errors import InputError, explained
+
+WEIGHTS = "model.safetensors", "pytorch_model.bin"  # in a folder
+STATE = ("optimizer.pt",)
+VOCABULARY = "tokenizer.json", "vocab.json", "vocab.txt"
+MOVED = 1e-4  # of the row of places that moved most: a text reached so far
 
 
 class Words(NamedTuple):
@@ -25,48 +35,123 @@ class Words(NamedTuple):
 
     names: list  # in a vocabulary, or their numbers, those that moved most first
     of: int  # tokens that there are
-    alpha: float  # by which all other rows shrank
+    how: str  # they were told, as "moved"
+    places: list  # of each in its texts, from 0 on; None where they do not tell one
 
     @property
     def sentence(self):
         """The finding."""
-        moved = f"{len(self.names)} of {self.of} rows of the embedding moved"
-        return f"Something leaks. {moved}, the others by one factor, {self.alpha:.6g}: the words that training used."
+        told = len(self.places) - self.places.count(None)
+        places = f", {told} of them with their place in the text" * bool(told)
+        rows = f"{len(self.names)} of {self.of} rows of the embedding {self.how}"
+        return f"Something leaks. {rows}: the words that training used{places}."
+
+
+class Tables(NamedTuple):
+    """Rows of words (V, d), and of places (T, d) or None."""
+
+    words: Tensor
+    places: Tensor | None
 
 
 def words(
     network: str | Path | Mapping[str, Any],
-    before: str | Path | Mapping[str, Any],
+    before: str | Path | Mapping[str, Any] | None = None,
     vocabulary: str | Path | None = None,
     key: str | None = None,
     embedding: str | None = None,
 ) -> Words:
-    """The Words that two networks, files or state dicts, tell. InputError if they tell none.
+    """The Words that two networks tell, or the state in a folder. InputError if they tell none.
 
-    A `key` names one of several networks in a file, and is used for `before` if that holds it; `embedding` is the name
-    of a matrix that `attacks.text` does not know.
+    A network is a file, a folder or a state dict. A `key` names one of several in a file, and is used for `before` if
+    that holds it; `embedding` is the name of a matrix that `attacks.text` does not know.
     """
-    initial = matrix_of(before, weights.key_in(before, key), embedding)
-    bag = text.bag(initial, matrix_of(network, key, embedding))
+    tables = read_tables(network, key, embedding)
+    if before is not None:
+        key = weights.key_in(file_in(before, WEIGHTS) or before, key)
+        bag, tables = compare(read_tables(before, key, embedding), tables)
+        how = f"moved, the others by one factor, {bag.alpha:.6g}"
+    elif state := file_in(network, STATE):
+        tables = read_moments(state, tables)
+        bag = text.bag_of_moment(tables.words)
+        how = "have a moment in the optimiser's state"
+    else:
+        mend = "give the one before it (--before), or a folder with optimizer.pt"
+        raise InputError(f"One network tells no words alone: {mend}.")
     tokens = bag.tokens.nonzero()[:, 0]
     if not len(tokens):
         raise InputError(
             "No row of the embedding moved: it was frozen, and in this way it tells no words."
         )
-    names = names_of(vocabulary, len(bag.tokens)) if vocabulary else [*range(len(bag.tokens))]
-    tokens = tokens[bag.score[tokens].argsort(descending=True)].tolist()
-    return Words([names[token] for token in tokens], len(bag.tokens), bag.alpha)
+    tokens = tokens[bag.score[tokens].argsort(descending=True)]
+    names = names_of(vocabulary or file_in(network, VOCABULARY), len(bag.tokens))
+    return Words(
+        names=[names[token] for token in tokens.tolist()],
+        of=len(bag.tokens),
+        how=how,
+        places=find_places(tables.words[tokens], tables.places),
+    )
 
 
-def matrix_of(source, key, embedding):
-    """The embedding of a file or a state dict: a matrix of this name, or else as `attacks.text` finds it."""
+def compare(before, after):
+    """The Bag of two Tables, and what training added to them."""
+    bag = text.bag(before.words, after.words)
+    added = [None if None in pair else pair[1] - bag.alpha * pair[0] for pair in zip(before, after)]
+    return bag, Tables(*added)
+
+
+def read_moments(path, tables):
+    """The first moments of Tables in an optimiser's state, known by their shapes; InputError if they are not there."""
+    states = weights.tensors(path).get("state", {}).values()
+    found = []
+    for table in tables:
+        shape = None if table is None else table.shape
+        alike = [
+            one["exp_avg"] for one in states if "exp_avg" in one and one["exp_avg"].shape == shape
+        ]
+        if shape and len(alike) != 1:
+            size = "×".join(map(str, shape))
+            mend = "give the whole state of this network, or --before"
+            raise InputError(f"{path.name} holds {len(alike)} moments of {size}: {mend}.")
+        found += [weights.checked(one, path.name) for one in alike] or [None]
+    if found[0].element_size() < 4:
+        mend = "give a state in 32 bits, or --before"
+        raise InputError(f"{path.name} is in 16 bits, where small rows are lost: {mend}.")
+    return Tables(*found)
+
+
+def find_places(rows, places):
+    """The place of each word in its texts, by its row (n, d) and those of places (T, d), or None if it has not one."""
+    if places is None or len(rows) > text.MANY:
+        return [None] * len(rows)
+    size = places.norm(dim=1)
+    length = int((size > MOVED * size.max()).nonzero().max()) + 1
+    most, place = encoder.find_parts(rows.double(), places[:length].double()).max(0)
+    return [one if part > encoder.SHARP[0] else None for one, part in zip(place.tolist(), most)]
+
+
+def file_in(source, names):
+    """The first file of these names in a folder, or None."""
+    if not isinstance(source, str | Path) or not Path(source).is_dir():
+        return None
+    return next((path for name in names if (path := Path(source) / name).is_file()), None)
+
+
+def read_tables(source, key, embedding):
+    """The Tables of a file, a folder or a state dict; words in a matrix of this name, or as `attacks.text` finds it."""
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        if (path := file_in(source, WEIGHTS)) is None:
+            none = f"{source} has no {' and no '.join(WEIGHTS)}"
+            raise InputError(f"{none}: give a checkpoint with its weights in one file.")
+        source = path
     name, content = weights.opened(source, "a state dict")
     _, state = weights.chosen(content, name, key)
     state = {part: weights.checked(one, f"{name}: {part}") for part, one in state.items()}
+    places = text.table(state, text.PLACES)
     if embedding in state:
-        return state[embedding]
+        return Tables(state[embedding], places)
     if embedding is None and text.table(state, text.EMBEDDINGS) is not None:
-        return text.embedding(state)
+        return Tables(text.embedding(state), places)
     called = f"is called {embedding}" if embedding else "has one of the usual names"
     matrices = weights.listed(part for part, one in state.items() if one.dim() == 2)
     raise InputError(
@@ -75,7 +160,9 @@ def matrix_of(source, key, embedding):
 
 
 def names_of(path, count):
-    """The words of a vocabulary, {word: number} in JSON, as tokenizers have it, or one in a line: a list."""
+    """The words of a vocabulary, {word: number} in JSON, as tokenizers have it, or one in a line; or their numbers."""
+    if path is None:
+        return [*range(count)]
     mend = "give {word: number} as JSON, or one word in a line"
     with explained(f"{path} is no vocabulary", mend):
         content = Path(path).read_text(encoding="utf-8")
@@ -85,7 +172,7 @@ def names_of(path, count):
         is_list = isinstance(known, list)
         pairs = zip(known, range(len(known))) if is_list else known.items()
         named = {int(number): word for word, number in pairs}
-    if is_list and len(named) < count:
-        many = f"{len(named)} words, and the embedding {count}"
-        raise InputError(f"{path} has {many}: give that of this network.")
+    if max(named, default=0) >= count or (is_list and len(named) < count):
+        many = f"{len(named)} words, and the embedding {count} rows"
+        raise InputError(f"{path} has {many}: give the tokenizer of this network.")
     return [named.get(number, str(number)) for number in range(count)]

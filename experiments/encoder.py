@@ -67,9 +67,10 @@ def split(model: str, dataset: str, count: int, length: int, held_out: int, seed
     """Draw secret texts, as many for a twin, and held-out ones, from sentences cut to a length in tokens: Data."""
     sentences = read_sentences(dataset)
     if model == "minilm":
+        folder = find_minilm()
         from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_file(str(find_minilm() / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
         tokenizer.no_truncation()
         rows = [one.ids for one in tokenizer.encode_batch(sentences)]
