@@ -28,12 +28,15 @@ SHARP = 0.8, 0.25  # a word has one place if its largest part is above, and its 
 PART = 0.05  # of a word, from which it may stand at a place
 KIN = 5.0  # weight of the cosine of two words' rows
 FLOOR = 0.02  # added to parts of a word, before their logarithm is taken
-LEAST = -10.0  # a logarithm
+UNLIKELY, LEAST = (
+    -9.0,
+    -10.0,
+)  # logarithms: of other words where a text is begun, and of those that are not allowed
 # N has one of so many directions, and how much a text's likelihood weighs beside its share there
 STAGES = (2, 3e-4), (6, 2e-5), (6, 0.0)
 SWEEPS = 6  # over the places of a text, in each stage
-START = 0.4  # part of a word from which a text is begun
-STARTS = 3  # for each text that is sought
+START = 0.3  # part of a word from which a text is begun
+STARTS = 6  # for each text that is sought
 
 
 class Rows(NamedTuple):
@@ -214,9 +217,9 @@ def search(rows: Rows, block: Block, edges: tuple[int, int], count: int) -> Tens
         place, word = divmod(int(left.argmax()), left.shape[1])
         left[place, word] = 0.0
         likely = (KIN * rows.kin[word] + (rows.parts + FLOOR).log()).float()
-        likely = likely.masked_fill(~allowed, LEAST)
-        likely[place] = LEAST
+        likely[place] = UNLIKELY
         likely[place, word] = 0.0
+        likely = likely.masked_fill(~allowed, LEAST)
         text = settle(block, likely, likely.argmax(1))
         if any(torch.equal(text, one) for one in found):
             left[at, text] = 0.0
