@@ -159,9 +159,9 @@ def audit_network(given):
 def print_words(given):
     """Print the finding and the words, and return the exit status."""
     found = words(**vars(given))
-    print(found.sentence)
-    for name, place in zip(found.names, found.places):
-        print(printable(str(name)) if place is None else f"{printable(str(name))}\t{place}")
+    names = [printable(str(name)) for name in found.names]
+    ends = ["" if place is None else f"\t{place}" for place in found.places]
+    print(found.sentence, *map(str.__add__, names, ends), sep="\n")
     return LEAKS
 
 

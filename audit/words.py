@@ -27,7 +27,8 @@ from utils.errors import InputError, explained
 WEIGHTS = "model.safetensors", "pytorch_model.bin"  # in a folder
 STATE = ("optimizer.pt",)
 VOCABULARY = "tokenizer.json", "vocab.json", "vocab.txt"
-MOVED = 1e-4  # of the row of places that moved most: a text reached so far
+MOVED = 1e-3  # of the row of places that moved most: a text reached so far
+CLEAR = 3  # times the part of its second place: of a word that is said to have one
 
 
 class Words(NamedTuple):
@@ -67,17 +68,19 @@ def words(
     that holds it; `embedding` is the name of a matrix that `attacks.text` does not know.
     """
     tables = read_tables(network, key, embedding)
+    state = file_in(network, STATE)
+    moments = read_moments(state, tables) if state else None
     if before is not None:
         key = weights.key_in(file_in(before, WEIGHTS) or before, key)
         bag, tables = compare(read_tables(before, key, embedding), tables)
         how = f"moved, the others by one factor, {bag.alpha:.6g}"
-    elif state := file_in(network, STATE):
-        tables = read_moments(state, tables)
-        bag = text.bag_of_moment(tables.words)
+    elif moments:
+        bag = text.bag_of_moment(moments.words)
         how = "have a moment in the optimiser's state"
     else:
         mend = "give the one before it (--before), or a folder with optimizer.pt"
         raise InputError(f"One network tells no words alone: {mend}.")
+    tables = moments or tables  # the state tells places better
     tokens = bag.tokens.nonzero()[:, 0]
     if not len(tokens):
         raise InputError(
@@ -126,8 +129,10 @@ def find_places(rows, places):
         return [None] * len(rows)
     size = places.norm(dim=1)
     length = int((size > MOVED * size.max()).nonzero().max()) + 1
-    most, place = encoder.find_parts(rows.double(), places[:length].double()).max(0)
-    return [one if part > encoder.SHARP[0] else None for one, part in zip(place.tolist(), most)]
+    parts, place = encoder.find_parts(rows.double(), places[:length].double()).topk(2, 0)
+    return [
+        one if most > CLEAR * other else None for one, most, other in zip(place[0].tolist(), *parts)
+    ]
 
 
 def file_in(source, names):

@@ -139,36 +139,43 @@ def numbers(
 ) -> dict:
     """{quantity: (number, baseline)} of an entry, beside held-out texts, or a twin that was trained on other texts.
 
-    The twin's contexts are searched with the words and places that the entry tells. No text is sought where a layer has
-    no more directions than there are tokens, nor where the embedding is tied.
+    No text is sought where a layer has no more directions than there are tokens, nor where the embedding is tied.
     """
     bag, state, added = look(tuned, entry, tied)
-    theirs = look(twin, entry, tied)[2]
     secret = data.secret
-    count, length = secret.shape
-    rest = data.held_out[:count]
+    rest = data.held_out[: len(secret)]
     in_bags = zip(*(language.in_bag(bag, some) for some in (secret, rest)))
     found: dict = dict(zip(("bag_precision", "bag_recall", "bag_area"), in_bags))
     if tied:
         return found
+    changes = added, look(twin, entry, tied)[2]
     words = bag.tokens.nonzero()[:, 0]
-    rows, other = (encoder.read_rows(change, words, length) for change in (added, theirs))
-    found["places"] = [place_words(one, secret) for one in (rows, other)]
-    if count * length >= tuned.model.width:
-        return found
+    rows, theirs = (encoder.read_rows(change, words, secret.shape[1]) for change in changes)
+    found["places"] = [place_words(one, secret) for one in (rows, theirs)]
+    if secret.numel() < tuned.model.width:
+        found |= find_texts(tuned.model.heads, data, rows, state, changes)
+    return found
 
-    def block(change, words):
-        return encoder.read_block(state, change, words, length, tuned.model.heads)
 
-    blocks = [block(change, words) for change in (added, theirs)]
-    own, by_twin = (words[encoder.search(rows, one, data.edges, count)] for one in blocks)
-    placed = [language.agreement(own, some) for some in (secret, rest)]
+def find_texts(heads, data, rows, state, changes):
+    """{quantity: (number, baseline)} of whole texts, from Rows and two changes, the model's own and its twin's.
+
+    The twin's contexts are searched with the words and places that the model's own tell.
+    """
+    secret = data.secret
+    count, length = secret.shape
+
+    def blocks(words):
+        return [encoder.read_block(state, one, words, length, heads) for one in changes]
+
+    own, by_twin = (
+        rows.words[encoder.search(rows, one, data.edges, count)] for one in blocks(rows.words)
+    )
+    placed = [language.agreement(own, some) for some in (secret, data.held_out[:count])]
     again = language.agreement(by_twin, secret)
     known = torch.cat([secret, data.held_out]).unique()
-    areas = [
-        areas_of(block(change, known), known, secret, data.held_out) for change in (added, theirs)
-    ]
-    return found | {
+    areas = [areas_of(one, known, secret, data.held_out) for one in blocks(known)]
+    return {
         "exact": [(one == 1).sum().item() for one in placed],
         "exact_by_twin": ((again == 1).sum().item(), None),
         "in_place": [one.mean().item() for one in placed],
@@ -187,14 +194,8 @@ def place_words(rows, texts):
 
 def areas_of(block, known, texts, others):
     """How often texts (n, T) of known words have less share in N than others (k, T), and than their words reordered."""
-    orders = torch.cat(
-        [
-            texts.repeat_interleave(20, 0)[:, :1],
-            language.shuffle(texts[:, 1:-1]),
-            texts.repeat_interleave(20, 0)[:, -1:],
-        ],
-        1,
-    )
+    orders = texts.repeat_interleave(20, 0)
+    orders[:, 1:-1] = language.shuffle(texts[:, 1:-1])
     scores = [
         -encoder.shares(block, torch.searchsorted(known, some)).mean(1)
         for some in (texts, others, orders)
