@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attacks.path import Ends, Path, between, check, gradient, group, same
+from attacks.path import Ends, Evidence, Path, between, check, gradient, group, same
 from utils.errors import InputError
 
 BETA = 0.9  # of the first moment
@@ -78,7 +78,7 @@ class AdamEnds(Ends):
 
 
 @dataclass(frozen=True)
-class MomentumState:
+class MomentumState(Evidence):
     """Weights and an optimiser's state, as a file holds them; without `second` it is SGD with momentum."""
 
     end: torch.Tensor  # θ* (P,)

@@ -12,7 +12,8 @@ A few anchors a_k, means of parts of the path, save most of these gradients: ∇
 difference at the images that the path was simulated on. The loss sees the network as it is; its slope by the pixels is
 a difference of two slopes of E, with a softplus for every ReLU, so that no second derivative is taken.
 
-`optimisers` has what else may be known in place of `Ends`: both ends of Adam, or an optimiser's state.
+`optimisers` has what else may be known in place of `Ends`: both ends of Adam, or an optimiser's state; `simulation`,
+what is done where the recipe is known.
 """
 
 import math
@@ -171,7 +172,7 @@ class Evidence(Protocol):
     D total(path, ∇E(a_k; x)) ≈ D change,
 
     where `change` is what training left, and `total` what the gradients at a path's anchors a_k would have left.
-    `Ends` and the classes of `optimisers` keep this protocol.
+    `Ends` and the classes of `optimisers` and `simulation` keep this protocol.
     """
 
     def check(self, module: nn.Module, labels: torch.Tensor) -> None:
@@ -203,9 +204,15 @@ class Evidence(Protocol):
         `done` is the share of the attack that is over.
         """
 
+    def look(
+        self, module: nn.Module, path: Path, x: torch.Tensor, y: torch.Tensor, done: float
+    ) -> tuple[float, torch.Tensor, Path]:
+        """1 − cos(D total, D change) at images x (n, d), its slope by the pixels (n, d), and the Path to go on with."""
+        return *loss_and_slope(module, self, path, x, y, done), path
+
 
 @dataclass(frozen=True)
-class Ends:
+class Ends(Evidence):
     """The weights before and after a gradient descent, which is all that is known of it, but perhaps for its rate."""
 
     initial: torch.Tensor  # θ⁰ (P,)
@@ -373,7 +380,7 @@ def attack(
         done = k / steps
         if k >= FIRST and k % EVERY == 0:
             path = evidence.retrace(module, path, x, labels, done)
-        loss, slopes = loss_and_slope(module, evidence, path, x, labels, done)
+        loss, slopes, path = evidence.look(module, path, x, labels, done)
         x.grad = (slopes + between(VARIATION, done) * variation_slope(x, shape)).sign()
         optimiser.step()
         schedule.step()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import optimisers, path, span
+from attacks import optimisers, path, simulation, span
 from conftest import drawn, refused
 from conftest import slope as difference
 from training import deep
@@ -79,6 +79,31 @@ def test_a_descent_on_the_images_finds_the_rate_and_ends_where_training_did(ends
     assert guess.rate == 0.1 and guess.gap < 1e-6 and len(guess.part) == 8
     g = path.gradients(network(), guess.anchors, X, LABELS)
     torch.testing.assert_close(0.1 * known.total(guess, g, 0.5), known.change)
+
+
+@pytest.mark.parametrize("of_one", [False, True])
+def test_an_exact_simulation_ends_where_training_did_and_has_the_slope_of_differences(ends, of_one):
+    batches = [torch.tensor([k % 2]) if of_one else torch.arange(2) for k in range(8)]
+    known = simulation.Exact(*ends, rate=0.1, batches=batches)
+
+    def look(z):
+        return known.look(network(), known.begin(), z, LABELS, 0.5)
+
+    loss, _, guess = look(X)
+    assert (guess.gap < 1e-6) == (loss < 1e-9) != of_one
+    mixed, way = (pictures(2, 3) + X) / 2, drawn(*X.shape, seed=2)
+    wanted = difference(lambda z: look(z)[0], mixed, way)
+    assert math.isclose((look(mixed)[1] * way).sum(), wanted, rel_tol=1e-2)
+
+
+def test_a_learned_place_on_the_line_moves_to_where_gradients_fit_better(ends):
+    known = simulation.Surrogate(*ends)
+    guess = known.begin()
+    losses = []
+    for _ in range(8):
+        loss, _, guess = known.look(network(), guess, X, LABELS, 0.5)
+        losses.append(loss)
+    assert losses[-1] < losses[0]
 
 
 def test_steps_are_counted_until_the_loss_is_low():
