@@ -6,7 +6,7 @@ holds the layer in coordinates. A vector of a span without structure has m − 1
 most likely a column of B. That is no proof: a difference of two columns that are proportional at many neurons has many
 zeros, too. So vectors with fewer zeros than usual wait, and are sought again. And a vector that is zero only where
 another one is, too, is taken for a difference of that one with a third, since a difference is zero where both are: it
-does not count.
+does not count. Nor does a vector of which a zero does not follow from its other zeros: see `has_chosen_zero`.
 
 Unmixed images say where to look: zeros are likely at neurons that they leave inactive at the start and at the end. So a
 round selects where zeros are likely, searches vectors with zeros there, classifies which are columns of B, and projects
@@ -41,6 +41,7 @@ SURE = 0.05  # a column is sure if it has so many more zeros than m, as a share 
 # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
 USUAL = 0.85
 LEAST = 0.5
+ALONE = 0.99  # leverage of a zero among a vector's own, from which on it was chosen: columns of B have less
 SHARED = 0.97  # of a vector's zeros are another one's, too: a difference with it; columns of B share fewer
 CENTRES = -0.5, -0.25, 0.0  # of three readings
 SAME = 0.999  # cosine of a column in two readings
@@ -164,15 +165,29 @@ def drop_differences(columns, vectors, near, enough):
     return taken
 
 
+def has_chosen_zero(columns, vector):
+    """Whether rows·w, for a unit vector w (m,), has a zero that does not follow from its other ones.
+
+    Where columns are nearly proportional at many neurons, the rows span few directions there. A vector orthogonal to
+    these has many zeros at once, whatever it is, and can have others of its choice. Each of those is a row that no
+    other one replaces: its leverage among the rows of all zeros is one.
+    """
+    rows = columns.rows[columns.zeros(vector[None])[:, 0]]
+    complete = torch.linalg.qr(torch.cat([rows, vector[None]]))[0]
+    return complete[:-1].square().sum(1).max() > ALONE
+
+
 def classify(columns, vectors, near, sure, share):
     """Which vectors (m, m) are sure to be columns of B, by their zeros in rows·w: a mask (m,).
 
-    Those that were `sure` (m,) before; and those with clearly more zeros than a span without structure allows, and more
-    than a `share` of the median number, since differences of columns have fewer. What differences are left,
-    `drop_differences` takes out.
+    Those that were `sure` (m,) before; and those with clearly more zeros than a span without structure allows, none of
+    them chosen, and more than a `share` of the median number, since differences of columns have fewer. What differences
+    are left, `drop_differences` takes out.
     """
     count = columns.zeros(vectors).sum(0)
     enough = count > len(vectors) + SURE * len(columns.rows)
+    for i in (enough & ~sure).nonzero()[:, 0]:
+        enough[i] = not has_chosen_zero(columns, vectors[i])
     enough &= count > share * count[enough | sure].double().median()
     return drop_differences(columns, vectors, near, sure | enough)
 

@@ -152,6 +152,28 @@ def test_a_vector_with_far_fewer_zeros_than_the_others_is_not_sure():
         assert sparse.classify(columns, near, near, before, share).tolist() == [True, True, sure]
 
 
+@pytest.mark.parametrize("share, right", [(0.4, 0), (0.0, 10)])
+def test_columns_that_are_proportional_at_many_neurons_make_nothing_sure(share, right):
+    """At a share of the neurons every image is active, and the columns are nearly multiples of one another there."""
+    h, m = 500, 50
+    few = 0.3 ** torch.arange(5) * drawn(h, 5, seed=2) @ drawn(5, m, seed=3)
+    active = drawn(h, m) < 0
+    alike = torch.arange(h)[:, None] < share * h
+    own = drawn(h, m, seed=1)
+    b = torch.where(alike, few, own * active)
+    x = drawn(m, 192, seed=4)
+    basis = torch.linalg.qr(x.mT)[0]
+    columns = sparse.read_columns(Layer(b @ x, b.sum(1)), basis, (8, 8, 3))
+    true = normalize(torch.linalg.pinv(columns.rows) @ (b / columns.lengths), dim=0).mT
+    near = normalize(true + 0.1 * drawn(m, m, seed=5))
+    vectors = sparse.search_sparse(columns, near, torch.ones(m, h).double(), sparse.FIRST)
+    assert (columns.zeros(vectors).sum(0) > m + sparse.SURE * h).sum() > 10  # look sparse
+    nothing = torch.zeros(m, dtype=torch.bool)
+    taken = sparse.classify(columns, vectors, near, nothing, sparse.LEAST)
+    assert ((vectors * true).sum(1).abs() > 0.999)[taken].sum() == taken.sum() >= right
+    assert right or not taken.any()
+
+
 def test_images_behind_ordinary_training_are_counted_and_come_back_and_held_out_ones_do_not(data):
     victim = ordinary.train(data.secret, None, data.shape, "sgd", (160, 30), 40)
     unmixed, rows = known_start.attempt(victim.released, victim.initial, data.shape, M)
