@@ -25,7 +25,7 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from attacks import unmixing
 from utils.kernels import contrast
-from utils.kernels.layers import Shape, forward
+from utils.kernels.layers import Layer, forward
 from utils.kernels.solvers import cg, dot
 
 ROUNDS = 16  # at most
@@ -61,7 +61,8 @@ class Columns(NamedTuple):
     lengths: torch.Tensor  # (h, 1), that the neurons' rows had
     bias: torch.Tensor  # (h, 1), added to the biases, over these lengths
     basis: torch.Tensor  # (d, m), of the images
-    shape: Shape
+    features: torch.Tensor  # of the basis, and the matrix (m, m) that whitened them: see `unmixing`
+    white: torch.Tensor
 
     def zeros(self, vectors):
         """Which entries of rows·w are zero, for unit vectors w (n, m): (h, n)."""
@@ -98,28 +99,30 @@ class Columns(NamedTuple):
         matrix = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
         if not sure.all():
             few = len(matrix) <= unmixing.FEW
-            features, white = unmixing.whiten_features(self.basis, self.shape, few)
-            rows = torch.linalg.solve(white, matrix, left=False)
+            rows = torch.linalg.solve(self.white, matrix, left=False)
             stage = unmixing.STAGES[-1] if few else (*unmixing.LATER[-1][:2], AGAIN)
-            better = contrast.minimise(rows, features, *stage, free=(~sure).nonzero()[:, 0])[0]
-            matrix = rows.norm(dim=1, keepdim=True) * better @ white
+            free = (~sure).nonzero()[:, 0]
+            better = contrast.minimise(rows, self.features, *stage, free=free)[0]
+            matrix = rows.norm(dim=1, keepdim=True) * better @ self.white
         return self.rescale(matrix)
 
 
 def read_columns(added, basis, shape):
     """The Columns that an added Layer W (h, d) and b (h,) tells, in a basis (d, m) of the images."""
-    mixing = added.weight @ basis
+    mixing = added.weight.to(basis) @ basis
     lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
     rows, upper = torch.linalg.qr(mixing / lengths)
-    return Columns(rows, upper, lengths, added.bias[:, None] / lengths, basis, shape)
+    whitened = unmixing.whiten_features(basis, shape, basis.shape[1] <= unmixing.FEW)
+    return Columns(rows, upper, lengths, added.bias[:, None] / lengths, basis, *whitened)
 
 
-def likely_zeros(images, layers, centre):
-    """How likely images (m, d) never activated each neuron, by the first layer at the start and at the end: (m, h).
+def likely_zeros(matrix, layers, centre):
+    """How likely images M (m, m) never activated each neuron: (m, h).
 
-    Pre-activations below `centre`, in an image's standard deviations over neurons, speak for a zero.
+    `layers` are the first one at the start and at the end, in coordinates of the images' basis. Pre-activations below
+    `centre`, in an image's standard deviations over neurons, speak for a zero.
     """
-    reached = [forward((layer,), images)[1][0] for layer in layers]
+    reached = [forward((layer,), matrix)[1][0] for layer in layers]
     most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
     return torch.sigmoid((centre - most) / WIDTH) + 0.01
 
@@ -213,12 +216,14 @@ def refine(images, columns, layers, centre=CENTRES[0]):
     Returns the images' rows M (m, m), the vectors (m, m) of their columns, and which of these are sure (m,). `layers`
     are the first layer at the start and at the end; all is on the CPU. `centre` as `likely_zeros` says.
     """
-    matrix = columns.rescale(images @ columns.basis)
+    basis = columns.basis
+    inside = [Layer(layer.weight.to(basis) @ basis, layer.bias) for layer in layers]
+    matrix = columns.rescale(images @ basis)
     sure = torch.zeros(len(images), dtype=torch.bool)
     vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
         near = columns.nearest(matrix)
-        likely = likely_zeros(matrix @ columns.basis.mT, layers, centre)  # select
+        likely = likely_zeros(matrix, inside, centre)  # select
         initial = torch.where(sure[:, None], vectors, near)
         vectors = initial.clone()
         vectors[~sure] = search_sparse(columns, near[~sure], likely[~sure], FIRST)  # search

@@ -138,7 +138,7 @@ def test_of_equal_columns_one_is_sure_and_no_difference_beside_one_of_its_column
     rows = drawn(60, 3)
     rows[:30, 0] = rows[5:35, 1] = rows[20:50, 2] = 0
     vectors = normalize(torch.tensor([[1.0, 0, 0], second, [0, 0, 1]]).double())
-    columns, near = sparse.Columns(rows, *[None] * 5), torch.eye(3).double()
+    columns, near = sparse.Columns(rows, *[None] * 6), torch.eye(3).double()
     before = torch.zeros(3, dtype=torch.bool)
     assert sparse.classify(columns, vectors, near, before, 0.5).tolist() == [True, sure, True]
 
@@ -146,7 +146,7 @@ def test_of_equal_columns_one_is_sure_and_no_difference_beside_one_of_its_column
 def test_a_vector_with_far_fewer_zeros_than_the_others_is_not_sure():
     rows = drawn(60, 3)
     rows[:30, 0] = rows[30:, 1] = rows[26:34, 2] = 0
-    columns, near = sparse.Columns(rows, *[None] * 5), torch.eye(3).double()
+    columns, near = sparse.Columns(rows, *[None] * 6), torch.eye(3).double()
     before = torch.zeros(3, dtype=torch.bool)
     for share, sure in ((0.5, False), (0.2, True)):  # of thirty zeros
         assert sparse.classify(columns, near, near, before, share).tolist() == [True, True, sure]
