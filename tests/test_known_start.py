@@ -31,6 +31,16 @@ def test_the_factor_of_the_start_is_found_exactly(alpha):
     assert first_layer.shrinkage(weight, initial, 20) == pytest.approx(alpha, abs=1e-9)
 
 
+def test_files_in_single_precision_are_read_some_columns_at_a_time(trained, monkeypatch):
+    victim = trained["sgd_decay"]
+    whole = first_layer.difference(victim.released.network, victim.initial)
+    single = [change(net, torch.Tensor.float) for net in (victim.released.network, victim.initial)]
+    monkeypatch.setattr(first_layer, "COLUMNS", 100)
+    rows = first_layer.difference(*single)
+    assert rows.layer.weight.dtype == torch.float32 and rows.removed == pytest.approx(whole.removed)
+    torch.testing.assert_close(rows.layer.weight.double(), whole.layer.weight, atol=1e-7, rtol=1e-5)
+
+
 def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
     """Torch's own float32 training, with the α that weight decay leaves after so many steps."""
     for name, victim in trained.items():
