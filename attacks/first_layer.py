@@ -8,7 +8,7 @@ another: torch's SGD adds the decay to a gradient before it sums it up, so that 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,6 +27,7 @@ NEURONS = 160, 700  # to estimate α from: roughly, then from as many as there a
 SPARE = 0.1  # share of the directions of these neurons that is taken to be free of images
 NEAR = 0.9  # cosine of an image and the unmixed one
 MOST = 0.85  # share of such images
+COLUMNS = 1 << 14  # of weights that are at once in double precision: photographs have many
 WORSE = 0.01  # fall of their score
 UNCHANGED = (
     "The first layer is that of its start: nothing was trained there, or the start is no start."
@@ -75,6 +76,12 @@ def is_unchanged(network: Network, initial: Network) -> bool:
     return torch.equal(network[0].weight, initial[0].weight.to(network[0].weight))
 
 
+def slices(*weights: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """The same columns of weights (h, d), a few at a time, in double precision."""
+    for some in zip(*(weight.split(COLUMNS, dim=1) for weight in weights)):
+        yield [part.double() for part in some]
+
+
 def shrinkage(
     weight: torch.Tensor, initial: torch.Tensor, rank: int, alpha: float | None = None
 ) -> float:
@@ -85,12 +92,17 @@ def shrinkage(
     """
     alpha = ((weight * initial).sum() / initial.square().sum()).item() if alpha is None else alpha
     for _ in range(ROUNDS):
-        residual = weight - alpha * initial
-        trailing = torch.linalg.eigh(residual @ residual.mT)[1][:, :-rank].mT  # Vᵀ (h − rank, h)
-        ours = trailing @ weight
-        theirs = trailing @ initial
+        residuals = (ours - alpha * theirs for ours, theirs in slices(weight, initial))
+        gram = sum(some @ some.mT for some in residuals)  # (h, h)
+        trailing = torch.linalg.eigh(gram)[1][:, :-rank].mT  # Vᵀ (h − rank, h)
         before = alpha
-        alpha = ((ours * theirs).sum() / theirs.square().sum()).item()
+        both = square = weight.new_zeros((), dtype=torch.float64)
+        for ours, theirs in (
+            (trailing @ part for part in some) for some in slices(weight, initial)
+        ):
+            both = both + (ours * theirs).sum()
+            square = square + theirs.square().sum()
+        alpha = (both / square).item()
         if abs(alpha - before) <= SETTLED:
             break
     return alpha
@@ -102,14 +114,16 @@ def difference(network: Network, initial: Network, alpha: float | None = None) -
     α is estimated unless it is given, such as 1 for a training without weight decay.
     """
     check(network, initial)
-    first, last = change((initial[0], network[0]), torch.Tensor.double)
+    first, last = change((initial[0], network[0]), torch.Tensor.detach)
     if alpha is None:
         for some in NEURONS:
             ours, theirs = (layer.weight[:some] for layer in (last, first))
             alpha = shrinkage(ours, theirs, int((1 - SPARE) * min(ours.shape)), alpha)
     bias = None if last.bias is None else last.bias - alpha * first.bias
+    pairs = slices(last.weight, first.weight)
+    added = [(ours - alpha * theirs).to(last.weight) for ours, theirs in pairs]
     return Rows(
-        layer=Layer(last.weight - alpha * first.weight, bias),
+        layer=Layer(torch.cat(added, dim=1), bias),
         first=first,
         last=last,
         removed=(alpha,),
@@ -118,7 +132,8 @@ def difference(network: Network, initial: Network, alpha: float | None = None) -
 
 def of_moment(checkpoint: Checkpoint) -> Rows:
     """What the first moment of a Checkpoint holds, less c times the weights; c is estimated."""
-    moment, weights = change((checkpoint.first[0], checkpoint.network[0]), torch.Tensor.double)
+    moment = checkpoint.first[0]
+    weights = checkpoint.network[0]
     size = (moment.weight.norm() / weights.weight.norm()).item()
     if not size:
         raise InputError(NO_STEP)
@@ -178,8 +193,9 @@ def refine_by_vote(rows: Rows, unmixed: Attack, shape: Shape) -> Attack:
     the far ones are not believed: the unmixed images stay in their places, and are not sure.
     """
     found = apply_refinement(rows, unmixed, shape, sparse.refine_by_vote)
+    single = torch.as_tensor(unmixed.images, dtype=torch.float32)
     before, after = (
-        contrast.score(x, unmixed.images, shape).mean() for x in (unmixed.images, found.images)
+        contrast.score(x, single, shape).mean() for x in (unmixed.images, found.images)
     )
     near = cosine_similarity(found.images, unmixed.images).abs() > NEAR
     near |= near.double().mean() > MOST and before - after < WORSE

@@ -29,7 +29,10 @@ LEADING = 0, 1, 2, 3, 5, 8, 12, 30  # singular directions that may be taken for 
 # shares of a layer's motion, one of which each neuron and input is taken to have at least
 ATTEMPTS = (0.25, 0.1)
 NARROW = 16  # rows and columns of a weight that is used, at least
-ROWS = 1024  # of a weight that are looked at: its first ones
+# of a weight's rows and columns, and of its values: only what is among the first ones is looked at
+ROWS = 1024
+COLUMNS = 1 << 14
+VALUES = 1 << 23
 KEPT = 0.05  # share of a value that is left, at least, when directions are taken off
 FLOOR = 0.02  # of a start's variance, by which every weight is taken to have moved
 QUIET = 0.1  # share of the neurons whose energy is taken for the start's
@@ -53,7 +56,7 @@ class Drawn(NamedTuple):
     """What the initial values of one parameter say about bits of the generator's outputs."""
 
     name: str
-    places: torch.Tensor  # (n,) of the values among the parameter's
+    places: torch.Tensor  # (n,) of the values among those of the parameter that are looked at
     outputs: np.ndarray  # (n,) rising, the number of the output behind each value
     mask: int  # of the bits of it whose parity tells whether the value is above the middle
     middle: float
@@ -95,22 +98,27 @@ class Watch(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if not torch.equal(before, torch.get_rng_state()):
             count = result.numel() if isinstance(result, torch.Tensor) else 0
-            self.marks.append(self.position(self.marks[-1] + 4 * count + 64))
+            self.marks.append(self.position(count))
         return result
 
-    def position(self, most):
-        """The place of the next output, of which four are drawn from a copy of the generator and sought."""
-        if most + 4 > len(self.outputs):
-            self.outputs = mersenne.draw(2 * (most + 4), self.seed)
+    def position(self, count):
+        """The place of the next output, of which four are drawn from a copy of the generator and sought.
+
+        A number takes one output as a rule: so the search begins behind `count` of them.
+        """
         copy = torch.Generator().set_state(torch.get_rng_state())
         probe = (torch.rand(4, generator=copy) * 2**24).numpy().astype(np.uint32)
-        drawn = self.outputs[self.marks[-1] : most + 4] & np.uint32((1 << 24) - 1)
-        place = drawn.tobytes().find(probe.tobytes())
-        if place < 0:
-            raise InputError(
-                "It draws from torch's generator in a way whose outputs cannot be counted."
-            )
-        return self.marks[-1] + place // probe.itemsize
+        last = self.marks[-1]
+        for begin, end in ((last + count, last + count + 64), (last, last + 4 * count + 64)):
+            if end > len(self.outputs):
+                self.outputs = mersenne.draw(end + end // 2, self.seed)
+            drawn = self.outputs[begin:end] & np.uint32((1 << 24) - 1)
+            place = drawn.tobytes().find(probe.tobytes())
+            if place >= 0:
+                return begin + place // probe.itemsize
+        raise InputError(
+            "It draws from torch's generator in a way whose outputs cannot be counted."
+        )
 
 
 def watch(build: Callable[[], torch.nn.Module], seed: int = 1) -> list[Drawn]:
@@ -128,27 +136,38 @@ def watch(build: Callable[[], torch.nn.Module], seed: int = 1) -> list[Drawn]:
     for name, p in module.named_parameters():
         if p.dim() < 2 or min(p.flatten(1).shape) < NARROW:
             continue  # few values, and much trained
-        values = p.detach().double().flatten()
-        explained = (explain(name, values, watched.outputs, *segment) for segment in segments)
+        explained = (explain(name, p.detach(), watched.outputs, *segment) for segment in segments)
         found += next(filter(None, explained), [])
     return found
 
 
-def explain(name, values, outputs, begin, end):
-    """The Drawn of a parameter's values (n,), if they follow from outputs `begin` to `end`; else none."""
-    n = len(values)
+def looked_at(p):
+    """What is looked at of a weight (h, inputs, ·): its first rows and inputs, with all places of a kernel."""
+    weight = p.detach().flatten(1).view(*p.shape[:2], -1)
+    return weight[: min(ROWS, VALUES // weight[0].numel()), : COLUMNS // weight.shape[2]]
+
+
+def explain(name, p, outputs, begin, end):
+    """The Drawn of what is looked at of a parameter, if it follows from outputs `begin` to `end`; else none."""
+    n = p.numel()
+    if n > end - begin:
+        return []
+    kept = looked_at(torch.arange(n).view(p.shape)).flatten()
+    values = looked_at(p).flatten().double()
     for step, mask in RULES:
         if step * n > end - begin:
             continue
-        places = torch.arange(n)
-        if uniform := separate(name, values, places, begin + step * places, mask, outputs):
+        numbers = begin + step * kept
+        places = torch.arange(len(kept))
+        if uniform := separate(name, values, places, numbers, mask, outputs):
             return [uniform]
-        whole = (n // PAIRS - (n % PAIRS > 0)) * PAIRS  # the last ones are drawn again
-        cosines, sines = places[:whole].view(-1, 2, PAIRS // 2).unbind(1)
-        angles = begin + step * sines.flatten()  # of both of a pair
+        whole = kept < (n // PAIRS - (n % PAIRS > 0)) * PAIRS  # the last ones are drawn again
+        half = PAIRS // 2
+        sines, cosines = (places[whole & (kept % PAIRS // half == k)] for k in (1, 0))
+        angles = numbers[cosines] + step * half  # of both of a pair
         normal = [
-            separate(name, values, sines.flatten(), angles, mask, outputs),
-            separate(name, values, cosines.flatten(), angles, mask | mask >> 1, outputs),
+            separate(name, values, sines, numbers[sines], mask, outputs),
+            separate(name, values, cosines, angles, mask | mask >> 1, outputs),
         ]
         if all(normal):
             return normal
@@ -173,14 +192,14 @@ def separate(name, values, places, numbers, mask, outputs):
 
 
 def clean(weight: torch.Tensor, variance: float, least: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is left of a start in the first rows of a trained weight (h, …), and how reliable each sign is, both flat.
+    """What is left of a start in a trained weight (h, inputs, ·), and how reliable each sign is, both flat.
 
     Training adds few directions, and a start of a known variance lies in all: so some leading singular ones are taken
     off, as many as leave the signs most reliable. A value is uncertain by what it lost with them, and by what training
     left there: the product of the energies that its neuron and its input have beyond a start's, each taken to be at
     least the share `least` of the layer's.
     """
-    rows = weight.detach().double().flatten(1)[:ROWS]
+    rows = weight.double().flatten(1)
     directions = torch.linalg.eigh(rows @ rows.mT)[1].flip(1)
     quantile = 1 - 1.5 * rows.shape[1] ** -0.5  # of the QUIET of a start's energies, about
     wanted = min(EQUATIONS, rows.numel() // 4)
@@ -226,13 +245,11 @@ def choose_signs(
     cleaned = {}
     for one in drawn:
         if one.name not in cleaned:
-            cleaned[one.name] = clean(parameters[one.name] - one.middle, one.variance, least)
-        rest, reliability = cleaned[one.name]
-        near = one.places < len(rest)
-        places = one.places[near]
-        right = (rest[places] > 0).numpy() == one.above
-        masks = np.full(len(places), one.mask)
-        parts.append((masks, one.outputs[near.numpy()], right, reliability[places].numpy()))
+            weight = looked_at(parameters[one.name]) - one.middle
+            cleaned[one.name] = clean(weight, one.variance, least)
+        rest, reliability = (part[one.places].numpy() for part in cleaned[one.name])
+        masks = np.full(len(rest), one.mask)
+        parts.append((masks, one.outputs, (rest > 0) == one.above, reliability))
     *equations, reliability = map(np.concatenate, zip(*parts))
     best = np.argsort(reliability)[-EQUATIONS:]
     if len(best) < mersenne.ORDER + SPARE:
@@ -327,20 +344,23 @@ def draw_start(
     parameters: Mapping[str, torch.Tensor],
     build: Callable[[], torch.nn.Module],
 ) -> Start:
-    """The Start that `build()` draws from unknowns (WIDTH,), of several solutions the one most like the parameters."""
-    several = []
-    for solution in solutions:
-        words = mersenne.state_after(solution)
-        state = mersenne.as_generator(words).get_state()
-        with drawing_from(state):
-            several.append(Start(state, build(), mersenne.find_seed(words)))
-    return max(several, key=lambda start: alike(parameters, start.module))
+    """The Start that `build()` draws from unknowns (WIDTH,), of several solutions the one most like the parameters.
+
+    If one of them tells a seed, the others are not drawn.
+    """
+    told = [(words, mersenne.find_seed(words)) for words in map(mersenne.state_after, solutions)]
+
+    def drawn():
+        for words, seed in [one for one in told if one[1]] or told:
+            state = mersenne.as_generator(words).get_state()
+            with drawing_from(state):
+                yield Start(state, build(), seed)
+
+    return max(drawn(), key=lambda start: alike(parameters, start.module))
 
 
 def alike(parameters, module):
     """The sum of correlations of parameters with those of a module."""
-    return sum(
-        cosine_similarity(p.double().flatten(), parameters[name].double().flatten(), dim=0).item()
-        for name, p in module.named_parameters()
-        if name in parameters
-    )
+    pairs = [(p, parameters[name]) for name, p in module.named_parameters() if name in parameters]
+    flat = ([looked_at(p).double().flatten() for p in pair] for pair in pairs if pair[0].dim() > 1)
+    return sum(cosine_similarity(ours, theirs, dim=0).item() for ours, theirs in flat)

@@ -6,7 +6,7 @@ holds the layer in coordinates. A vector of a span without structure has m − 1
 most likely a column of B. That is no proof: a difference of two columns that are proportional at many neurons has many
 zeros, too. So vectors with fewer zeros than usual wait, and are sought again. And a vector that is zero only where
 another one is, too, is taken for a difference of that one with a third, since a difference is zero where both are: it
-does not count.
+does not count. Nor does a vector of which a zero does not follow from its other zeros: see `has_chosen_zero`.
 
 Unmixed images say where to look: zeros are likely at neurons that they leave inactive at the start and at the end. So a
 round selects where zeros are likely, searches vectors with zeros there, classifies which are columns of B, and projects
@@ -25,7 +25,7 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from attacks import unmixing
 from utils.kernels import contrast
-from utils.kernels.layers import Shape, forward
+from utils.kernels.layers import Layer, forward
 from utils.kernels.solvers import cg, dot
 
 ROUNDS = 16  # at most
@@ -41,6 +41,7 @@ SURE = 0.05  # a column is sure if it has so many more zeros than m, as a share 
 # of the median number of zeros: columns with fewer wait for the others; with still fewer for ever
 USUAL = 0.85
 LEAST = 0.5
+ALONE = 0.99  # leverage of a zero among a vector's own, from which on it was chosen: columns of B have less
 SHARED = 0.97  # of a vector's zeros are another one's, too: a difference with it; columns of B share fewer
 CENTRES = -0.5, -0.25, 0.0  # of three readings
 SAME = 0.999  # cosine of a column in two readings
@@ -60,7 +61,8 @@ class Columns(NamedTuple):
     lengths: torch.Tensor  # (h, 1), that the neurons' rows had
     bias: torch.Tensor  # (h, 1), added to the biases, over these lengths
     basis: torch.Tensor  # (d, m), of the images
-    shape: Shape
+    features: torch.Tensor  # of the basis, and the matrix (m, m) that whitened them: see `unmixing`
+    white: torch.Tensor
 
     def zeros(self, vectors):
         """Which entries of rows·w are zero, for unit vectors w (n, m): (h, n)."""
@@ -97,28 +99,30 @@ class Columns(NamedTuple):
         matrix = matrix - (matrix @ certain).masked_fill(own, 0.0) @ torch.linalg.pinv(certain)
         if not sure.all():
             few = len(matrix) <= unmixing.FEW
-            features, white = unmixing.whiten_features(self.basis, self.shape, few)
-            rows = torch.linalg.solve(white, matrix, left=False)
+            rows = torch.linalg.solve(self.white, matrix, left=False)
             stage = unmixing.STAGES[-1] if few else (*unmixing.LATER[-1][:2], AGAIN)
-            better = contrast.minimise(rows, features, *stage, free=(~sure).nonzero()[:, 0])[0]
-            matrix = rows.norm(dim=1, keepdim=True) * better @ white
+            free = (~sure).nonzero()[:, 0]
+            better = contrast.minimise(rows, self.features, *stage, free=free)[0]
+            matrix = rows.norm(dim=1, keepdim=True) * better @ self.white
         return self.rescale(matrix)
 
 
 def read_columns(added, basis, shape):
     """The Columns that an added Layer W (h, d) and b (h,) tells, in a basis (d, m) of the images."""
-    mixing = added.weight @ basis
+    mixing = added.weight.to(basis) @ basis
     lengths = mixing.norm(dim=1, keepdim=True).clamp_min(1e-300)
     rows, upper = torch.linalg.qr(mixing / lengths)
-    return Columns(rows, upper, lengths, added.bias[:, None] / lengths, basis, shape)
+    whitened = unmixing.whiten_features(basis, shape, basis.shape[1] <= unmixing.FEW)
+    return Columns(rows, upper, lengths, added.bias[:, None] / lengths, basis, *whitened)
 
 
-def likely_zeros(images, layers, centre):
-    """How likely images (m, d) never activated each neuron, by the first layer at the start and at the end: (m, h).
+def likely_zeros(matrix, layers, centre):
+    """How likely images M (m, m) never activated each neuron: (m, h).
 
-    Pre-activations below `centre`, in an image's standard deviations over neurons, speak for a zero.
+    `layers` are the first one at the start and at the end, in coordinates of the images' basis. Pre-activations below
+    `centre`, in an image's standard deviations over neurons, speak for a zero.
     """
-    reached = [forward((layer,), images)[1][0] for layer in layers]
+    reached = [forward((layer,), matrix)[1][0] for layer in layers]
     most = torch.stack([z / z.std(1, keepdim=True) for z in reached]).amax(0)
     return torch.sigmoid((centre - most) / WIDTH) + 0.01
 
@@ -164,15 +168,29 @@ def drop_differences(columns, vectors, near, enough):
     return taken
 
 
+def has_chosen_zero(columns, vector):
+    """Whether rows·w, for a unit vector w (m,), has a zero that does not follow from its other ones.
+
+    Where columns are nearly proportional at many neurons, the rows span few directions there. A vector orthogonal to
+    these has many zeros at once, whatever it is, and can have others of its choice. Each of those is a row that no
+    other one replaces: its leverage among the rows of all zeros is one.
+    """
+    rows = columns.rows[columns.zeros(vector[None])[:, 0]]
+    complete = torch.linalg.qr(torch.cat([rows, vector[None]]))[0]
+    return complete[:-1].square().sum(1).max() > ALONE
+
+
 def classify(columns, vectors, near, sure, share):
     """Which vectors (m, m) are sure to be columns of B, by their zeros in rows·w: a mask (m,).
 
-    Those that were `sure` (m,) before; and those with clearly more zeros than a span without structure allows, and more
-    than a `share` of the median number, since differences of columns have fewer. What differences are left,
-    `drop_differences` takes out.
+    Those that were `sure` (m,) before; and those with clearly more zeros than a span without structure allows, none of
+    them chosen, and more than a `share` of the median number, since differences of columns have fewer. What differences
+    are left, `drop_differences` takes out.
     """
     count = columns.zeros(vectors).sum(0)
     enough = count > len(vectors) + SURE * len(columns.rows)
+    for i in (enough & ~sure).nonzero()[:, 0]:
+        enough[i] = not has_chosen_zero(columns, vectors[i])
     enough &= count > share * count[enough | sure].double().median()
     return drop_differences(columns, vectors, near, sure | enough)
 
@@ -198,12 +216,14 @@ def refine(images, columns, layers, centre=CENTRES[0]):
     Returns the images' rows M (m, m), the vectors (m, m) of their columns, and which of these are sure (m,). `layers`
     are the first layer at the start and at the end; all is on the CPU. `centre` as `likely_zeros` says.
     """
-    matrix = columns.rescale(images @ columns.basis)
+    basis = columns.basis
+    inside = [Layer(layer.weight.to(basis) @ basis, layer.bias) for layer in layers]
+    matrix = columns.rescale(images @ basis)
     sure = torch.zeros(len(images), dtype=torch.bool)
     vectors = torch.zeros_like(matrix)
     for _ in range(ROUNDS):
         near = columns.nearest(matrix)
-        likely = likely_zeros(matrix @ columns.basis.mT, layers, centre)  # select
+        likely = likely_zeros(matrix, inside, centre)  # select
         initial = torch.where(sure[:, None], vectors, near)
         vectors = initial.clone()
         vectors[~sure] = search_sparse(columns, near[~sure], likely[~sure], FIRST)  # search

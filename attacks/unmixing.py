@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch.linalg import vector_norm
 
 from attacks.contract import Attack, check_layers
 from utils.errors import InputError
 from utils.kernels import contrast
 from utils.kernels.layers import Shape
 from utils.kernels.products import rough, use_precision
-from utils.networks import Released, change, flatten, gap
+from utils.networks import Released, gap
 
 # images, up to which colours are taken together, and most signs come from `solve_factors`
 FEW = 100
@@ -55,7 +56,8 @@ def read(
     check_layers(released.network)
     weight = released.network[0].weight.double()
     centred = int(released.recipe.centred)
-    if not flatten(released.network).abs().max() < 1e100:  # squares are finite, too
+    parts = [p for layer in released.network for p in layer if p is not None]
+    if not all(vector_norm(p, math.inf) < 1e100 for p in parts):  # squares are finite, too
         raise InputError(
             "The weights hold values that are NaN, infinite or huge: give a network that has converged."
         )
@@ -193,20 +195,19 @@ def attack(
     for more than FEW images. `most` and InputError as `read` says.
     """
     clock = time.perf_counter()
-    (first,) = change(released.network[:1], torch.Tensor.double)
+    first = released.network[0]
+    bias = None if first.bias is None else first.bias.double()
     inputs = first.weight.shape[1]
     if inputs != math.prod(shape):
         raise InputError(
             f"W₁ takes {inputs} values, and an image of {shape} has {math.prod(shape)}."
         )
     m, basis, mixing = read(released, count, most)
-    uneven, history, matrix, factors = unmix_evenly(
-        basis, mixing, first.bias, shape, m, seed, later
-    )
+    uneven, history, matrix, factors = unmix_evenly(basis, mixing, bias, shape, m, seed, later)
     matrix = matrix * SPREAD / (matrix @ basis.mT).std(dim=1, keepdim=True)
     signs = factors.sign()
-    if first.bias is None or released.recipe.centred:
-        signals = read_signals(matrix, mixing, first.bias, released.recipe.centred)
+    if bias is None or released.recipe.centred:
+        signals = read_signals(matrix, mixing, bias, released.recipe.centred)
         signs = choose_signs(signals, factors)
     matrix = signs[:, None] * matrix
     return Attack(

@@ -9,7 +9,10 @@ from utils.errors import InputError, choose
 FROM_ZERO = ("SEED", "SHIFT", "PRETRAINED", "UNTIL", "DROPOUT")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
 # As in training/images.py, beside a path.
-DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")
+DATASETS = (
+    *("photos", "photos-64", "photos-128", "photos-224"),
+    *("cifar10", "cifar10-subset", "cifar10-fresh"),
+)
 DEVICES = {"DEVICE": ("auto", "cpu", "cuda")}
 
 

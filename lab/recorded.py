@@ -68,7 +68,8 @@ def everything():
 
     def place(record):
         parameters = record.attrs["grid"].get("parameters", {})
-        return not record.attrs["full_size"], parameters.get("DATASET", "photos") == "photos"
+        own = parameters.get("DATASET", "photos").startswith("photos")
+        return not record.attrs["full_size"], own
 
     return {record.attrs["name"]: record for record in sorted(records, key=place)}
 

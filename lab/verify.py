@@ -105,7 +105,7 @@ def lacking(foreign, about, chosen):
 def runs_of(record, about, chosen):
     """{key: what it needs} of the cheapest run of a record, or of all; none if something lacks, which is printed."""
     stated = grid.read(ROOT / "experiments" / f"{record}.yaml")
-    foreign = stated.get("parameters", {}).get("DATASET", "photos") != "photos"
+    foreign = not stated.get("parameters", {}).get("DATASET", "photos").startswith("photos")
     if lacks := lacking(foreign, about, chosen):
         print(f"{record} was not computed: {lacks}")
         return {}

@@ -72,13 +72,14 @@ def test_files_that_say_nothing_are_refused_in_one_sentence(victims):
 def test_a_column_is_sure_where_two_readings_share_it(monkeypatch):
     """Of three readings, the first two share one column, the last two another."""
     b, wrong = drawn(2, 40, 3)
-    columns = sparse.read_columns(Layer(b, b.sum(1)), torch.eye(3).double(), (1, 1, 3))
+    basis = torch.eye(9, 3).double()
+    columns = sparse.read_columns(Layer(b @ basis.mT, b.sum(1)), basis, (3, 3, 1))
     vectors, others = (normalize((columns.rows.mT @ (x / columns.lengths)).mT) for x in (b, wrong))
     sure = torch.tensor([[1, 0, 1], [1, 1, 1], [0, 1, 1]]).bool()
     last = torch.where(torch.tensor([[0], [1], [0]]).bool(), vectors, others)
     readings = zip([None] * 3, (vectors, vectors, last), sure)
     monkeypatch.setattr(sparse, "refine", lambda *_: next(readings))
-    _, found, agreed = sparse.refine_by_vote(torch.eye(3).double(), columns, None)
+    _, found, agreed = sparse.refine_by_vote(basis.mT, columns, None)
     assert agreed.all() and torch.equal(found, vectors)
 
 

@@ -99,6 +99,14 @@ def test_a_start_is_read_bit_for_bit_though_three_signs_are_wrong(trained, monke
     assert start.seed == hidden.choose_secret(4)
 
 
+def test_of_a_large_layer_the_first_rows_and_columns_are_enough(trained, monkeypatch):
+    before, after = trained
+    monkeypatch.setattr(generator, "COLUMNS", 240)
+    monkeypatch.setattr(generator, "VALUES", 250 * 256)
+    start = generator.read(after, BUILD)
+    assert all(torch.equal(p, before[name]) for name, p in start.module.named_parameters())
+
+
 def test_what_cannot_be_read_is_refused(trained):
     def from_numpy():
         net = BUILD()

@@ -154,3 +154,12 @@ def test_cifar10_is_in_file_order_and_a_failed_download_names_ways_out(monkeypat
     assert "cifar-10-python.tar.gz" in refused(images.cifar10, tmp_path)
     assert "check the path in DATASET" in refused(images.load, "nowhere.npz")
     assert "DATASET is 'imagenet'" in refused(images.load, "imagenet")
+
+
+def test_squares_tile_photographs_and_are_of_two_kinds():
+    labelled = images.load("photos-224")
+    assert labelled.images.shape == (71, 224, 224, 3) and labelled.labels.sum() == 36
+    assert len({square.tobytes() for square in labelled.images}) == 71
+    small = {square.tobytes() for square in images.load("photos-64").images}
+    corners = [square[:64, :64].tobytes() in small for square in images.load("photos-128").images]
+    assert sum(corners) > 150  # the same pixels: only plain ones are missing

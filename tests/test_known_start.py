@@ -31,6 +31,16 @@ def test_the_factor_of_the_start_is_found_exactly(alpha):
     assert first_layer.shrinkage(weight, initial, 20) == pytest.approx(alpha, abs=1e-9)
 
 
+def test_files_in_single_precision_are_read_some_columns_at_a_time(trained, monkeypatch):
+    victim = trained["sgd_decay"]
+    whole = first_layer.difference(victim.released.network, victim.initial)
+    single = [change(net, torch.Tensor.float) for net in (victim.released.network, victim.initial)]
+    monkeypatch.setattr(first_layer, "COLUMNS", 100)
+    rows = first_layer.difference(*single)
+    assert rows.layer.weight.dtype == torch.float32 and rows.removed == pytest.approx(whole.removed)
+    torch.testing.assert_close(rows.layer.weight.double(), whole.layer.weight, atol=1e-7, rtol=1e-5)
+
+
 def test_all_that_sgd_adds_lies_in_the_span_of_the_images(data, trained):
     """Torch's own float32 training, with the α that weight decay leaves after so many steps."""
     for name, victim in trained.items():
@@ -138,7 +148,7 @@ def test_of_equal_columns_one_is_sure_and_no_difference_beside_one_of_its_column
     rows = drawn(60, 3)
     rows[:30, 0] = rows[5:35, 1] = rows[20:50, 2] = 0
     vectors = normalize(torch.tensor([[1.0, 0, 0], second, [0, 0, 1]]).double())
-    columns, near = sparse.Columns(rows, *[None] * 5), torch.eye(3).double()
+    columns, near = sparse.Columns(rows, *[None] * 6), torch.eye(3).double()
     before = torch.zeros(3, dtype=torch.bool)
     assert sparse.classify(columns, vectors, near, before, 0.5).tolist() == [True, sure, True]
 
@@ -146,10 +156,32 @@ def test_of_equal_columns_one_is_sure_and_no_difference_beside_one_of_its_column
 def test_a_vector_with_far_fewer_zeros_than_the_others_is_not_sure():
     rows = drawn(60, 3)
     rows[:30, 0] = rows[30:, 1] = rows[26:34, 2] = 0
-    columns, near = sparse.Columns(rows, *[None] * 5), torch.eye(3).double()
+    columns, near = sparse.Columns(rows, *[None] * 6), torch.eye(3).double()
     before = torch.zeros(3, dtype=torch.bool)
     for share, sure in ((0.5, False), (0.2, True)):  # of thirty zeros
         assert sparse.classify(columns, near, near, before, share).tolist() == [True, True, sure]
+
+
+@pytest.mark.parametrize("share, right", [(0.4, 0), (0.0, 10)])
+def test_columns_that_are_proportional_at_many_neurons_make_nothing_sure(share, right):
+    """At a share of the neurons every image is active, and the columns are nearly multiples of one another there."""
+    h, m = 500, 50
+    few = 0.3 ** torch.arange(5) * drawn(h, 5, seed=2) @ drawn(5, m, seed=3)
+    active = drawn(h, m) < 0
+    alike = torch.arange(h)[:, None] < share * h
+    own = drawn(h, m, seed=1)
+    b = torch.where(alike, few, own * active)
+    x = drawn(m, 192, seed=4)
+    basis = torch.linalg.qr(x.mT)[0]
+    columns = sparse.read_columns(Layer(b @ x, b.sum(1)), basis, (8, 8, 3))
+    true = normalize(torch.linalg.pinv(columns.rows) @ (b / columns.lengths), dim=0).mT
+    near = normalize(true + 0.1 * drawn(m, m, seed=5))
+    vectors = sparse.search_sparse(columns, near, torch.ones(m, h).double(), sparse.FIRST)
+    assert (columns.zeros(vectors).sum(0) > m + sparse.SURE * h).sum() > 10  # look sparse
+    nothing = torch.zeros(m, dtype=torch.bool)
+    taken = sparse.classify(columns, vectors, near, nothing, sparse.LEAST)
+    assert ((vectors * true).sum(1).abs() > 0.999)[taken].sum() == taken.sum() >= right
+    assert right or not taken.any()
 
 
 def test_images_behind_ordinary_training_are_counted_and_come_back_and_held_out_ones_do_not(data):

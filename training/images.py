@@ -15,7 +15,10 @@ from utils.kernels.layers import Shape
 
 DATA = Path(__file__).parent.parent / "data"
 # As in lab/parameters.py, which loads no torch.
-DATASETS = ("photos", "cifar10", "cifar10-subset", "cifar10-fresh")
+DATASETS = (
+    *("photos", "photos-64", "photos-128", "photos-224"),
+    *("cifar10", "cifar10-subset", "cifar10-fresh"),
+)
 CIFAR10_NAMES = [
     "airplane",
     "automobile",
@@ -34,6 +37,10 @@ PARTS = "training", "partition", "held-out"
 # first ones of the fresh data set, and nothing is trained on its held-out images, the first of the test batch.
 SUBSETS = {"cifar10-subset": (0, 10_000, 20_000), "cifar10-fresh": (30_000, 0, 10_000, 20_000)}
 LENGTH = 1017
+# Photographs of which there are no views, but squares at their own resolution; and those of scientific instruments.
+OTHERS = [f"skimage/data/{name}" for name in ("brick.png", "grass.png", "gravel.png", "retina.jpg")]
+INSTRUMENTS = "ihc", "hubble", "retina"
+PLAIN = 0.05  # standard deviation of a square's pixels that is too small to be taken, in the mean over colours
 # Class 1 of the binary problem of Haim et al. (2022); the four vehicles are class 0.
 ANIMALS = range(2, 8)
 
@@ -66,7 +73,8 @@ class Split(NamedTuple):
 def load(dataset: str | Path, binary: bool = True) -> Labelled:
     """Load `photos` (embedded), `cifar10` or a part of it (downloaded once into `data/`), or an `.npz` by its path.
 
-    Two classes, or with `binary=False` CIFAR-10's ten, or four kinds of photographs, the first two of them class 0.
+    `photos-224` are larger squares of the photographs: see `squares`. Two classes, or with `binary=False` CIFAR-10's
+    ten, or four kinds of photographs, the first two of them class 0.
     """
     if str(dataset).endswith(".npz"):
         return npz(dataset, binary)
@@ -75,8 +83,10 @@ def load(dataset: str | Path, binary: bool = True) -> Labelled:
             f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file."
         )
     if dataset == "photos":
-        squares, kinds = views()
-        return Labelled(squares, kinds // 2 if binary else kinds)
+        small, kinds = views()
+        return Labelled(small, kinds // 2 if binary else kinds)
+    if dataset.startswith("photos"):
+        return squares(int(dataset.split("-")[1]))
     labelled = cifar10(binary=binary)
     if dataset in SUBSETS:
         rows = np.add.outer(SUBSETS[dataset], range(LENGTH)).ravel()
@@ -87,19 +97,47 @@ def load(dataset: str | Path, binary: bool = True) -> Labelled:
     return labelled
 
 
+def listed():
+    """The places of the squares in photographs, {file: (class, [(top, left, side), …])}."""
+    return json.loads((DATA / "photographs.json").read_text(encoding="utf-8"))
+
+
+def open_photograph(file):
+    """A photograph in colour, by its path in a package, which need not be imported."""
+    package, name = file.split("/", 1)
+    return Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore
+
+
+def squares(side: int) -> Labelled:
+    """All squares of `side` pixels that tile the photographs at their own resolution, but for plain ones, shuffled.
+
+    Class 1 was taken by scientific instruments, class 0 by cameras.
+    """
+    pictures = []
+    labels = []
+    for file in (*listed(), *OTHERS):
+        pixels = np.asarray(open_photograph(file))
+        high, wide = (size // side for size in pixels.shape[:2])
+        tiles = pixels[: high * side, : wide * side].reshape(high, side, wide, side, 3)
+        tiles = tiles.swapaxes(1, 2).reshape(-1, side, side, 3)
+        kept = tiles[tiles.std((1, 2)).mean(1) > 255 * PLAIN]
+        pictures.append(kept)
+        labels += [int(any(name in file for name in INSTRUMENTS))] * len(kept)
+    order = np.random.default_rng(0).permutation(len(labels))
+    return Labelled(np.concatenate(pictures)[order], np.array(labels)[order])
+
+
 def views() -> tuple[np.ndarray, np.ndarray]:
     """Squares (N, 32, 32, 3) of free photographs in packages, see data/README.md, and classes (N,), shuffled."""
     pictures = []
     labels = []
-    listed = json.loads((DATA / "photographs.json").read_text(encoding="utf-8"))
-    for file, (label, squares) in listed.items():
-        package, name = file.split("/", 1)  # which need not be imported
-        photograph = Image.open(Path(find_spec(package).origin).parent / name).convert("RGB")  # type: ignore
-        for top, left, side in squares:
+    for file, (label, places) in listed().items():
+        photograph = open_photograph(file)
+        for top, left, side in places:
             # cropped first: else resizing would look beyond the square
             square = photograph.crop((left, top, left + side, top + side))
             pictures.append(np.asarray(square.resize((32, 32), Image.Resampling.LANCZOS)))
-        labels += [label] * len(squares)
+        labels += [label] * len(places)
     order = np.random.default_rng(0).permutation(len(pictures))
     return np.array(pictures)[order], np.array(labels)[order]
 

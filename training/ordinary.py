@@ -152,11 +152,12 @@ def mirror_some(batches, shape, chance):
         yield torch.where(heads[:, None], mirror(x, shape), x), y
 
 
-def layers_of(net: Sequential) -> Network:
-    """A module's fully connected layers, as a network in double precision."""
+def layers_of(net: Sequential, dtype: torch.dtype = torch.float64) -> Network:
+    """A module's fully connected layers, as a network of this type, double precision as a rule."""
     linear = [layer for layer in net if isinstance(layer, torch.nn.Linear)]
     return tuple(
-        networks.Layer(*(p.detach().double().clone() for p in (l.weight, l.bias))) for l in linear
+        networks.Layer(*(p.detach().to(dtype, copy=True) for p in (l.weight, l.bias)))
+        for l in linear
     )
 
 

@@ -8,6 +8,7 @@ Ablin, Cardoso and Gramfort, 2018).
 from typing import NamedTuple
 
 import torch
+from torch.linalg import vector_norm
 from torch.nn.functional import avg_pool2d, conv2d, normalize
 
 from utils.kernels.similarity import planes
@@ -18,6 +19,8 @@ OPPONENT = [[1, 1, 1], [1, -1, 0], [1, 1, -2]]  # rows: colours from RGB
 LEAST = 0.1  # eigenvalue of a block that is believed
 SETTLED = 5e-6  # decrease for each free row at which the search ends
 MEMORY = 10  # steps
+ENOUGH = 100  # pixels of a side; of larger images, every second place is enough, or fewer
+AT_ONCE = 1 << 20  # places that are filtered, or whitened, together
 
 
 class Relative(NamedTuple):
@@ -40,22 +43,30 @@ def features(rows, shape, grey=1.0, together=False):
     colours = planes(rows, shape)
     if colours.shape[1] == 3:
         colours = torch.einsum("kc,rchw->rkhw", rows.new_tensor(OPPONENT), colours)
-    filtered = conv2d(colours.flatten(0, 1)[:, None], filters)
-    filtered = filtered.unflatten(0, colours.shape[:2])  # (r, G, 8, H−2, W−2)
-    filtered = filtered / filtered.square().mean((0, 3, 4), keepdim=True).sqrt().clamp_min(1e-20)
+    high, wide = colours.shape[2:]
+    stride = max(1, min(high, wide) // ENOUGH)
+    sizes = ((size - 3) // stride + 1 for size in (high, wide))
+    filtered = rows.new_empty(*colours.shape[:2], len(filters), *sizes)
+    few = max(1, AT_ONCE // (high * wide))
+    for some, made in zip(*(part.flatten(0, 1).split(few) for part in (colours, filtered))):
+        made.copy_(conv2d(some[:, None], filters, stride=stride))
+    norms = vector_norm(filtered, dim=(0, 3, 4), keepdim=True)
+    filtered *= (filtered[:, 0, 0].numel() ** 0.5 / norms).clamp_max(1e20)
     filtered[:, 0] *= grey if filtered.shape[1] == 3 else 1.0
     return filtered.flatten(1, 2)[:, None] if together else filtered
 
 
 def whiten(features):
-    """Features made uncorrelated and of mean square one between the r basis images, and the matrix (r, r) for it.
+    """Features, made in place uncorrelated and of mean square one between the r images, and the matrix (r, r) for it.
 
     What is nearly flat, such as a piece of sky, stays so: made as strong as the rest it would spoil all other images.
     """
     flat = features.flatten(1)
     values, vectors = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
     matrix = vectors * values.clamp_min(FLAT * values[-1]).rsqrt() @ vectors.T
-    return (matrix @ flat).view_as(features), matrix
+    for some in flat.split(AT_ONCE, dim=1):
+        some.copy_(matrix @ some)
+    return features, matrix
 
 
 def window_mean(energy, window):
@@ -187,7 +198,7 @@ def score(pictures, known, shape):
     filtered = features(torch.cat([known, pictures.to(known)]), shape).flatten(1, 2)
     own, filtered = filtered.split([len(known), len(pictures)])  # (k, K, H, W), (n, K, H, W)
     unit = own.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
-    energy = (filtered / unit).square().mean(1)  # (n, H, W)
+    energy = (filtered / unit).square_().mean(1)  # (n, H, W)
     energy = energy / energy.mean((1, 2), keepdim=True).clamp_min(1e-12)
     near = avg_pool2d(energy[:, None], 3, 1, 1)[:, 0]
     return -(0.1 + near).log().mean((1, 2)) / 2
