@@ -28,10 +28,8 @@ SHARP = 0.8, 0.25  # a word has one place if its largest part is above, and its 
 PART = 0.05  # of a word, from which it may stand at a place
 KIN = 5.0  # weight of the cosine of two words' rows
 FLOOR = 0.02  # added to parts of a word, before their logarithm is taken
-UNLIKELY, LEAST = (
-    -9.0,
-    -10.0,
-)  # logarithms: of other words where a text is begun, and of those that are not allowed
+UNLIKELY = -9.0  # a logarithm: of other words where a text is begun
+LEAST = -10.0  # of words that are not allowed
 # N has one of so many directions, and how much a text's likelihood weighs beside its share there
 STAGES = (2, 3e-4), (6, 2e-5), (6, 0.0)
 SWEEPS = 6  # over the places of a text, in each stage
@@ -224,5 +222,7 @@ def search(rows: Rows, block: Block, edges: tuple[int, int], count: int) -> Tens
         if any(torch.equal(text, one) for one in found):
             left[at, text] = 0.0
         found.append(text)
+    if not found:
+        return torch.zeros(0, len(allowed), dtype=torch.long)
     texts = torch.stack(found).unique(dim=0)
     return drop_similar(texts[shares(block, texts).mean(1).argsort()], count)

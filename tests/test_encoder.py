@@ -82,6 +82,12 @@ def test_swaps_are_the_text_and_all_exchanges_of_two_inner_words():
     assert swapped == [[9, 1, 2, 3, 8], [9, 2, 1, 3, 8], [9, 3, 2, 1, 8], [9, 1, 3, 2, 8]]
 
 
+def test_no_text_is_begun_where_no_word_has_a_place():
+    rows = encoder.Rows(torch.arange(9), torch.full((6, 9), 1 / 6), torch.zeros(9, 9))
+    block = encoder.Block(*(drawn(6, 9, 2, 4) for _ in range(3)), torch.eye(8).double())
+    assert encoder.search(rows, block, EDGES, 2).shape == (0, 6)
+
+
 def test_a_layer_computes_what_torch_s_own_does():
     config = experiment.SMALL | {"vocab_size": COUNT}
     layer = bert.drawn(config, classes=2, seed=0).bert["encoder"]["layer"][0]
