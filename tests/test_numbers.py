@@ -23,7 +23,7 @@ def test_sentences_have_the_numbers_of_the_records():
         assert float(sentences.numbers()[name]) == number, name
 
 
-@pytest.mark.parametrize("told", ["48 to 50", "147 to 50", "47 to\n50 of"])
+@pytest.mark.parametrize("told", ["48 to 50", "147 to 50", "47 to\n50 of", "5 to 47 to 50"])
 def test_a_number_that_is_not_the_recorded_one_is_shown(told, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"Of fifty, 47 to\n50<!-- plain --> come back, or {told}<!-- plain -->.")

@@ -78,7 +78,7 @@ def mistakes(path):
         name, form = mark.groups()
         right = format(numbers()[name], form) if name in numbers() else "in no record"
         told = text[: mark.start()]
-        if not re.search(rf"(?<![\d.,]){re.escape(right)}$", told):
+        if not re.search(rf"(?<![\d.,])(?<!\d to ){re.escape(right)}$", told):
             yield f"“{told[-40:]}” is named {name}, which is {right}"
 
 
