@@ -29,7 +29,8 @@ PART = 0.05  # of a word, from which it may stand at a place
 KIN = 5.0  # weight of the cosine of two words' rows
 FLOOR = 0.02  # added to parts of a word, before their logarithm is taken
 UNLIKELY = -9.0  # a logarithm: of other words where a text is begun
-LEAST = -10.0  # of words that are not allowed
+LEAST = -10.0  # of words that have another place: they are tried in the last stage alone
+NEVER = -99.0  # of the edges of a text within it, and of other words at its ends
 # N has one of so many directions, and how much a text's likelihood weighs beside its share there
 STAGES = (2, 3e-4), (6, 2e-5), (6, 0.0)
 SWEEPS = 6  # over the places of a text, in each stage
@@ -179,7 +180,7 @@ def settle(block: Block, likely: Tensor, text: Tensor) -> Tensor:
         for _ in range(SWEEPS):
             before = text.clone()
             for place in shares(block, text[None])[0].argsort(descending=True).tolist():
-                words = (likely[place] > LEAST).nonzero()[:, 0]
+                words = (likely[place] > (LEAST if weight else NEVER)).nonzero()[:, 0]
                 missed = exchange(block, values, text, place, words)
                 text[place] = words[(missed - weight * likely[place, words]).argmin()]
             texts = swaps(text)
@@ -190,15 +191,14 @@ def settle(block: Block, likely: Tensor, text: Tensor) -> Tensor:
     return text
 
 
-def allow(rows: Rows, edges: tuple[int, int]) -> Tensor:
-    """Where words may stand (T, n): those with one place there, others at any. `edges` begin and end every text."""
+def find_likely(rows: Rows, edges: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Which words may stand where (T, n), as the `edges` of a text do, and which are likely to: by their parts."""
     first, last = (rows.words == edge for edge in edges)
+    possible = (~first & ~last).repeat(len(rows.parts), 1)
+    possible[0] = first
+    possible[-1] = last
     top = rows.parts.topk(2, 0).values
-    allowed = (rows.parts > PART) | (top[0] < SHARP[0]) | (top[1] > SHARP[1])
-    allowed[1:-1, first | last] = False
-    allowed[0] = first
-    allowed[-1] = last
-    return allowed
+    return possible, possible & ((rows.parts > PART) | (top[0] < SHARP[0]) | (top[1] > SHARP[1]))
 
 
 def search(rows: Rows, block: Block, edges: tuple[int, int], count: int) -> Tensor:
@@ -206,8 +206,8 @@ def search(rows: Rows, block: Block, edges: tuple[int, int], count: int) -> Tens
 
     A text that was found twice is taken for one of them, and no other begins from its words.
     """
-    allowed = allow(rows, edges)
-    left = rows.parts.masked_fill(~allowed, 0.0)
+    possible, usual = find_likely(rows, edges)
+    left = rows.parts.masked_fill(~usual, 0.0)
     left[[0, -1]] = 0.0
     at = torch.arange(len(left))
     found: list = []
@@ -217,12 +217,12 @@ def search(rows: Rows, block: Block, edges: tuple[int, int], count: int) -> Tens
         likely = (KIN * rows.kin[word] + (rows.parts + FLOOR).log()).float()
         likely[place] = UNLIKELY
         likely[place, word] = 0.0
-        likely = likely.masked_fill(~allowed, LEAST)
+        likely = likely.masked_fill(~usual, LEAST).masked_fill(~possible, NEVER)
         text = settle(block, likely, likely.argmax(1))
         if any(torch.equal(text, one) for one in found):
             left[at, text] = 0.0
         found.append(text)
     if not found:
-        return torch.zeros(0, len(allowed), dtype=torch.long)
+        return torch.zeros(0, len(left), dtype=torch.long)
     texts = torch.stack(found).unique(dim=0)
     return drop_similar(texts[shares(block, texts).mean(1).argsort()], count)
