@@ -31,7 +31,7 @@ REFUSED = {
     "network net.pth in held --mean x": USAGE,
     "network --mean 0.49 0.48 net.pth in held": USAGE,
     "network net.pth in held --classes": USAGE,
-    "words net.pth": "give audit words NETWORK --before NETWORK",
+    "words net.pth": "give audit words NETWORK [--before NETWORK]",
     "none.pth in held": "There is no file none.pth",
     "net.pth none held": "none is no folder",
     "net.pth in held --layout WHC": "The layout is 'WHC'",
