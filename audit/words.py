@@ -69,7 +69,10 @@ def words(
     """
     tables = read_tables(network, key, embedding)
     state = file_in(network, STATE)
-    moments = read_moments(state, tables) if state else None
+    moments = None
+    # with a start, the words are told without a state that cannot be read
+    with contextlib.suppress(*[InputError] * (before is not None)):
+        moments = read_moments(state, tables) if state else None
     if before is not None:
         key = weights.key_in(file_in(before, WEIGHTS) or before, key)
         bag, tables = compare(read_tables(before, key, embedding), tables)
@@ -99,8 +102,8 @@ def words(
 def compare(before, after):
     """The Bag of two Tables, and what training added to them."""
     bag = text.bag(before.words, after.words)
-    added = [None if None in pair else pair[1] - bag.alpha * pair[0] for pair in zip(before, after)]
-    return bag, Tables(*added)
+    pairs = [None if None in pair else text.pair(*pair) for pair in zip(before, after)]
+    return bag, Tables(*(pair and pair[1] - bag.alpha * pair[0] for pair in pairs))
 
 
 def read_moments(path, tables):

@@ -116,3 +116,12 @@ def test_where_a_checkpoint_tells_nothing_one_sentence_says_why(said, checkpoint
     assert main(["words", str(checkpoint)]) == NO_ANSWER
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_with_a_start_a_state_that_cannot_be_read_stops_nothing(checkpoint, capsys):
+    SPOILED["optimizer.pt is in 16 bits"](checkpoint)
+    assert (
+        main(["words", str(checkpoint), "--before", f"{checkpoint.parent}/start.safetensors"])
+        == LEAKS
+    )
+    assert "6 of 50 rows of the embedding moved" in capsys.readouterr().out
