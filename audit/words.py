@@ -68,11 +68,7 @@ def words(
     that holds it; `embedding` is the name of a matrix that `attacks.text` does not know.
     """
     tables = read_tables(network, key, embedding)
-    state = file_in(network, STATE)
-    moments = None
-    # with a start, the words are told without a state that cannot be read
-    with contextlib.suppress(*[InputError] * (before is not None)):
-        moments = read_moments(state, tables) if state else None
+    moments = moments_beside(network, tables, needed=before is None)
     if before is not None:
         key = weights.key_in(file_in(before, WEIGHTS) or before, key)
         bag, tables = compare(read_tables(before, key, embedding), tables)
@@ -104,6 +100,18 @@ def compare(before, after):
     bag = text.bag(before.words, after.words)
     pairs = [None if None in pair else text.pair(*pair) for pair in zip(before, after)]
     return bag, Tables(*(pair and pair[1] - bag.alpha * pair[0] for pair in pairs))
+
+
+def moments_beside(source, tables, needed):
+    """The first moments of Tables in a folder's state, or None; if not `needed`, also where that cannot be read."""
+    if (path := file_in(source, STATE)) is None:
+        return None
+    try:
+        return read_moments(path, tables)
+    except InputError:
+        if needed:
+            raise
+        return None
 
 
 def read_moments(path, tables):
