@@ -25,20 +25,25 @@ class Plan(NamedTuple):
     epsilon: float  # that is promised, at DELTA
 
 
-def sigma_of(epsilon: float, steps: int, delta: float = DELTA) -> float:
-    """σ for which so many steps on all images are (ε, δ)-private, by Gaussian privacy (Dong, Roth and Su, 2022).
+def delta_of(mu: float, epsilon: float) -> float:
+    """The δ at which μ-Gaussian privacy is (ε, δ)-privacy: Φ(μ/2 − ε/μ) − exp(ε)Φ(−μ/2 − ε/μ).
 
-    The steps are μ-private together for μ = √steps/σ, and that is (ε, δ) for δ = Φ(μ/2 − ε/μ) − exp(ε)Φ(−μ/2 − ε/μ).
+    That is Corollary 2.13 of Dong, Roth and Su (2022).
     """
+    low, high = (norm.logcdf(side * mu / 2 - epsilon / mu) for side in (-1, 1))
+    return float(np.exp(high) - np.exp(epsilon + low))
 
-    def excess(mu):
-        return (
-            norm.cdf(mu / 2 - epsilon / mu)
-            - np.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
-            - delta
-        )
 
-    return steps**0.5 / brentq(excess, 1e-3, 50)
+def sigma_of(epsilon: float, steps: int, delta: float = DELTA) -> float:
+    """σ for which so many steps on all images are (ε, δ)-private: together they are μ-private for μ = √steps/σ."""
+    return steps**0.5 / brentq(lambda mu: delta_of(mu, epsilon) - delta, 1e-3, 50)
+
+
+def epsilon_of(mu: float, delta: float = DELTA) -> float:
+    """ε for which μ-Gaussian privacy is (ε, δ)-privacy; 0 where that is so for every ε."""
+    if mu <= 0 or delta_of(mu, 0) <= delta:
+        return 0.0
+    return brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0, mu * (mu / 2 + 40))
 
 
 def clipped(
