@@ -36,9 +36,11 @@ example, a network that was fine-tuned from a public one:
 """
 END = """\
 output:
-  FOLDER/report.html   the finding, and the pictures that came back; opens in
-                       any browser, shows training pictures: keep it to yourself
+  FOLDER/report.html   the finding, the ten pictures most at risk, and what came
+                       back; opens in any browser, prints to PDF. It shows
+                       training pictures: keep it to yourself (--no-pictures)
   FOLDER/report.json   the same numbers (data/audit.schema.json describes them)
+  FOLDER/pictures.csv  each picture's risk, the most exposed first
 
 exit status:
   0    these attacks found nothing; never said of a folder without class folders
@@ -100,7 +102,7 @@ def network_line():
     add_fields(line.add_argument_group("how it saw the pictures"), Showing)
     group = line.add_argument_group("the audit")
     add_fields(group, Asking)
-    out = "for the report's two files (%(default)s)"
+    out = "for the report's files (%(default)s)"
     group.add_argument("-o", "--out", default="report", metavar="FOLDER", help=out)
     return line
 
@@ -152,7 +154,7 @@ def audit_network(given):
     for warning in report.content["warnings"]:
         print(printable(f"Note: {warning}"), file=sys.stderr)
     print(printable(report.sentence))
-    print(printable(f"{path} ({FILES[0]} beside it)"), flush=True)
+    print(printable(f"{path} ({' and '.join(FILES[1:])} beside it)"), flush=True)
     return report.status
 
 

@@ -13,8 +13,8 @@ from audit.judge import BACK, DIFFERENT
 from evaluation.notation import number as chance
 
 
-def page(content, pictures, thumbnails):
-    """The page of an audit's content, as data/audit.schema.json says; pictures and thumbnails as a Report has them."""
+def page(content, pictures, exposed, thumbnails):
+    """The page of an audit's content, as data/audit.schema.json says; all pictures as a Report has them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -27,10 +27,35 @@ def page(content, pictures, thumbnails):
         "number": short,
         "chance": chance,
         "png": data_uri,
+        "columns": columns,
+        "cells": cells,
+        "told": told,
         "log10": math.log10,
     }
-    drawn = {"galleries": pictures, "thumbnails": thumbnails, "different": DIFFERENT, "back": BACK}
-    return environment.get_template("page.html").render(content, **drawn)
+    drawn = {"galleries": pictures, "exposed": exposed, "thumbnails": thumbnails}
+    words = {"different": DIFFERENT, "back": BACK}
+    return environment.get_template("page.html").render(content, **drawn, **words)
+
+
+def told(clearest, image):
+    """The scores whose rates stand on the page: of membership alone, and the clearest of all."""
+    return [name for name in image["rates"] if name.startswith("membership") or name == clearest]
+
+
+def columns(image, scores):
+    """The heads of the columns that `cells` fills for an image of the content, and for all others."""
+    rates = [f"false alarms, {name.removeprefix('membership by ')}" for name in scores]
+    sure = [] if image["sure"] is None else ["sure"]
+    return ["|NCC|", "returned by", "in the span of", "loss", *rates, *sure]
+
+
+def cells(image, scores):
+    """What an audit says of one image of the content, with the rates of some scores: a dash where it says nothing."""
+    rates = [f"{image['rates'][name]:.1%}" for name in scores]
+    sure = [] if image["sure"] is None else ["yes" if image["sure"] else "–"]
+    by = image["attack"] if image["returned"] else "–"
+    said = by, "; ".join(image["inside"]) or "–", short(image["loss"])
+    return [short(image["ncc"]), *said, *rates, *sure]
 
 
 def short(value):

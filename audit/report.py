@@ -1,9 +1,8 @@
-"""What an audit found: one sentence, the numbers behind it, and its two files."""
+"""What an audit found: one sentence, the numbers behind it, and its files, a folder that can be handed on."""
 
 import json
 import os
 import platform
-from bisect import bisect_left
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from audit import judge
+from audit import judge, promise, risks
 from audit.__main__ import FOUND_NOTHING, LEAKS, NO_ANSWER
 from audit.page import bytes_of, page
-from audit.stages import GRADIENTS, OUTPUTS, STATE, WEIGHTS, Case, Outcome
+from audit.stages import GRADIENTS, OUTPUTS, STATE, WEIGHTS, Case
 from audit.start import WORDS
 from evaluation.notation import number
 from training.images import DATA
@@ -22,10 +21,10 @@ from utils.errors import check_writable, write_all, written
 from utils.kernels.similarity import closest, stretch
 
 SCHEMA = DATA / "audit.schema.json"
-FILES = "report.json", "report.html"
+FILES = "report.html", "report.json", "pictures.csv"
 SHOWN = 12  # pictures of a side on the page
+EXPOSED = 10  # training pictures in its first table
 SMALL = 200  # pictures, up to which all have a thumbnail
-SIDES = "training", "held_out"
 PACKAGES = "torch", "numpy", "scipy"  # on which the numbers depend beside the input
 
 
@@ -36,6 +35,7 @@ class Report(NamedTuple):
     sentence: str  # the finding
     content: dict  # as data/audit.schema.json says
     pictures: dict  # for the page alone: {title: [(a picture, what came back, words)]}, pictures as (H, W, C) bytes
+    exposed: list  # the training pictures most at risk: (its image in the content, picture, what came back or None)
     thumbnails: list  # (H, W, C) bytes for the images of the content, or none
 
     def json(self):
@@ -44,20 +44,20 @@ class Report(NamedTuple):
 
     def html(self):
         """One page that needs no other file and no network."""
-        return page(self.content, self.pictures, self.thumbnails)
+        return page(self.content, self.pictures, self.exposed, self.thumbnails)
 
     def _repr_html_(self):
         return f"<p>{self.sentence}</p>"
 
     def save(self, folder):
-        """Write report.json and report.html into a folder, both or none: the path of the page."""
+        """Write FILES into a folder, all or none: the path of the page."""
         paths = [Path(folder) / name for name in FILES]
-        texts = (self.json(), self.html())
+        texts = (self.html(), self.json(), risks.table(self.content["images"]))
         with written("The report", folder):  # names of files may be no text
             write_all(
                 {path: text.encode("utf-8", "backslashreplace") for path, text in zip(paths, texts)}
             )
-        return paths[1]
+        return paths[0]
 
 
 def check_room(folder):
@@ -78,31 +78,74 @@ def reported(
     missed = not_asked(case.network, outcomes)
     returned = zip(*(one.ncc for one in outcomes if one.ncc))
     near = [torch.stack(side).amax(0) > judge.NEAR for side in returned]
-    ranked = risks(outcomes, case.pictures)
     level = case.asking.level
     blind = blindness(outcomes)
     status, sentence = finding(near, comparisons, control, level, missed, *doubts, blind)
-    doubted = [doubt for doubt in doubts if doubt and doubt not in sentence]
-    content = {
+    tested = promised(case, outcomes, comparisons, control)
+    if tested and tested.refuted and status != LEAKS:
+        status, sentence = LEAKS, f"Something leaks. {tested.said}"
+    if tested and tested.said not in sentence:
+        sentence = f"{sentence} {tested.said}"
+    ranked = risks.ranked(outcomes, case.pictures)
+    found = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
-        "warnings": warnings(case, outcomes, missed) + doubted,
-        "network": described(case.network),
-        "pictures": {"shape": list(case.shape)} | dict(zip(SIDES, map(len, case.rows))),
-        "stages": [staged(one) for one in outcomes],
+        "promise": tested and tested._asdict(),
+        "warnings": warnings(case, outcomes, missed)
+        + [doubt for doubt in doubts if doubt and doubt not in sentence],
         "comparisons": [one._asdict() for one in comparisons],
         "control": [one._asdict() for one in control],
-        "true_positives": rates(outcomes),
-        "images": [one.image for one in ranked],
         "settings": settings_of(case, origin),
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in PACKAGES},
         "seconds": round(seconds, 2),
     }
     told = any(isinstance(one, judge.Alike) and one.adjusted < level for one in comparisons)
-    shown = galleries(case, ranked if told or (near and near[0].any()) else [])
+    back = ranked if told or (near and near[0].any()) else []
+    content = found | described(case, outcomes, [one.image for one in ranked], status)
+    return Report(status, sentence, content, *illustrated(case, ranked, back))
+
+
+def described(case, outcomes, images, status):
+    """What the content says of a Case beside what was found: its network, pictures, stages, and each image's risk."""
+    clear = risks.clearest(risks.scores_of(outcomes))
+    layers = case.network.layers
+    widths = [layer.weight.shape[1] for layer in layers[:1]] + [len(one.weight) for one in layers]
+    return {
+        "summary": risks.summary(case.network.name, images, clear, status),
+        "clearest": clear,
+        "network": {"name": case.network.name, "widths": widths, "code": case.network.is_more},
+        "pictures": {"shape": list(case.shape)} | dict(zip(risks.SIDES, map(len, case.rows))),
+        "stages": [staged(one) for one in outcomes],
+        "true_positives": rates(outcomes),
+        "images": images,
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in PACKAGES},
+    }
+
+
+def illustrated(case, ranked, back):
+    """The pictures, the exposed ones and the thumbnails of a Report of ranked risks, of which some came `back`."""
+    if not case.asking.pictures:
+        return {}, [], []
     small = ranked if len(ranked) <= SMALL else []
-    images = (case.pictures[one.side].images[one.index] for one in small)
-    return Report(status, sentence, content, shown, [bytes_of(x, case.shape)[0] for x in images])
+    thumbnails = (case.pictures[one.side].images[one.index] for one in small)
+    exposed = [beside(case, one) for one in ranked if one.side == 0][:EXPOSED]
+    return galleries(case, back), exposed, [bytes_of(x, case.shape)[0] for x in thumbnails]
+
+
+def promised(case, outcomes, comparisons, control):
+    """What a promise.Tested says of the ε of a Case; None if none was promised."""
+    asking = case.asking
+    if asking.epsilon is None:
+        return None
+    unlike = any(one.adjusted < judge.DIFFERENT for one in control)
+    tested = promise.test(
+        (asking.epsilon, asking.delta),
+        level=asking.level,
+        scores=risks.scores_of(outcomes),
+        seed=asking.seed,
+        differ=unlike or bool(comparisons and exchanged(comparisons, asking.level)),
+    )
+    said = f"{tested.said} {promise.READABLE}" if case.since else tested.said
+    return tested._replace(said=said)
 
 
 def not_asked(network, outcomes):
@@ -207,47 +250,6 @@ def blindness(outcomes):
     return f"With so few pictures {area}: give more of both sides."
 
 
-class Risk(NamedTuple):
-    """What the audit says of one picture."""
-
-    side: int  # 0 for training, 1 for held out
-    index: int  # its place on its side
-    attack: Outcome | None  # that returned the picture most like it; None if no attack returned any
-    image: dict  # what data/audit.schema.json calls one of the images
-    strength: float  # by which pictures are ordered, the largest first
-
-
-def risks(outcomes: list[Outcome], pictures: tuple) -> list[Risk]:
-    """The Risks of both sides' Pictures, the largest first."""
-    losses = next((one.facts["losses"] for one in outcomes if "losses" in one.facts), None)
-    attacks = [one for one in outcomes if one.ncc]
-    listed = []
-    for side, part in enumerate(pictures):
-        for k, name in enumerate(part.names):
-            attack = max(attacks, key=lambda one: one.ncc[side][k], default=None)
-            best = attack and attack.ncc[side][k].item()
-            loss = losses and losses[side][k]
-            sure = [
-                bool(one.sure[side][k] and one.ncc[side][k] > judge.NEAR)
-                for one in attacks
-                if one.sure
-            ]
-            image = {
-                "name": name,
-                "side": SIDES[side],
-                "attack": attack and attack.name,
-                "ncc": best,
-                "loss": loss,
-                "returned": best is not None and best > judge.NEAR,
-                "sure": any(sure) if sure else None,
-            }
-            listed.append(Risk(side, k, attack, image, -(loss or 0.0) if best is None else best))
-    held_out = sorted(one.strength for one in listed if one.side == 1)
-    for one in listed:
-        one.image["above"] = bisect_left(held_out, one.strength) / len(held_out)
-    return sorted(listed, key=lambda one: one.strength, reverse=True)
-
-
 def warnings(case, outcomes, missed):
     """The notes on a Case that are not said to be `missed`, and how many stages gave no answer."""
     notes = [*(note for note in case.network.notes if note not in missed), *case.notes]
@@ -255,13 +257,6 @@ def warnings(case, outcomes, missed):
         many = f"{len(unfinished)} of {len(outcomes)} stages"
         notes.append(f"{many} gave no answer: {', '.join(unfinished)}.")
     return notes
-
-
-def described(network):
-    """What the content says of a weights.Network: its widths are its inputs, then the outputs of every layer."""
-    layers = network.layers
-    widths = [layer.weight.shape[1] for layer in layers[:1]] + [len(one.weight) for one in layers]
-    return {"name": network.name, "widths": widths, "code": network.is_more}
 
 
 def settings_of(case, origin):
@@ -311,11 +306,23 @@ def galleries(case, ranked):
 
 
 def pair(case, risk):
-    """A picture, its best match of what came back, in its own sign and contrast, stretched, and words on both."""
+    """A picture, its best match of what came back, and words on both."""
+    words = f"{risk.image['name']}: {risk.image['ncc']:.2f}{', sure' * bool(risk.image['sure'])}"
+    return *drawn(case, risk), words
+
+
+def drawn(case, risk):
+    """A picture and its best match of what came back, in its own sign and contrast, stretched, as bytes."""
     seen = case.rows[risk.side][risk.index]
     picture = case.pictures[risk.side].images[risk.index]
-    drawn = closest(seen[None], risk.attack.images)
-    contrast = seen.std() / drawn.std().clamp_min(1e-30)
-    match = stretch(case.shown((drawn - drawn.mean()) * contrast + seen.mean()))[0]
-    words = f"{risk.image['name']}: {risk.image['ncc']:.2f}{', sure' * bool(risk.image['sure'])}"
-    return *bytes_of(torch.stack([picture, match]), case.shape), words
+    match = closest(seen[None], risk.attack.images)
+    contrast = seen.std() / match.std().clamp_min(1e-30)
+    shown = stretch(case.shown((match - match.mean()) * contrast + seen.mean()))[0]
+    return bytes_of(torch.stack([picture, shown]), case.shape)
+
+
+def beside(case, risk):
+    """An image of the content, its picture, and what came back of it where it returned, or None."""
+    if risk.image["returned"]:
+        return risk.image, *drawn(case, risk)
+    return risk.image, bytes_of(case.pictures[risk.side].images[risk.index], case.shape)[0], None

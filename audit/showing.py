@@ -152,6 +152,20 @@ class Asking:
         "chance of a false alarm (%(default)s)",
         between=(1e-9, 0.999),
     )
+    epsilon: float | None = option(
+        None,
+        "that its training promised: is it refuted, at the confidence that --level leaves? It is never confirmed",
+        type=float,
+        between=(1e-3, 1e3),
+    )
+    delta: float = option(
+        1e-5,
+        "chance that the promise may fail (%(default)g)",
+        between=(1e-12, 0.1),
+    )
+    pictures: bool = option(
+        True, "show none in the report, so that it can be handed on", flag="--no-pictures"
+    )
     limit: float = option(
         3600.0,
         "seconds of a processor after which no further attack or test is started (%(default)g)",

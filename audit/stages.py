@@ -92,6 +92,7 @@ class Outcome(NamedTuple):
     ncc: tuple = ()  # the best |NCC| with them of training (m,) and held-out (n,) pictures
     sure: tuple = ()  # whether these best matches rest on zeros, masks (m,) and (n,), of known starts and states
     scores: dict = {}  # of membership: {name: judge.Scored}
+    spans: dict = {}  # shares of pictures in what training wrote into a layer: {its name: judge.Scored}
     facts: dict = {}  # what else there is to say, for JSON
     start: Any = None  # of the network, as `weights.read` takes it, if it was read
     kind: str = WEIGHTS
@@ -170,6 +171,7 @@ def structure(case, layer, of, name):
         sentence,
         comparisons=comparisons,
         scores={name: score},
+        spans={layer: score},
         facts={"singular_values": values.tolist()},
     )
 

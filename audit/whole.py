@@ -92,11 +92,18 @@ def by_span(case, name):
             basis = span.basis(layer.weight, weight, rank=directions)
         shares = [inside(case.network, layer, basis, x) for x in case.rows]
         score, tests = stages.in_span(shares, f"the change of {place}.weight", case.labels)
-        found.setdefault(name, score)
+        found[f"the change of {place}.weight"] = score
         comparisons += tests
         said.append(f"{place}.weight, {basis.shape[1]} of {len(basis)} directions")
     sentence = f"The span of what training added was tested in {'; '.join(said)}."
-    return stages.Outcome(name, "ran", sentence, comparisons=tuple(comparisons), scores=found)
+    return stages.Outcome(
+        name,
+        "ran",
+        sentence,
+        comparisons=tuple(comparisons),
+        scores={name: next(iter(found.values()))},
+        spans=found,
+    )
 
 
 def inside(network, layer, basis, x):
