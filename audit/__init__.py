@@ -11,10 +11,11 @@ What happens to a file, from the command line to the exit status, in the order o
    Each calls `judge` to compare what it gave for both sides, under one null.
 5. `fit` asks whether the pictures were shown as in training, and doubts the rest if not.
 6. `report.reported` calls `judge` again, to correct the comparisons for their number (`holm`) and to ask whether both
-   sides differ by themselves (`control`). It decides the status in `finding`, and `page` draws the report. `command`
-   writes both files, says the finding, and returns the status.
+   sides differ by themselves (`control`). It decides the status in `finding`; `promise` tests an ε, `risks` lists each
+   picture's, and `page` draws the report. `command` writes all files, says the finding, and returns the status.
 
-`words` is the audit of language models, `benchmark` the count of what anybody's attack returned.
+`words` is the audit of language models, `outputs` that of a table of outputs, `benchmark` the count of what anybody's
+attack returned.
 """
 
 import importlib

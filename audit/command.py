@@ -1,4 +1,6 @@
-"""The command line, of two verbs: `audit network` writes a report on pictures, `audit words` prints words."""
+"""The command line, of three verbs: `audit network` writes a report on pictures, `audit words` prints words, `audit
+outputs` writes a table of records.
+"""
 
 import sys
 import traceback
@@ -6,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from audit.__main__ import FAULT, HELPED, LEAKS, NO_ANSWER, Helped, Line
+from audit.outputs import outputs
 from audit.report import FILES, check_room
 from audit.run import audit
 from audit.showing import Asking, Showing
@@ -17,11 +20,13 @@ from utils.kernels.step import full
 VERBS = """\
 usage: audit network NETWORK MEMBERS HELD_OUT [options]
        audit words NETWORK [--before NETWORK] [options]
+       audit outputs TABLE [options]
 
   network   which of its training pictures does a network give away?
   words     which words was a fine-tuned language model shown?
+  outputs   whom was a network trained on, of which only the outputs are known?
 
-`audit network --help` and `audit words --help` list the options. Outside of an
+`audit network --help` and the like list the options. Outside of an
 environment in which it is installed, `python -m audit` is the same command.
 """
 NETWORK = """\
@@ -63,6 +68,19 @@ rows of places tell one. It never says that nothing leaks: other attacks may
 tell what this one does not.
 """
 WORDS_END = "exit status: 1 the words can be read, 2 there is no answer, 70 the program failed."
+OUTPUTS = """\
+Whom was a network trained on, of which only the outputs are known?
+
+The table is a CSV file with a head and a row for each record: `member`, whether
+the network was trained on it (1 or 0), `label`, its class, and the probability
+of each class, in the classes' order, or of the second one of two alone.
+Membership alone is asked: it never says that nothing leaks.
+"""
+OUTPUTS_END = """\
+output: FOLDER/records.csv, the false-positive rate of each record.
+exit status: 1 something leaks, 2 there is no answer, 70 the program failed.
+"""
+ASKED_OF_OUTPUTS = "epsilon", "delta", "level", "seed"  # of the fields of Asking
 NETWORK_FILES = {
     "--before": (
         "NETWORK",
@@ -102,8 +120,7 @@ def network_line():
     add_fields(line.add_argument_group("how it saw the pictures"), Showing)
     group = line.add_argument_group("the audit")
     add_fields(group, Asking)
-    out = "for the report's files (%(default)s)"
-    group.add_argument("-o", "--out", default="report", metavar="FOLDER", help=out)
+    add_out(group, "the report's files")
     return line
 
 
@@ -121,15 +138,30 @@ def words_line():
     return line
 
 
+def outputs_line():
+    """The command line of `audit outputs`, with some of the fields of Asking."""
+    line = Line("audit outputs", "%(prog)s TABLE [options]", OUTPUTS, OUTPUTS_END)
+    line.add_argument("table", help="a CSV file of outputs")
+    add_fields(line, Asking, ASKED_OF_OUTPUTS)
+    add_out(line, "the table of records")
+    return line
+
+
+def add_out(line, what):
+    """Add the option of the folder that `what` is written to."""
+    help = f"for {what} (%(default)s)"
+    line.add_argument("-o", "--out", default="report", metavar="FOLDER", help=help)
+
+
 def add_files(group, options):
     """Add options that are {name: (metavar, help)}."""
     for name, (metavar, help) in options.items():
         group.add_argument(name, metavar=metavar, help=help)
 
 
-def add_fields(group, kind):
-    """Add the fields of a dataclass as options; it checks their values itself."""
-    for one in fields(kind):
+def add_fields(group, kind, names=()):
+    """Add the fields of a dataclass as options, or those of some names; it checks their values itself."""
+    for one in (one for one in fields(kind) if not names or one.name in names):
         how = {name: part for name, part in one.metadata.items() if name != "between"}
         flag = how.pop("flag", f"--{one.name}")
         if isinstance(one.default, bool):
@@ -167,7 +199,22 @@ def print_words(given):
     return LEAKS
 
 
-VERB_OF = {"network": (network_line, audit_network), "words": (words_line, print_words)}
+def audit_outputs(given):
+    """Ask a table of outputs, write the risks of its records, say the finding, and return the exit status."""
+    settings = vars(given)
+    folder = settings.pop("out")
+    found = outputs(settings.pop("table"), **settings)
+    path = found.save(folder)
+    print(printable(found.sentence))
+    print(printable(str(path)), flush=True)
+    return found.status
+
+
+VERB_OF = {
+    "network": (network_line, audit_network),
+    "words": (words_line, print_words),
+    "outputs": (outputs_line, audit_outputs),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -129,12 +129,17 @@ def control(case):
         p = min(1.0, 2 * score.p, 2 * score.opposite)
         tests.append(Comparison(name, score.area.value, 0.5, p))
     if case.labels[0] is not None:
-        held_out = np.repeat([0, 1], [len(x) for x in sides])
-        counts = crosstab(held_out, np.concatenate(case.labels)).count
-        p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
-        ours, theirs = (counts[:, 0] / counts.sum(1)).tolist()
-        tests.append(Comparison("share of the first class", ours, theirs, p))
+        tests.append(balance(case.labels))
     return holm(tests)
+
+
+def balance(labels):
+    """The Comparison of the classes of both sides' labels: the share of the first one, and whether all are as many."""
+    held_out = np.repeat([0, 1], [len(part) for part in labels])
+    counts = crosstab(held_out, np.concatenate(labels)).count
+    p = float(chi2_contingency(counts).pvalue) if counts.shape[1] > 1 else 1.0
+    ours, theirs = (counts[:, 0] / counts.sum(1)).tolist()
+    return Comparison("share of the first class", ours, theirs, p)
 
 
 def strangers(sides, shape):

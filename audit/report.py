@@ -81,7 +81,9 @@ def reported(
     level = case.asking.level
     blind = blindness(outcomes)
     status, sentence = finding(near, comparisons, control, level, missed, *doubts, blind)
-    tested = promised(case, outcomes, comparisons, control)
+    tested = promised(case.asking, risks.scores_of(outcomes), comparisons, control)
+    if tested and case.since:
+        tested = tested._replace(said=f"{tested.said} {promise.READABLE}")
     if tested and tested.refuted and status != LEAKS:
         status, sentence = LEAKS, f"Something leaks. {tested.said}"
     if tested and tested.said not in sentence:
@@ -131,21 +133,18 @@ def illustrated(case, ranked, back):
     return galleries(case, back), exposed, [bytes_of(x, case.shape)[0] for x in thumbnails]
 
 
-def promised(case, outcomes, comparisons, control):
-    """What a promise.Tested says of the ε of a Case; None if none was promised."""
-    asking = case.asking
+def promised(asking, scores, comparisons, control):
+    """The promise.Tested of an Asking, by scores of membership; None if no ε was promised."""
     if asking.epsilon is None:
         return None
     unlike = any(one.adjusted < judge.DIFFERENT for one in control)
-    tested = promise.test(
+    return promise.test(
         (asking.epsilon, asking.delta),
         level=asking.level,
-        scores=risks.scores_of(outcomes),
+        scores=scores,
         seed=asking.seed,
         differ=unlike or bool(comparisons and exchanged(comparisons, asking.level)),
     )
-    said = f"{tested.said} {promise.READABLE}" if case.since else tested.said
-    return tested._replace(said=said)
 
 
 def not_asked(network, outcomes):
