@@ -2,7 +2,7 @@
 
 Each of n pictures was trained on or not by the toss of a coin. A guesser who sees the network says of some on which
 side they are. The more of these guesses are right, the larger ε must be: the tests of Steinke, Nasr and Jagielski
-(2023) for any training, and of Mahloujifar, Melis and Chaudhuri (2024) for one as private as normal noise.
+(2023) for any training, and of Mahloujifar, Melis and Chaudhuri (2025) for one as private as normal noise.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ def is_too_good(guesses: Guesses, mu: float, level: float) -> bool:
     Let r and h be the chances that a random picture is guessed right, or wrong, and at least j guesses are right in
     all. To toss one picture's coin again changes j by one, so r at j is at most Φ(Φ⁻¹(h) + μ) for h at j − 1. From the
     claimed tail down to j = 0 this forces more and more mass upon h, and may come to more than all guesses
-    (Mahloujifar, Melis and Chaudhuri, 2024, Algorithm 3).
+    (Mahloujifar, Melis and Chaudhuri, 2025).
     """
     count, made, right = guesses
     r = level * right / count
