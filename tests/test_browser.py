@@ -317,6 +317,16 @@ def test_the_report_of_an_audit_is_whole_and_asks_for_nothing(page, tmp_path):
     assert page.locator(".finding").inner_text() == found.sentence
     assert page.locator(".pairs li").count() == 24
     assert [url for url in page.asked if not url.startswith("data:")] == [path.as_uri()]
+    heads, rows = page.locator(".sortable th[scope=col]"), page.locator(".sortable tbody tr")
+    for order in ("descending", "ascending"):
+        heads.filter(has_text="|NCC|").get_by_role("button").press("Enter")
+        assert heads.filter(has_text="|NCC|").get_attribute("aria-sort") == order
+        shown = [float(row.split("\t")[2]) for row in rows.all_inner_texts()]
+        assert shown == sorted(shown, reverse=order == "descending") and len(shown) == 24
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 680, "height": 900})  # pixels of a sheet of A4
+    cut = "all => all.filter(one => one.scrollHeight > one.clientHeight || one.scrollWidth > one.clientWidth).length"
+    assert page.locator(".scroll").evaluate_all(cut) == 0
 
 
 def test_a_book_is_printed(tmp_path):

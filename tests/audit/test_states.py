@@ -11,7 +11,7 @@ from helpers import audit, batch, checked
 from known_files import learned
 from safetensors.torch import save_file
 
-from audit import report, states, weights
+from audit import report, risks, states, weights
 from audit.command import main
 from conftest import SHAPE, SIDE, drawn
 
@@ -58,7 +58,7 @@ def test_a_moment_gives_away_the_pictures_that_it_was_trained_on(side, optimiser
     content = checked(found)
     unmixed = [one for one in content["images"] if one["attack"] == f"unmixing of {entry}"]
     back = [one["side"] for one in unmixed if one["returned"]]
-    assert len(back) >= 8 and {*back} == {report.SIDES[side]}
+    assert len(back) >= 8 and {*back} == {risks.SIDES[side]}
     # others' pictures are no leak of these
     assert found.status == (report.NO_ANSWER if side else report.LEAKS)
     assert states.ADVICE in content["warnings"]
