@@ -64,20 +64,28 @@ def test(
 
 
 def guessed(scores, delta, level, seed):
-    """The name of the score by which sides are guessed, and the Guesses by it, of pictures that did not choose it."""
-    most = -1.0
+    """The name of the score by which sides are guessed, and the Guesses by it, of pictures that did not choose it.
+
+    The choice is what promises the largest bound, and of equal ones the score whose sides lie farthest apart.
+    """
+    found = []
     for name, score in scores.items():
         choosing, others = halves(score, seed)
+        count = sum(map(len, others))
         for part in PARTS:
-            made = round(part * sum(map(len, others)))
-            found = epsilon.guess(choosing, round(part * sum(map(len, choosing))), seed)
-            share = (found.right + 0.5) / (found.made + 1)
-            likely = epsilon.Guesses(sum(map(len, others)), made, round(made * share))
+            made = round(part * count)
+            tried = epsilon.guess(choosing, round(part * sum(map(len, choosing))), seed)
+            share = (tried.right + 0.5) / (tried.made + 1)
+            likely = epsilon.Guesses(count, made, round(made * share))
             bound = epsilon.gaussian_bound(likely, delta, level)
-            if bound > most:
-                most = bound
-                best = name, epsilon.guess(others, made, seed)
-    return best
+            found.append((bound, apart(choosing), name, others, made))
+    *_, name, others, made = max(found, key=lambda one: one[:2])
+    return name, epsilon.guess(others, made, seed)
+
+
+def apart(sides):
+    """How far the means of both sides of a score are apart, in deviations of both together."""
+    return float((sides[0].mean() - sides[1].mean()) / torch.cat([*sides]).std().clamp_min(1e-30))
 
 
 def halves(score, seed):
