@@ -146,10 +146,11 @@ def joined(values):
     return ", ".join(f"{value:.0f}" for value in values)
 
 
-def table(header, *rows):
-    """Return a Markdown table; cells are strings."""
+def table(header, *rows, caption=""):
+    """Return a Markdown table below a caption, which says what to see in it; cells are strings."""
     lines = [
         [str(cell).replace("|", "\\|") for cell in line]
         for line in (header, ["---"] * len(header), *rows)
     ]
-    return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return Markdown(f"{caption}\n\n{text}" if caption else text)
