@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +133,12 @@ def case_of(
     network: weights.Network, sides: list[pictures.Pictures], showing: Showing, asking: Asking
 ) -> stages.Case:
     """The stages.Case of both sides' Pictures: as the network sees them, with numbered classes."""
-    seen = [showing.rows(side.images) for side in sides]
-    own, both = (part.mean(0) * showing.centred for part in (seen[0], torch.cat(seen)))
-    rows, exchanged = (tuple(part - mean for part in seen) for mean in (own, both))
+    precision = torch.float64 if network.layers else torch.float32
+    rows = exchanged = tuple(showing.rows(side.images.to(precision)) for side in sides)
+    own = torch.zeros_like(rows[0][0])
+    if showing.centred:
+        own, both = rows[0].mean(0), torch.cat(rows).mean(0)
+        rows, exchanged = (tuple(part - mean for part in rows) for mean in (own, both))
     outputs = outputs_of(network.logits, rows[0][:2]) if network.logits else 1
     labels = pictures.numbered(sides, outputs, showing.classes)
     return stages.Case(
@@ -147,6 +151,7 @@ def case_of(
         average=own,
         outputs=outputs,
         labels=labels,
+        known=cache(partial(stages.classified, network.logits, rows, labels)),
     )
 
 

@@ -38,11 +38,14 @@ class Case(NamedTuple):
     showing: Showing  # with its shape, mean and deviation
     asking: Asking
     pictures: tuple  # both sides' Pictures
-    rows: tuple  # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted
+    # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted; in double precision
+    # where the network has layers
+    rows: tuple
     exchanged: tuple  # the same, but without the mean of both sides together where the trainer subtracted that of one
     average: torch.Tensor  # (d,) what was subtracted; zero unless the network is centred
     outputs: int  # K, or 1 if they are not known
     labels: tuple  # (m,) and (n,), or two None
+    known: Callable  # () -> what the network makes of the rows, Classified, which is found once
     notes: tuple = ()  # sentences for the report
     state: State = State()  # of the optimiser
     initial: tuple = ()  # Layers of the network before training; empty if they are not known
@@ -292,7 +295,7 @@ def margins(loss, outputs, labels):
 
 def by_loss(case, name):
     """Whether the loss of training pictures is smaller than that of held-out ones."""
-    outputs, labels, right = classified(case.network.logits, case.rows, case.labels)
+    outputs, labels, right = case.known()
     values = [losses(case.loss, *one) for one in zip(outputs, labels)]
     facts = {"losses": [part.tolist() for part in values]}
     score = judge.scored([margins(case.loss, *one) for one in zip(outputs, labels)], case.labels)
