@@ -99,8 +99,9 @@ def better(case: stages.Case, is_over: Callable) -> tuple[str, list]:
     """
     if case.network.logits is None or case.labels[0] is None:
         return "", []
-    samples = [np.random.default_rng(0).permutation(len(x))[:MOST] for x in case.rows]
-    shown = [x[sample] for x, sample in zip(case.rows, samples)]
+    sizes = [len(side.images) for side in case.pictures]
+    samples = [np.random.default_rng(0).permutation(size)[:MOST] for size in sizes]
+    shown = [case.seen(side.images[few]) for side, few in zip(case.pictures, samples)]
     labels = tuple(part[sample] for part, sample in zip(case.labels, samples))
     given = Way("", "", case.network.logits, lambda side, count: shown[side][:count], labels)
     try:
@@ -154,13 +155,13 @@ def way_of(case, samples, given, showing):
 
     def pixels(side, count=MOST):
         found = read_again(case.pictures[side], samples[side][:count], case.showing, showing)
-        return found.to(case.rows[0])
+        return found.to(case.average)
 
     def rows(side, count):
         if not showing.centred:
             return showing.rows(pixels(side, count))
         every = (
-            case.pictures[0].images.to(case.rows[0]) if showing.shape == case.shape else pixels(0)
+            case.pictures[0].images.to(case.average) if showing.shape == case.shape else pixels(0)
         )
         return showing.rows(pixels(side, count)) - showing.rows(every).mean(0)
 

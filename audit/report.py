@@ -312,8 +312,8 @@ def pair(case, risk):
 
 def drawn(case, risk):
     """A picture and its best match of what came back, in its own sign and contrast, stretched, as bytes."""
-    seen = case.rows[risk.side][risk.index]
     picture = case.pictures[risk.side].images[risk.index]
+    seen = case.seen(picture)
     match = closest(seen[None], risk.attack.images)
     contrast = seen.std() / match.std().clamp_min(1e-30)
     shown = stretch(case.shown((match - match.mean()) * contrast + seen.mean()))[0]

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -134,25 +134,25 @@ def case_of(
 ) -> stages.Case:
     """The stages.Case of both sides' Pictures: as the network sees them, with numbered classes."""
     precision = torch.float64 if network.layers else torch.float32
-    rows = exchanged = tuple(showing.rows(side.images.to(precision)) for side in sides)
-    own = torch.zeros_like(rows[0][0])
-    if showing.centred:
-        own, both = rows[0].mean(0), torch.cat(rows).mean(0)
-        rows, exchanged = (tuple(part - mean for part in rows) for mean in (own, both))
-    outputs = outputs_of(network.logits, rows[0][:2]) if network.logits else 1
+    nothing = torch.zeros(math.prod(showing.shape), dtype=precision)
+    first = showing.rows(sides[0].images[:2].to(nothing))
+    outputs = outputs_of(network.logits, first) if network.logits else 1
     labels = pictures.numbered(sides, outputs, showing.classes)
-    return stages.Case(
+    case = stages.Case(
         network=network,
         showing=showing,
         asking=asking,
         pictures=tuple(sides),
-        rows=rows,
-        exchanged=exchanged,
-        average=own,
+        average=nothing,
+        apart=nothing,
         outputs=outputs,
         labels=labels,
-        known=cache(partial(stages.classified, network.logits, rows, labels)),
+        known=cache(lambda: stages.classified(network.logits, case.rows, labels)),
     )
+    if showing.centred:
+        own, both = case.rows[0].mean(0), torch.cat(case.rows).mean(0)
+        case = case._replace(average=own, apart=own - both)
+    return case
 
 
 def outputs_of(logits, x):

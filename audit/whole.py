@@ -57,7 +57,8 @@ def roomy(case):
     Its pictures can have taken as many directions of the inputs as they have places there, or as there are outputs;
     the latter are looked at if they leave room.
     """
-    module, picture = case.network.module, case.network.takes(case.rows[0][:1])
+    module, rows = case.network.module, case.rows[0]
+    picture = case.network.takes(rows[:1])
     found = {}
     for name, layer in module.named_modules():
         if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
@@ -68,7 +69,7 @@ def roomy(case):
             except (InputError, TypeError, ValueError):
                 continue
             outputs = len(weight)
-            taken = min(outputs, len(case.rows[0]) * places)
+            taken = min(outputs, len(rows) * places)
             if 2 < taken < ROOM * size and not torch.equal(layer.weight, weight):
                 directions = outputs if outputs < ROOM * size else taken
                 found[places * taken / size, name] = layer, weight, directions
@@ -111,7 +112,7 @@ def basis_of(layer, weight, directions):
 
 
 def inside(network, layers, x):
-    """Of each of some layers and bases of its inputs, the shares (n,) of the energy of pictures x (n, d) in the basis."""
+    """The `energy` (n,) of pictures x (n, d), for each pair of a layer and a basis of its inputs."""
     parts = []
     for part in x.split(BATCH):
         seen = span.inputs_of(network.module, [layer for layer, _ in layers], network.takes(part))
