@@ -15,7 +15,7 @@ from conftest import refused
 from evaluation.notation import mean_with_range
 from lab import parameters, report
 from training import images
-from utils.errors import check_writable
+from utils.errors import check_writable, write_all
 from utils.kernels import coefficients
 
 ROOT = Path(__file__).parents[1]
@@ -80,10 +80,25 @@ def test_numbers_that_cannot_be_written_are_printed_and_the_old_file_stays(
     assert results.read_text() == "{}"
 
 
+def test_a_disk_that_fills_leaves_no_file_and_no_folder(tmp_path, monkeypatch):
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError):
+        write_all({tmp_path / "a" / "b" / name: b"" for name in "xy"})
+    assert full.called and not [*tmp_path.iterdir()]
+
+
+def test_of_several_files_none_is_written_where_one_cannot_be(tmp_path):
+    (tmp_path / "y").mkdir()
+    with pytest.raises(OSError, match="it is there, but is no file"):
+        write_all({tmp_path / name: b"" for name in "xy"})
+    assert [one.name for one in tmp_path.iterdir()] == ["y"]
+
+
 def test_where_nothing_can_be_written_is_known_and_the_check_leaves_no_trace(results):
     for path in ("/dev/null/results.json", ".", "results\0.json"):
         assert "RESULTS cannot be written to " in refused(check_writable, "RESULTS", path)
-    for path in (results, results.with_name("new.json")):
+    for path in (results, results.with_name("new.json"), results.parent / "a" / "b" / "c.json"):
         check_writable("RESULTS", str(path))
     assert [*results.parent.iterdir()] == [results] and results.read_text() == "{}"
 

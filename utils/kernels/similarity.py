@@ -10,7 +10,7 @@ C1 = 0.01**2
 C2 = 0.03**2
 POSITIONS = 64  # of the window, whose products are made at once
 AT_ONCE = 2**28  # numbers of four bytes
-SLICE = 2**24  # numbers of images that are compared at once
+SLICE = 2**22  # numbers of images that are compared at once: more leave the caches
 # |NCC| above which an image counts as given back, somewhat or strongly.
 SOME = 0.7
 STRONG = 0.9
