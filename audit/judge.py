@@ -147,6 +147,7 @@ def strangers(sides, shape):
     views = torch.from_numpy(images.views()[0]).float().permute(0, 3, 1, 2) / 255
     views = views if shape[2] == 3 else views.mean(1, keepdim=True)
     views = interpolate(views, size=shape[:2], mode="area").permute(0, 2, 3, 1).flatten(1)
-    own = torch.stack([match(views, side).signed for side in sides]).amax(0) > OWN
-    views = views if own.all() else views[~own]
-    return [match(side, views[:STRANGERS], shape).signed for side in sides]
+    likeness = [[match(few, side).signed for side in sides] for few in views.split(STRANGERS)]
+    own = torch.cat([torch.stack(part).amax(0) for part in likeness]) > OWN
+    few = slice(STRANGERS) if own.all() else (~own).nonzero()[:STRANGERS, 0]
+    return [match(side, views[few], shape).signed for side in sides]
