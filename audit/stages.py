@@ -173,7 +173,9 @@ def structure(case, layer, of, name):
     values = (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1]
     try:
         count, basis, _ = unmixing.read(released)
-        sentence = f"The singular values of {layer} fall off a cliff that shows {count} pictures."
+        sentence = (
+            f"The singular values of {layer} fall off a cliff that shows {doubted(count, m)}."
+        )
     except InputError:
         basis = unmixing.read(released, m)[1]
         sentence = f"{layer} has no cliff in its singular values; the first {m} directions were taken for the span."
@@ -188,6 +190,12 @@ def structure(case, layer, of, name):
         spans={layer: score},
         facts={"singular_values": values.tolist()},
     )
+
+
+def doubted(count, m):
+    """How many pictures a layer shows, in words, with a doubt where there are more: m."""
+    few = f", and there are {m}: after many epochs a layer shows too few"
+    return f"{count} pictures{few * (count < m)}"
 
 
 def in_span(shares, name, labels):
@@ -233,14 +241,14 @@ def unmixed(case, of, name):
     count = mixed.details.count
     sentence = f"The attack was given their number, {m}."
     if count:
-        sentence = f"The layer shows {count} pictures."
+        sentence = f"The layer shows {doubted(count, m)}."
     if refine and released.network[0].bias is not None:
         mixed = refine(mixed)
         sure = mixed.details.sure
         like = ncc(case.rows[0], mixed.images).abs().amax(0)
         sentence += f" Zeros at neurons that a picture never activated make {sure.sum()} of {len(sure)} sure, of which"
         sentence += (
-            f" {(sure & (like <= judge.NEAR)).sum()} are no training picture nearly exactly."
+            f" {(sure & (like <= judge.NEAR)).sum()} showed no training picture nearly exactly."
         )
     return returned(case, name, mixed.images, sentence, mixed.details.sure)
 

@@ -66,7 +66,7 @@ REFUSED = {
     "net.pth real held": "holds real numbers",
     "net.pth program held": "x.png cannot be read as a picture",
     "net.pth steering held": r"/\x1b[2J.png cannot be read",
-    "net.pth few held": "There are 1 training pictures",
+    "net.pth few held": "1 training picture is there: give 10 or more.",
     "grey.pth in held --shape 28 28 1": "is in colour, and the network takes grey ones of 28×28",
     "conv.pth in held --model none:net": "none:net built no network (ModuleNotFoundError",
     "conv.pth in held --model nets": "nets built no network (ValueError: Empty module name)",
