@@ -35,7 +35,9 @@ def planned(case, source, model):
 
 def of_module(module, model):
     """Named parameters, what draws such a module, and what turns one into what `weights.read` takes."""
-    build = partial(modules.made, model) if model else partial(modules.redrawn, module)
+    build = partial(modules.redrawn, module)
+    if model:
+        build = partial(modules.made, model, modules.outputs_of(module))
     return dict(module.named_parameters()), build, torch.nn.Module.state_dict
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from attacks.first_layer import NO_STEP
-from audit import weights
+from audit import files, weights
 from utils.errors import InputError
 from utils.networks import Checkpoint, Layer, change
 
@@ -45,7 +45,7 @@ def read(sources, layers, shape, layout):
     """
     found = []
     for source in sources:
-        name, content = weights.opened(source, "The dict")
+        name, content = files.opened(source, "The dict")
         for where, state in states_in(content, name):
             try:
                 found.append(of_one(state, layers, shape, layout, where))
