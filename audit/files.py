@@ -147,7 +147,7 @@ def kind_of(path, head):
 
 
 def named(content, source):
-    """{name: tensor} of all networks in a checkpoint, with their places before the names; InputError for none."""
+    """{name: tensor} of all in a checkpoint, with its place before the names; InputError if there is no matrix."""
     if not isinstance(content, Mapping | list | tuple):
         kind = type(content).__name__
         raise InputError(
@@ -155,10 +155,10 @@ def named(content, source):
         )
     flat = {
         f"{path}.{name}".lstrip("."): part
-        for path, of in networks_in(content).items()
+        for path, of in parts_in(content).items()
         for name, part in of.items()
     }
-    if not flat:
+    if not networks_in(content):
         raise InputError(
             f"{source} holds no named matrix of weights: save the network's state_dict()."
         )
@@ -213,18 +213,26 @@ def key_in(network, key):
     return None
 
 
-def networks_in(content, path=""):
-    """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: {name: tensor}}."""
+def networks_in(content):
+    """What holds matrices in a checkpoint, other than of three numbers: {path: {name: tensor}}."""
+    return {
+        path: of
+        for path, of in parts_in(content).items()
+        if any(part.dim() > 1 and part.numel() > 3 for part in of.values())
+    }
+
+
+def parts_in(content, path=""):
+    """What holds named tensors in a checkpoint, other than an optimiser's: {path: {name: tensor}}."""
     is_list = isinstance(content, list | tuple)
     parts = dict(enumerate(content) if is_list else content)
     if "param_groups" in parts or re.search("optimi[sz]er", path.rpartition(".")[2].lower()):
         return {}
     own = {str(name): part.detach() for name, part in parts.items() if torch.is_tensor(part)}
-    large = any(part.dim() > 1 and part.numel() > 3 for part in own.values())
-    inside = {path: own} if large and not is_list else {}
+    inside = {path: own} if own and not is_list else {}
     for key, part in parts.items():
         if isinstance(part, Mapping | list | tuple):
-            inside |= networks_in(part, f"{path}.{key}" if path else str(key))
+            inside |= parts_in(part, f"{path}.{key}" if path else str(key))
     return inside
 
 

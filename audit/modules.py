@@ -131,7 +131,7 @@ def equal(module, other):
 
 
 def twin(module, network, key=None):
-    """A copy of a module with the weights of another one, of a state dict or of a file, and the names of what is left.
+    """A copy of a module with the weights of another one, of a state dict or of a file, and which others it holds.
 
     InputError if they do not fit, as `place_of` says.
     """
@@ -146,7 +146,9 @@ def twin(module, network, key=None):
     module.load_state_dict(
         {part: state[source] if source else wanted[part] for part, source in sources.items()}
     )
-    return module, [part for part in state if not (part.startswith(place) or is_whole(state[part]))]
+    return module, [
+        part for part, values in state.items() if values.dim() > 1 and not part.startswith(place)
+    ]
 
 
 def state_of(network, wanted):
