@@ -23,6 +23,7 @@ scalar = np.float64(0).__reduce__()[0]  # by which numpy's numbers are pickled
 KINDS = [type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")]
 NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"), *KINDS]
 SAVE = "save the network's state_dict() by torch.save or by safetensors"
+COPY = "copy it again, or save the weights alone, without objects"
 NAMES = {  # patterns of names of what is not read, or of what is in such a folder: what it is, and what to do
     r"^\.metadata$|\.distcp$|_fsdp_\d+$": "is a checkpoint of torch.distributed, in shards: join them in a file"
     " (python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE), and give that",
@@ -36,7 +37,7 @@ NAMES = {  # patterns of names of what is not read, or of what is in such a fold
 BEGINS = {  # how such files begin
     rb"$": "is empty: copy it again",
     rb"version https://git-lfs": "is a pointer of Git LFS, and not the file: fetch that by git lfs pull",
-    rb"\s*<": "is a page of the web, and not the file: download it again",
+    rb"(?i)\s*<(!doctype )?html": "is a page of the web, and not the file: download it again",
     rb"\x89HDF": f"is an HDF5 file, as Keras writes, and no code is run: {SAVE}, or its arrays by numpy.savez",
     rb"GGUF": f"is a GGUF file: {SAVE}",
     rb".{4}TFL3": f"is a file of TensorFlow Lite: {SAVE}",
@@ -53,9 +54,14 @@ def opened(source, name):
 
 def contents(path):
     """What a file or a folder holds, on the CPU, such as {name: tensor}; InputError if it is not read."""
-    if not path.exists():
+    if not (path.is_dir() or path.is_file()):
         raise InputError(f"There is no file {path}: check its path.")
-    place = weights_in(path) if path.is_dir() else path
+    with explained(f"{path} cannot be read", COPY):
+        return read(path, weights_in(path) if path.is_dir() else path)
+
+
+def read(path, place):
+    """What the file of weights at a place of a path holds, or an index there names; InputError if there is none."""
     inside = [one.name for one in path.iterdir()] if place is None else [place.name]
     refuse(path, NAMES, inside)
     if place is None:
@@ -101,22 +107,16 @@ def joined(index):
 
 def tensors(path):
     """What a file of weights holds, by torch.save, safetensors or numpy.savez, on the CPU."""
+    kind = kind_of(path)
+    if kind == "safetensors":
+        return load_file(path)
+    if kind == "npz":
+        arrays = images.unpack(path, None).items()
+        return {name: torch.from_numpy(part) for name, part in arrays if part.dtype.kind in "fiub"}
     try:
-        with open(path, "rb") as file:
-            head = file.read(99)
-        kind = kind_of(path, head)
-        if kind == "safetensors":
-            return load_file(path)
-        if kind == "npz":
-            arrays = images.unpack(path, None).items()
-            return {
-                name: torch.from_numpy(part) for name, part in arrays if part.dtype.kind in "fiub"
-            }
         # warnings of layouts that `weights.checked` refuses
         with warnings.catch_warnings(action="ignore"), safe_globals(NUMBERS):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except InputError:
-        raise
     except Exception as error:
         object = re.search(r"GLOBAL ([\w.]+)", str(error))
         why = (
@@ -128,8 +128,10 @@ def tensors(path):
         raise InputError(f"{path} {why}, and no code is run: save a state_dict() {way}.") from error
 
 
-def kind_of(path, head):
+def kind_of(path):
     """By what a file was written, as its first bytes tell whatever its name: safetensors, npz or torch."""
+    with open(path, "rb") as file:
+        head = file.read(99)
     for pattern, said in BEGINS.items():
         if re.match(pattern, head, re.DOTALL):
             raise InputError(f"{path} {said}.")

@@ -199,7 +199,7 @@ def logits_of(returned):
     They are a tensor, or its entry `logits`, or the first one of a tuple if that is (n, K), or the only one that is.
     """
     if torch.is_tensor(returned):
-        return returned, ()
+        return (returned if returned.dim() > 1 else returned.view(-1, 1)), ()
     kind = type(returned).__name__
     parts = entries_of(returned)
     tables = [name for name, part in parts.items() if torch.is_tensor(part) and part.dim() == 2]

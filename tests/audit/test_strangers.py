@@ -1,6 +1,7 @@
 """Files as strangers have them: read truly, under whatever names, or refused in one sentence that is true."""
 
 import json
+import os
 import sys
 import types
 import zipfile
@@ -163,6 +164,23 @@ def object_in(folder):
     return folder / "net.ckpt"
 
 
+def objects(folder):
+    np.savez(folder / "net.npz", history=np.array([{}]), weight=np.ones((2, 3)))
+    return folder / "net.npz"
+
+
+def cut(folder):
+    whole(folder)
+    path = folder / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:-99])
+    return path
+
+
+def pipe(folder):
+    os.mkfifo(folder / "net.pth")
+    return folder / "net.pth"
+
+
 def without_a_shard(folder):
     (tensors_in(folder) / "model-00002-of-00002.safetensors").unlink()
     return folder
@@ -190,6 +208,9 @@ UNREAD = {
     "is a file of TensorFlow Lite": holding("net.tflite", content=b"\x1c\0\0\0TFL3"),
     "is no file of weights alone": holding("net.msgpack"),
     "is an archive of other files: unpack it": archive,
+    "net.npz cannot be read (ValueError: Object arrays": objects,
+    "cannot be read (BadZipFile: File is not a zip file): copy it again": cut,
+    "There is no file": pipe,
     "net.npz unpacks to 1,200,000,128 bytes": bomb,
     "an object (types.SimpleNamespace), which takes code": object_in,
     "is one of several files of a network: give their folder": lambda folder: (
@@ -238,6 +259,7 @@ RETURNED = {
     "a tuple, of which entry 1": lambda z: (None, z),
     "a list, of which entry 0": lambda z: [z],
     "a dict, of which entry logits": lambda z: {"features": 2 * z, "logits": z},
+    "a Output, of which entry scores": lambda z: Output(scores=z, loss=None),
     "a dict, of which entry out": lambda z: {"loss": z.sum(), "out": z},
     "a Output, of which entry logits": lambda z: Output(hidden_states=(z,), logits=z),
     "": lambda z: z,
@@ -253,6 +275,11 @@ def test_logits_are_taken_from_what_a_network_returns_and_said_so(note, sides):
     told = [one for one in found.notes if "was taken for its logits" in one]
     assert len(told) == bool(note) and note in "".join(told)
     assert torch.is_tensor(found.module(found.takes(rows)))
+
+
+def test_one_number_for_each_picture_is_the_only_output():
+    found = weights.read(Returns(lambda z: z[:, 0]), SHAPE)
+    assert found.logits(torch.rand(3, 768).double()).shape == (3, 1)
 
 
 @pytest.mark.parametrize(
