@@ -69,8 +69,8 @@ NETWORK_FILES = {
     ),
     "--model": (
         "MODULE:FUNCTION",
-        "your function that builds it, of any kind, such as nets:resnet or path/nets.py:resnet, or its name in a library,"
-        " timm:NAME or torchvision:NAME; its code is run",
+        "your function that builds it, of any kind, such as nets:resnet or path/nets.py:resnet, or its name in a"
+        " library, timm:NAME or torchvision:NAME; its code is run",
     ),
     "--key": ("NAME", "which of several networks in its file, such as model_ema"),
     "--optimizer": (

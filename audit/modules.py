@@ -80,6 +80,8 @@ def made(spec, outputs=None):
         raise InputError(
             f"{spec} returned a {type(module).__name__}: let it return a torch.nn.Module."
         )
+    if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+        raise InputError(f"{spec} built layers of no size, such as LazyLinear: give their sizes.")
     return module.cpu()
 
 
@@ -201,17 +203,19 @@ def place_of(state, wanted, name, key=None):
 
 
 def places_in(state, wanted, key=None):
-    """The prefixes of names in a state dict, or those of a `key`; first the one that most wanted names follow."""
+    """The prefixes of names in a state dict, or those of a `key`, which most wanted names follow: most of all first."""
     found = Counter()
     for name in state:
         parts = name.split(".")
         for k in range(len(parts)):
             found["".join(f"{one}." for one in parts[:k])] += ".".join(parts[k:]) in wanted
-    places = [place for place, _ in found.most_common()]
-    if key is None:
-        return places
-    asked = key.strip(".")
-    return [place for place in places if (f".{asked}." in f".{place}" if asked else not place)]
+    places = [*found]
+    if key is not None:
+        asked = key.strip(".")
+        places = [place for place in found if (f".{asked}." in f".{place}" if asked else not place)]
+    places.sort(key=found.__getitem__, reverse=True)
+    # a layer's own prefix is behind a few names
+    return [place for place in places if 2 * found[place] > found[places[0]] or place == places[0]]
 
 
 def misfits(state, wanted, place):
