@@ -28,7 +28,7 @@ NAMES = {  # patterns of names of what is not read, or of what is in such a fold
     r"^\.metadata$|\.distcp$|_fsdp_\d+$": "is a checkpoint of torch.distributed, in shards: join them in a file"
     " (python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE), and give that",
     r"^(global_step|zero_pp_rank_|mp_rank_|zero_to_fp32)": "is a checkpoint of DeepSpeed, in shards: join them by the"
-    " zero_to_fp32.py in its folder, and give the file that this writes",
+    " zero_to_fp32.py in its folder, and give what that writes",
     r"^adapter_(model|config)\.": "is an adapter without its network: merge both (peft: merge_and_unload), and save"
     " the state_dict()",
     r"-\d{5}-of-(?!00001)\d{5}\.": "is one of several files of a network: give their folder, or the .index.json in it",
@@ -144,7 +144,7 @@ def kind_of(path):
     if all(name.endswith(".npy") for name in names):
         return "npz"
     if not any(name.endswith("data.pkl") for name in names):
-        raise InputError(f"{path} is an archive of other files: unpack it, and give its weights.")
+        raise InputError(f"{path} is an archive of other files: give the weights in it, or {SAVE}.")
     return "torch"
 
 

@@ -62,10 +62,10 @@ def first_with(name, folders):
     )
 
 
-def made(spec, outputs=None):
-    """The module that the user's function returns, or a named one of LIBRARIES with so many outputs, on the CPU.
+def made(spec, like=None):
+    """The module that the user's function returns, or a named one of LIBRARIES, on the CPU; InputError for none.
 
-    InputError if it returns none.
+    The latter has as many outputs as the last layer has in parameters {name: values} that it is to be like.
     """
     library, _, name = spec.partition(":")
     mend = (
@@ -73,7 +73,8 @@ def made(spec, outputs=None):
     )
     with explained(f"{spec} built no network", mend):
         if library in LIBRARIES:
-            module = builder(library)(name, **({"num_classes": outputs} if outputs else {}))
+            outputs = {"num_classes": len([*like.values()][-1])} if like else {}
+            module = builder(library)(name, **outputs)
         else:
             module = called(spec)
     if not isinstance(module, torch.nn.Module):
@@ -88,15 +89,8 @@ def made(spec, outputs=None):
 def builder(library):
     """The function of one of LIBRARIES that builds a network by its name; InputError if it is not installed."""
     package, function = LIBRARIES[library]
-    try:
+    with explained(f"{library} cannot be loaded", f"pip install {library}"):
         return getattr(importlib.import_module(package), function)
-    except ImportError as error:
-        raise InputError(f"{library} is not installed: pip install {library}.") from error
-
-
-def outputs_of(module):
-    """How many outputs the last layer of a module has."""
-    return len([*module.state_dict().values()][-1])
 
 
 def built(spec, network, key=None):
@@ -106,11 +100,12 @@ def built(spec, network, key=None):
     """
     module = made(spec)
     if spec.partition(":")[0] in LIBRARIES:
-        wanted = module.state_dict()
+        wanted = dict(module.named_parameters())
         _, state = state_of(network, wanted)
-        last = [*wanted][-1]
-        place = next(iter(places_in(state, wanted, key)), "")
-        module = made(spec, len(state.get(place + last, wanted[last])))
+        places = places_in(state, wanted, key)
+        module = made(
+            spec, {part: state.get("".join(places[:1]) + part, wanted[part]) for part in wanted}
+        )
     module, left = twin(module, network, key)
     notes = [f"The code of {spec} was run to build the network."]
     if left and key is None:

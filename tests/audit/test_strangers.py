@@ -88,6 +88,12 @@ def test_a_module_takes_its_weights_from_wherever_they_are(kind, tmp_path):
         assert "holds 2 networks (" in said and key in said
 
 
+def test_a_modules_own_names_stay_though_wrappers_have_such_too():
+    own = nn.ModuleDict({"model": nn.ModuleDict({"module": net(), "_blocks": net(1)})})
+    other = modules.twin(own, {"state_dict": behind("module.", own.state_dict())})[0]
+    assert modules.equal(other, own)
+
+
 def shards(folder, state, names, save):
     """A folder of transformers, with weights in two files, and its optimiser's state."""
     some = [*state][::2]
@@ -207,7 +213,7 @@ UNREAD = {
     "is a GGUF file: save": holding("net.gguf", content=b"GGUF\3"),
     "is a file of TensorFlow Lite": holding("net.tflite", content=b"\x1c\0\0\0TFL3"),
     "is no file of weights alone": holding("net.msgpack"),
-    "is an archive of other files: unpack it": archive,
+    "is an archive of other files: give the weights in it, or save": archive,
     "net.npz cannot be read (ValueError: Object arrays": objects,
     "cannot be read (BadZipFile: File is not a zip file): copy it again": cut,
     "There is no file": pipe,
@@ -322,7 +328,7 @@ def test_a_named_network_of_a_library_has_the_outputs_of_the_file(library, monke
 
 def test_a_library_that_is_not_there_and_a_network_on_a_gpu_are_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    assert refused(modules.built, "timm:a", OWN) == "timm is not installed: pip install timm."
+    assert "timm cannot be loaded (ModuleNotFoundError" in refused(modules.built, "timm:a", OWN)
     assert "Unknown model resnet1" in refused(modules.built, "torchvision:resnet1", OWN)
     (tmp_path / "nets.py").write_text(NETS)
     assert "that builds it on the CPU" in refused(modules.built, f"{tmp_path}/nets.py:cuda", OWN)
