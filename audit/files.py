@@ -15,6 +15,7 @@ from torch.serialization import safe_globals
 
 from training import images
 from utils.errors import InputError, explained
+from utils.kernels.step import full
 
 WEIGHTS = "model.safetensors", "pytorch_model.bin"  # in a folder, as transformers calls them
 INDEX = ".index.json"  # behind one of these names: of weights in several files
@@ -56,8 +57,14 @@ def contents(path):
     """What a file or a folder holds, on the CPU, such as {name: tensor}; InputError if it is not read."""
     if not (path.is_dir() or path.is_file()):
         raise InputError(f"There is no file {path}: check its path.")
-    with explained(f"{path} cannot be read", COPY):
-        return read(path, weights_in(path) if path.is_dir() else path)
+    try:
+        with explained(f"{path} cannot be read", COPY):
+            return read(path, weights_in(path) if path.is_dir() else path)
+    except InputError as error:
+        cause = error.__cause__
+        if cause and full(cause):  # which is no fault of the file
+            raise cause from None
+        raise
 
 
 def read(path, place):

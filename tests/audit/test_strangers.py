@@ -244,6 +244,12 @@ def test_a_file_of_another_kind_is_named_in_one_sentence(said, tmp_path):
     assert said in refused(weights.read, place) and said in refused(modules.twin, net(), place)
 
 
+def test_a_full_memory_is_no_fault_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "load_file", lambda path: bytearray(2**62))
+    with pytest.raises(MemoryError):
+        files.contents(tied(tmp_path))
+
+
 class Returns(nn.Module):
     """A network that takes pictures (n, C, H, W), as one that looks at their size does, and returns something."""
 
