@@ -80,7 +80,7 @@ def test_a_moment_in_eight_bits_gives_away_pictures_and_is_said_to_be_rough(form
     content = checked(found)
     entry = "momentum_buffer" if form == "one state" else "exp_avg"
     back = [one for one in content["images"] if one["attack"] == f"unmixing of {entry}"]
-    assert sum(one["returned"] for one in back if one["side"] == report.SIDES[0]) >= 6
+    assert sum(one["returned"] for one in back if one["side"] == risks.SIDES[0]) >= 6
     assert found.status == report.LEAKS and states.ROUGH in content["warnings"]
 
 
