@@ -30,7 +30,7 @@ GREY = 3  # levels of 255 by which the channels of a grey picture may differ
 class Pictures(NamedTuple):
     """n pictures of one shape."""
 
-    images: torch.Tensor  # (n, d) in [0, 1], flattened as (H, W, C)
+    images: torch.Tensor  # (n, d) in [0, 1], in single precision, flattened as (H, W, C)
     labels: list | None  # n numbers or names of classes, where they are known
     names: list  # n, of files or places
     notes: list  # sentences on what was done to them
@@ -93,10 +93,11 @@ def load(source: Source, what: str, showing: Showing) -> Pictures:
     if is_folder(source):
         return of_folder(Path(source).expanduser(), what, showing)
     pixels, labels = batch(source)
-    pixels = pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)
+    white = 255 if pixels.dtype == np.uint8 else 1
+    pixels = pixels.astype(np.float32) / white
     names = [f"{what.split()[0]} {k}" for k in range(len(pixels))]
     kinds = None if labels is None else [*map(named, labels.tolist())]
-    return Pictures(torch.as_tensor(pixels).flatten(1), kinds, names, [])
+    return Pictures(torch.from_numpy(pixels).flatten(1), kinds, names, [])
 
 
 def arrays(source):
@@ -218,7 +219,7 @@ def shaped(picture, showing, done):
         picture = change(picture, (width, height), FILTER)
         deed = "squashed" if squash else "cut to their middle"
         done[f"were {deed} and resized to {height}×{width} by Lanczos' filter"] += 1
-    return np.asarray(picture, dtype=np.float64).reshape(showing.shape) / 255
+    return np.asarray(picture, dtype=np.float32).reshape(showing.shape) / 255
 
 
 def middle(picture, size, shorter):

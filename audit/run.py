@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -145,22 +146,26 @@ def case_of(
     network: weights.Network, sides: list[pictures.Pictures], showing: Showing, asking: Asking
 ) -> stages.Case:
     """The stages.Case of both sides' Pictures: as the network sees them, with numbered classes."""
-    seen = [showing.rows(side.images) for side in sides]
-    own, both = (part.mean(0) * showing.centred for part in (seen[0], torch.cat(seen)))
-    rows, exchanged = (tuple(part - mean for part in seen) for mean in (own, both))
-    outputs = outputs_of(network.logits, rows[0][:2]) if network.logits else 1
+    precision = torch.float64 if network.layers else torch.float32
+    nothing = torch.zeros(math.prod(showing.shape), dtype=precision)
+    first = showing.rows(sides[0].images[:2].to(nothing))
+    outputs = outputs_of(network.logits, first) if network.logits else 1
     labels = pictures.numbered(sides, outputs, showing.classes)
-    return stages.Case(
+    case = stages.Case(
         network=network,
         showing=showing,
         asking=asking,
         pictures=tuple(sides),
-        rows=rows,
-        exchanged=exchanged,
-        average=own,
+        average=nothing,
+        apart=nothing,
         outputs=outputs,
         labels=labels,
+        known=cache(lambda: stages.classified(network.logits, case.rows, labels)),
     )
+    if showing.centred:
+        own, both = case.rows[0].mean(0), torch.cat(case.rows).mean(0)
+        case = case._replace(average=own, apart=own - both)
+    return case
 
 
 def outputs_of(logits, x):

@@ -24,6 +24,7 @@ PART = re.compile(
 )
 LARGEST = 1e30  # weight
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
+AT_ONCE = 2**20  # numbers that a function is given at once: more leave a processor's caches
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
 # of a network
 Source: TypeAlias = str | Path | Mapping[str, Any] | Sequence[Layer] | torch.nn.Module | Callable
@@ -130,7 +131,8 @@ def of_function(function, takes):
 
     @torch.no_grad()
     def logits(x):
-        found = [logits_of(function(takes(some)))[0] for some in x.split(256)]
+        parts = x.split(min(256, 1 + AT_ONCE // x.shape[1]))
+        found = [logits_of(function(takes(some)))[0] for some in parts]
         return torch.cat(found).flatten(1).double()
 
     return logits

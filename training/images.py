@@ -85,7 +85,7 @@ def load(dataset: str | Path, binary: bool = True) -> Labelled:
         return npz(dataset, binary)
     if dataset not in DATASETS:
         raise InputError(
-            f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file."
+            f"There is no data set {dataset!r}: take {str(DATASETS)[1:-1]} or the path of an .npz file."
         )
     if dataset == "photos":
         small, kinds = views()
@@ -154,7 +154,9 @@ def cifar10(root=DATA, binary=True, train=True):
     try:
         files = CIFAR10(root, train=train, download=True)
     except (OSError, RuntimeError) as error:
-        ways = f"put cifar-10-python.tar.gz into {root}, or use DATASET='photos' or the path of an .npz file"
+        ways = (
+            f"put cifar-10-python.tar.gz into {root}, or take 'photos' or the path of an .npz file"
+        )
         raise InputError(
             f"CIFAR-10 cannot be downloaded: connect to the network and try again, or {ways}."
         ) from error
@@ -172,9 +174,7 @@ def npz(path, binary=True):
     try:
         arrays = unpack(path)
     except FileNotFoundError as error:
-        raise InputError(
-            f"There is no file {Path(path).resolve()}: check the path in DATASET."
-        ) from error
+        raise InputError(f"There is no file {Path(path).resolve()}: check its path.") from error
     except Exception as error:
         raise InputError(
             f"{path} cannot be read as an .npz file of numbers: save it anew with numpy.savez."

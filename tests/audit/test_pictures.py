@@ -105,7 +105,7 @@ def test_pictures_are_turned_as_their_cameras_say(how, tmp_path):
     Image.fromarray(upright).transpose(undo).save(tmp_path / "a.png", exif=exif)
     assert pictures.own_shapes([tmp_path]) == [(9, 12, 3)]
     found = load(tmp_path, showing=Showing(shape=(9, 12, 3)))
-    assert torch.equal(found.images[0], torch.from_numpy(upright).double().flatten() / 255)
+    assert torch.equal(found.images[0], torch.from_numpy(upright).float().flatten() / 255)
     assert "1 were turned as their cameras say (EXIF)" in found.notes[0]
 
 

@@ -137,8 +137,19 @@ def test_a_mistake_is_said_in_one_sentence(words, place, monkeypatch, capsys):
     assert REFUSED[words] in one_sentence([*verb, *line], capsys)
 
 
-@pytest.mark.parametrize("out", ["net.pth/d", 300 * "x"])
-def test_a_report_that_cannot_be_written_is_said_before_an_audit(out, place, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "out, said",
+    [
+        ("net.pth/d", "cannot be written"),
+        (300 * "x", "cannot be written"),
+        ("taken", "report.json' (it is there, but is no file)"),
+        ("", "has no name"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_said_before_an_audit(
+    out, said, place, monkeypatch, capsys
+):
     monkeypatch.chdir(place)
+    (place / "taken" / "report.json").mkdir(parents=True, exist_ok=True)
     assert main(["network", "net.pth", "in", "held", "--out", out]) == report.NO_ANSWER
-    assert "cannot be written" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
