@@ -39,7 +39,7 @@ def inputs_of(
     finally:
         for hook in hooks:
             hook.remove()
-    return [unfolded(layer, *given, len(x)) for layer, given in zip(layers, captured)]
+    return [unfolded(layer, given, len(x)) for layer, (given,) in zip(layers, captured)]
 
 
 def check(layer):
