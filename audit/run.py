@@ -13,7 +13,19 @@ from typing import Any
 import torch
 
 from audit import before as known_start
-from audit import fit, modules, pictures, report, shadows, stages, start, states, weights, whole
+from audit import (
+    files,
+    fit,
+    modules,
+    pictures,
+    report,
+    shadows,
+    stages,
+    start,
+    states,
+    weights,
+    whole,
+)
 from audit.showing import Asking, Showing
 from utils.errors import InputError, choose, explained
 
@@ -71,7 +83,8 @@ def options_of(options):
 
 def network_for(network, sources, showing, key=None, model=None):
     """The weights.Network, and the Showing with the shape (H, W, C) with which all pictures can be read."""
-    source, key_there = (modules.built(model, network, key), None) if model else (network, key)
+    source, notes = modules.built(model, network, key) if model else (network, ())
+    key_there = None if model else key
     found = []
     refusals = []
     for shape in shapes_of(sources, tuple(map(int, showing.shape))):
@@ -87,8 +100,7 @@ def network_for(network, sources, showing, key=None, model=None):
     net, showing = min(found, key=lambda pair: pair[0].logits is None)
     if model:
         name = Path(network).name if isinstance(network, str | Path) else net.name
-        note = f"The code of {model} was run to build the network."
-        net = net._replace(name=name, notes=(*net.notes, note))
+        net = net._replace(name=name, notes=(*net.notes, *notes))
     return net, showing
 
 
@@ -119,8 +131,9 @@ def with_normalisation(showing, network):
 
 def state_of(network, optimizer, layers, showing):
     """The states.State in what a network is read from, or in an optimizer's own file or dict."""
-    sources = [network] * isinstance(network, str | Path | Mapping)
-    sources += [optimizer] * (optimizer is not None)
+    own = files.file_in(network, files.STATES) or network
+    given = [own, optimizer]
+    sources = [one for one in given if isinstance(one, str | Path | Mapping)]
     state = states.read(sources, layers, showing.shape, showing.layout)
     if optimizer is not None and state == states.State():
         raise InputError(
@@ -157,7 +170,7 @@ def case_of(
 
 def outputs_of(logits, x):
     """How many outputs a network has; InputError if it cannot take pictures x (n, d)."""
-    with explained("The network does not take these pictures", "give their size (--shape)"):
+    with explained(*weights.MISFIT):
         return logits(x).shape[1]
 
 

@@ -17,6 +17,7 @@ def net(outputs=2):
 def raises(*given): raise RuntimeError("no\\nsuch GPU")
 def leaves(*given): raise SystemExit(3)
 def number(*given): return 3
+def lazy(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(2))
 def wide(): return net(outputs=3)
 def deeper(): return nn.Sequential(*net(), nn.Linear(2, 2))
 def shallow(): return net()[:-1]
@@ -76,6 +77,7 @@ REFUSED = {
     "conv.pth in held --model nets:raises": "(RuntimeError: no such GPU): give MODULE:FUNCTION",
     "conv.pth in held --model nets:leaves": "nets:leaves built no network (SystemExit: 3)",
     "conv.pth in held --model nets:number": "nets:number returned a int",
+    "conv.pth in held --model nets:lazy": "nets:lazy built layers of no size",
     "conv.pth in held --model nets:wide": "it has in another size 2.weight, 2.bias",
     "conv.pth in held --model nets:deeper": "it lacks 3.weight, 3.bias",
     "conv.pth in held --model nets:shallow": "it has beside the module's 2.weight, 2.bias",
