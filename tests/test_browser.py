@@ -80,6 +80,7 @@ LOOK = r"""() => {
     if (!mark.nextElementSibling?.querySelector(".jupyter-widgets")) found.push(`widget: ${mark.textContent.trim()}`);
   return found;
 }"""
+SOURCES = "images => images.map((image) => image.src)"
 REACHED = """() => [...document.querySelectorAll("pre, .pst-scrollable-table-container")].every(
   (part) => part.scrollWidth <= part.clientWidth || part.tabIndex >= 0)"""  # the theme sees to it after a while
 ALIKE = """() => {
@@ -238,11 +239,36 @@ def test_opened_code_is_whole_and_lines_up_with_other_code(page, name):
 def test_a_slider_changes_its_picture(page):
     open_at(page, HTML / "book" / "energy-landscape.html")
     place = page.locator(".widget-subarea", has=page.locator(".noUi-handle")).first
-    shown = "pictures => pictures.map((picture) => picture.src)"
-    before = place.locator("img:visible").evaluate_all(shown)
+    before = place.locator("img:visible").evaluate_all(SOURCES)
     place.locator(".noUi-handle").first.press("ArrowRight")  # it stands at its left end
     assert before
     sync_api.expect(place.locator("img:visible").first).not_to_have_attribute("src", before[0])
+
+
+@rendered
+def test_the_chooser_answers_by_keyboard_and_without_a_script_it_is_a_list(page, browser):
+    path = HTML / "book" / "conclusion.html"
+    open_at(page, path)
+    page.set_viewport_size({"width": 390, "height": 900})
+    box = page.locator(".chooser")
+    network, *_, file = box.get_by_role("combobox").all()
+    answer = box.locator("output")
+    before, asked = answer.inner_text(), len(page.asked)
+    file.press("End")
+    sync_api.expect(answer).not_to_have_text(before)
+    assert (
+        answer.inner_text().startswith("Recorded. ") and box.locator(".case:visible").count() == 1
+    )
+    network.press("End")
+    assert answer.inner_text().startswith("Not recorded. ") and "file" in answer.inner_text()
+    assert not [*page.evaluate(WIDE), *violations(page)] and len(page.asked) == asked
+    pictures = {urlsplit(url).path for url in box.locator("img").evaluate_all(SOURCES)}
+    plain = browser.new_context(java_script_enabled=False).new_page()
+    plain.goto(path.as_uri())
+    assert plain.locator(".case").count() == plain.locator(".case:visible").count() > 30
+    weight = sum(Path(unquote(one)).stat().st_size for one in pictures)
+    assert weight + len(plain.locator(".chooser").inner_html().encode()) < 150e3
+    plain.context.close()
 
 
 @rendered
