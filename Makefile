@@ -35,7 +35,7 @@ OFFLINE := { echo "The packages were not installed: without a network they canno
 PYTEST := MAKEFLAGS= OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/pytest -q -n $(JOBS) --dist worksteal
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONWARNINGS := ignore::DeprecationWarning
-$(if $(filter 1,$(words $(DATASET))),,$(error DATASET is "$(DATASET)": give one name or one path without spaces))
+$(foreach name,DATASET CHAPTER GRID,$(if $(filter 1,$(words $($(name)))),,$(error $(name) is "$($(name))": give one name or one path without spaces)))
 $(shell mkdir -p _build)
 .PHONY: book runs html pdf test lint check toys committed browser install-check bench gpu batch grid paper record verify lab \
 	outputs older lock clean distclean .venv/ready
@@ -53,7 +53,7 @@ $(EXECUTED)/%.ipynb: book/%.ipynb $(wildcard $(PACKAGES:%=%/*.py) $(PACKAGES:%=%
 	@echo $<
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED). Warnings are errors.
-SHOWN = _config.yml _toc.yml book $(PACKAGES) _vendor requirements.lock $(wildcard data/*.yaml data/results/*.csv) data/victims/entries.csv
+SHOWN = _config.yml _toc.yml CITATION.cff book $(PACKAGES) _vendor requirements.lock $(wildcard data/*.yaml data/results/*.csv) data/victims/entries.csv
 LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source && tar -cf - $(SHOWN) | tar -xf - -C $(TO)/_build/source && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
 render = $(CURDIR)/$(BIN)/jupyter-book build -q --keep-going $(1) source --path-output .. > book.log 2>&1 || \
@@ -113,11 +113,11 @@ paper: .venv/ready .snakemake-env/ready  # the published attack alone takes hour
 	@$(foreach name,bilevel ours published,$(call run_grid,experiments/paper-$(name).yaml) &&) true
 batch: .venv/ready .snakemake-env/ready
 	@{ printf 'experiment: $(CHAPTER)\ncross:\n  SEED:\n'; printf '  - %s\n' $(SEEDS); } > _build/batch-$(CHAPTER).yaml
-	@$(call run_grid,_build/batch-$(CHAPTER).yaml,$(if $(shell grep -l '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1))
+	@$(call run_grid,_build/batch-$(CHAPTER).yaml,$(if $(shell grep -ls '"SEEDS = ' book/$(CHAPTER).ipynb),SEEDS=1))
 record: .venv/ready  # of code that is committed, or DIRTY=1
 	@$(BIN)/python -m lab.record $(GRID) $(GIVEN) $(PARAMETERS) $(if $(DIRTY),--dirty)
 verify: .venv/ready .snakemake-env/ready
-	@$(BIN)/python -m lab.verify $(RECORD) $(if $(filter all,$(RUNS)),--all) $(if $(GIVEN),--dataset "$(DATASET)")
+	@$(BIN)/python -m lab.verify $(if $(RECORD),"$(RECORD)") $(if $(RUNS),$(if $(filter all,$(RUNS)),--all,$(error RUNS is "$(RUNS)": say RUNS=all or nothing))) $(if $(GIVEN),--dataset "$(DATASET)")
 
 # Snakemake has an environment of its own, beside the book's.
 .snakemake-env/ready: tools/snakemake.txt | .venv/ready

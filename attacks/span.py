@@ -18,25 +18,45 @@ TAKEN = 0.9  # share of the directions that images may take, where α is found
 
 def inputs(module: torch.nn.Module, layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """What images x (n, …) are to a `layer` of a module, at all its places: (n, places, inputs)."""
+    (seen,) = inputs_of(module, [layer], x)
+    return seen
+
+
+def inputs_of(
+    module: torch.nn.Module, layers: list[torch.nn.Module], x: torch.Tensor
+) -> list[torch.Tensor]:
+    """The `inputs` of each of some layers, which the module gives them in one pass."""
+    for layer in layers:
+        check(layer)
+    captured: list = [[] for _ in layers]
+    hooks = [
+        layer.register_forward_hook(lambda _, given, output, own=own: own.append(given[0].detach()))
+        for layer, own in zip(layers, captured)
+    ]
+    try:
+        with torch.no_grad():
+            module(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [unfolded(layer, given, len(x)) for layer, (given,) in zip(layers, captured)]
+
+
+def check(layer):
+    """InputError unless the inputs of a layer are read."""
     if not isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
         raise InputError(f"The layer is a {type(layer).__name__}: give a Linear or a Conv2d.")
     if getattr(layer, "groups", 1) > 1 or getattr(layer, "padding_mode", "zeros") != "zeros":
         raise InputError(
             "The convolution has groups or does not pad by zeros: its inputs are not read."
         )
-    captured: list = []
-    hook = layer.register_forward_hook(
-        lambda layer, given, output: captured.append(given[0].detach())
-    )
-    try:
-        with torch.no_grad():
-            module(x)
-    finally:
-        hook.remove()
-    (given,) = captured
+
+
+def unfolded(layer, given, count):
+    """What a layer was given of so many images, at all its places: (count, places, inputs)."""
     if isinstance(layer, torch.nn.Conv2d):
         given = unfold(given, layer.kernel_size, layer.dilation, layer.padding, layer.stride).mT
-    return given.double().reshape(len(x), -1, given.shape[-1])
+    return given.double().reshape(count, -1, given.shape[-1])
 
 
 def basis(

@@ -4,8 +4,9 @@ What happens to a file, from the command line to the exit status, in the order o
 
 1. `__main__` starts a process of its own for all that follows; `command` reads the line. Its options are the fields of
    `showing`, how a network saw pictures and what is asked. `run.audit` then calls one module after the other:
-2. `weights` reads the network, `modules` builds it by a stranger's code where that is asked for, and `pictures` reads
-   both sides, but for those that `copies` takes for copies. `states` finds an optimiser's state.
+2. `files` opens what a stranger hands over, `weights` reads the network in it, and `modules` builds it by a stranger's
+   code where that is asked for. `pictures` reads both sides, but for those that `copies` takes for copies. `states`
+   finds an optimiser's state.
 3. `before` takes the network from before the training, given, or read by `start`.
 4. `shadows`, `stages` and `whole` plan attacks and tests, each a function that returns an Outcome; `run` makes them.
    Each calls `judge` to compare what it gave for both sides, under one null.

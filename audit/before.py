@@ -3,7 +3,7 @@
 import torch
 
 from attacks import first_layer
-from audit import modules, start, weights
+from audit import files, modules, start, weights
 from audit.stages import Case, Outcome
 from utils import networks
 from utils.errors import InputError
@@ -29,8 +29,10 @@ def with_start(case: Case, outcome: Outcome) -> Case:
 def with_before(case: Case, before: weights.Source, key: str | None) -> Case:
     """The Case with the network `before` training: its Layers, unless the first one was frozen, and its module."""
     network, shape, layout = case.network, case.shape, case.showing.layout
-    key = weights.key_in(before, key)
-    twin = modules.twin(network.module, before, key) if network.is_more else None
+    key = files.key_in(before, key)
+    twin = modules.twin(network.module, before, key)[0] if network.is_more else None
+    if twin:
+        before, key = twin.state_dict(), None
     initial = weights.read(before, shape, layout, key).layers if network.layers else ()
     if not (twin or initial):
         raise InputError(USELESS)

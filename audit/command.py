@@ -89,10 +89,14 @@ NETWORK_FILES = {
     ),
     "--model": (
         "MODULE:FUNCTION",
-        "your function that builds it, of any kind, such as nets:resnet or path/nets.py:resnet; its code is run",
+        "your function that builds it, of any kind, such as nets:resnet or path/nets.py:resnet, or its name in a"
+        " library, timm:NAME or torchvision:NAME; its code is run",
     ),
     "--key": ("NAME", "which of several networks in its file, such as model_ema"),
-    "--optimizer": ("FILE", "its optimiser's state, where its own file does not hold that"),
+    "--optimizer": (
+        "FILE",
+        "its optimiser's state, where its own file or folder does not hold that",
+    ),
 }
 WORDS_FILES = {
     "--vocabulary": ("FILE", "vocab.json or tokenizer.json, or one word in a line"),
@@ -106,7 +110,8 @@ def network_line():
     usage = "%(prog)s NETWORK MEMBERS HELD_OUT [options]"
     line = Line("audit network", usage, NETWORK, END)
     line.add_argument(
-        "network", help="its weights, a .pth, .safetensors or .npz file; no code in it is run"
+        "network",
+        help="its weights, a .pth, .ckpt, .safetensors or .npz file, or a folder of transformers; no code in it is run",
     )
     line.add_argument(
         "members",

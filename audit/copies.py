@@ -5,7 +5,7 @@ import torch
 from skimage.feature import match_template
 from torch.nn.functional import avg_pool2d, interpolate, unfold
 
-from utils.kernels.similarity import ncc, planes, standardise
+from utils.kernels.similarity import planes, standardise
 
 COPIES = 0.99  # normalised cross-correlation above which a picture is nearly a copy of another
 SHIFTED = 0.97  # the same of what two pictures share, shifted so that the middle of one fits best
@@ -17,10 +17,15 @@ BLOCK = 8  # pictures that are compared with all others at once
 FLIPS = (), (-1,), (-2,), (-2, -1)  # axes of a picture
 
 
-def find(pixels, shape):
-    """A mask (n, n) of the pairs of pictures (n, d) of a shape (H, W, C) that are copies of each other, or nearly."""
-    copies = torch.cat([ncc(rows, pixels) > COPIES for rows in pixels.split(BLOCK)])
-    batch = planes(pixels, shape).float()
+def find(rows, shape):
+    """A mask (n, n) of the pairs of pictures (n, d) of a shape (H, W, C) that are copies of each other, or nearly.
+
+    The rows are standardised in their place.
+    """
+    for part in rows.split(BLOCK):
+        part.copy_(standardise(part))
+    copies = rows @ rows.mT > COPIES
+    batch = planes(rows, shape)
     maybe = likely(batch.mean(1, keepdim=True))
     for k, j in (maybe & maybe.mT).triu().nonzero().tolist():
         alike = all(overlapping(batch[one], batch[two]) > SHIFTED for one, two in ((k, j), (j, k)))

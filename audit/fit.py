@@ -2,7 +2,8 @@
 
 Another way fits better if the network classifies more of the training pictures correctly when they are shown so; or if
 it classifies as many, and their loss then tells them from held-out ones. Both are tests, corrected for the number of
-ways. This is the judge's check; no attack is told what it finds.
+ways. This is the judge's check; no attack is told what it finds. A few pictures are looked at first, and the others in
+those ways that these do not rule out.
 """
 
 import math
@@ -10,7 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,10 @@ READING = "shape", "layout", "activation"  # fields that say how the network is 
 TRAINED = 0.9  # share of the training pictures that a network classifies correctly if it was trained to the end
 KNOWN = 0.75  # share of the pictures that a network must classify correctly in some way, so that any way is believed
 ALIKE = 0.05  # p-value of a gain, above which two ways are taken to fit alike
-MOST = 100  # pictures of a side that are looked at
+FEW = 20  # pictures of a side that are looked at first
+MOST = 100  # that are looked at, in ways that these do not rule out
+RARE = 1e-3  # p-value of what these have right, below which they do
+CHANCY = 0.5  # p-value of their loss, above which it is taken to be chance
 KINDS = 20  # outputs up to which any order of classes is tried
 COMPARISONS = 40  # more than an audit makes
 CHANCE = 0.05  # level at which an accuracy is below the one stated
@@ -53,9 +57,9 @@ class Way(NamedTuple):
     name: str  # of what is other than in the given way
     option: str  # that says so
     logits: Callable  # rows (n, d) -> outputs (n, K)
-    rows: Callable  # a side, 0 or 1 -> its pictures (n, d) as the network sees them
+    rows: Callable  # a side, 0 or 1, and a number n -> its first pictures (n, d) as the network sees them
     labels: tuple  # of both sides (n,)
-    outputs: torch.Tensor = torch.zeros(0)  # of the training pictures (n, K)
+    outputs: torch.Tensor = torch.zeros(0)  # of the first training pictures, FEW or all (n, K)
     right: torch.Tensor = torch.zeros(0)  # which of these are classified correctly (n,)
 
     @property
@@ -63,10 +67,29 @@ class Way(NamedTuple):
         """The share of the training pictures that are classified correctly."""
         return self.right.double().mean().item()
 
-    def judged(self):
-        """The Way with its outputs, and with what it has right."""
-        seen = stages.classified(self.logits, [self.rows(0)], self.labels[:1])
+    def judged(self, count=MOST):
+        """The Way with its outputs of so many pictures, and with what it has right."""
+        seen = self.classified(count, 1)
         return self._replace(outputs=seen.outputs[0], right=seen.right[0])
+
+    def classified(self, count=MOST, sides=2):
+        """What the network makes of so many pictures of one side or of both, stages.Classified."""
+        rows = [self.rows(side, count) for side in range(sides)]
+        return stages.classified(self.logits, rows, [part[:count] for part in self.labels[:sides]])
+
+    def shows_as(self, other):
+        """Whether it shows the training pictures as another Way does."""
+        return all(torch.equal(self.rows(0, n), other.rows(0, n)) for n in (FEW, MOST))
+
+    def may_be_known(self):
+        """Whether what it has right does not rule out that KNOWN of all are."""
+        right = int(self.right.sum())
+        return binomtest(right, len(self.right), KNOWN, "less").pvalue >= RARE
+
+    def knows_as_many(self, other):
+        """Whether as many pictures are classified correctly as in another Way, for all that one can tell."""
+        count = min(len(self.right), len(other.right))
+        return gain(self.right[:count], other.right[:count]) >= ALIKE
 
 
 def better(case: stages.Case, is_over: Callable) -> tuple[str, list]:
@@ -76,10 +99,11 @@ def better(case: stages.Case, is_over: Callable) -> tuple[str, list]:
     """
     if case.network.logits is None or case.labels[0] is None:
         return "", []
-    samples = [np.random.default_rng(0).permutation(len(x))[:MOST] for x in case.rows]
-    shown = [x[sample] for x, sample in zip(case.rows, samples)]
+    sizes = [len(side.images) for side in case.pictures]
+    samples = [np.random.default_rng(0).permutation(size)[:MOST] for size in sizes]
+    shown = [case.seen(side.images[few]) for side, few in zip(case.pictures, samples)]
     labels = tuple(part[sample] for part, sample in zip(case.labels, samples))
-    given = Way("", "", case.network.logits, shown.__getitem__, labels)
+    given = Way("", "", case.network.logits, lambda side, count: shown[side][:count], labels)
     try:
         given = given.judged()
     except InputError:  # no classes, as membership by loss says
@@ -129,15 +153,17 @@ def others(given: Showing) -> dict:
 def way_of(case, samples, given, showing):
     """The Way that a Showing is; None if the network takes no such pictures, or if it is the given way."""
 
-    def rows(side):
-        def pixels(k):
-            return read_again(case.pictures[k], samples[k], case.showing, showing)
+    def pixels(side, count=MOST):
+        found = read_again(case.pictures[side], samples[side][:count], case.showing, showing)
+        return found.to(case.average)
 
-        average = 0.0
-        if showing.centred:
-            every = case.pictures[0].images if showing.shape == case.shape else pixels(0)
-            average = showing.rows(every).mean(0)
-        return showing.rows(pixels(side)) - average
+    def rows(side, count):
+        if not showing.centred:
+            return showing.rows(pixels(side, count))
+        every = (
+            case.pictures[0].images.to(case.average) if showing.shape == case.shape else pixels(0)
+        )
+        return showing.rows(pixels(side, count)) - showing.rows(every).mean(0)
 
     logits: Any = given.logits
     try:
@@ -145,11 +171,15 @@ def way_of(case, samples, given, showing):
             source, layout, activation = case.network.source, showing.layout, showing.activation
             logits = weights.read(source, showing.shape, layout, activation=activation).logits
             logits(torch.zeros(1, math.prod(showing.shape), dtype=torch.float64))
-        way = given._replace(logits=logits, rows=cache(rows)).judged()
+        way = given._replace(logits=logits, rows=rows)
+        if way.shows_as(given) and (
+            logits is given.logits or torch.equal(way.judged().outputs, given.outputs)
+        ):
+            return None
+        way = way.judged(FEW)
+        return way.judged() if way.may_be_known() else way
     except Exception:  # of a stranger's code that takes no such pictures, or of unreadable files
         return None
-    pairs = (way.rows(0), given.rows(0)), (way.outputs, given.outputs)
-    return None if all(torch.equal(*pair) for pair in pairs) else way
 
 
 def read_again(side, rows, given, showing):
@@ -231,9 +261,7 @@ def said(case, given, others):
     if not fits:
         return ""
     best, p = max(fits, key=lambda fit: fit[0].share)
-    alike = [
-        way.option for way, _ in fits if way is not best and gain(way.right, best.right) >= ALIKE
-    ]
+    alike = [way.option for way, _ in fits if way is not best and way.knows_as_many(best)]
     also = f", or {' or '.join(alike[:3])}, which fits as well" if alike else ""
     mend = f"try {best.option}{also}."
     p = report.stated(p)
@@ -267,15 +295,20 @@ def telling(given, others, level, p_of):
     """
     if p_of(given) < level / COMPARISONS:
         return []
-    asked = [way for way in others if gain(way.right, given.right) >= ALIKE]
-    return [(way, p) for way in asked if (p := len(asked) * p_of(way)) < level]
+    asked = [way for way in others if way.knows_as_many(given)]
+    likely = [way for way in asked if p_of(way, FEW) < CHANCY]
+    whole = [way if len(way.right) == len(given.right) else way.judged() for way in likely]
+    fits = [(way, len(asked) * p_of(way)) for way in whole if way.knows_as_many(given)]
+    return [(way, p) for way, p in fits if p < level]
 
 
-def p_value_of(loss, way):
+def p_value_of(loss, way, count=MOST):
     """The p-value of the loss of the training pictures in a Way being this much smaller than of held-out ones."""
-    shown = stages.classified(way.logits, [way.rows(k) for k in (0, 1)], way.labels)
+    shown = way.classified(count)
     ours, theirs = (stages.margins(loss, *side) for side in zip(shown.outputs, shown.labels))
-    return judge.p_value(ours, theirs, way.labels)
+    # few pictures of many classes cannot be exchanged within these
+    classes = [shown.labels] * (count == MOST)
+    return judge.p_value(ours, theirs, *classes)
 
 
 def poor(outcomes, accuracy):

@@ -144,9 +144,10 @@ def balance(labels):
 
 def strangers(sides, shape):
     """How like every picture (m, d), (n, d) is to the best of some photographs of nobody's: (m,) and (n,)."""
-    views = torch.from_numpy(images.views()[0]).double().permute(0, 3, 1, 2) / 255
+    views = torch.from_numpy(images.views()[0]).float().permute(0, 3, 1, 2) / 255
     views = views if shape[2] == 3 else views.mean(1, keepdim=True)
     views = interpolate(views, size=shape[:2], mode="area").permute(0, 2, 3, 1).flatten(1)
-    own = match(views, torch.cat(sides)).signed > OWN
-    views = views if own.all() else views[~own]
-    return [match(side, views[:STRANGERS], shape).signed for side in sides]
+    likeness = [[match(few, side).signed for side in sides] for few in views.split(STRANGERS)]
+    own = torch.cat([torch.stack(part).amax(0) for part in likeness]) > OWN
+    few = slice(STRANGERS) if own.all() else (~own).nonzero()[:STRANGERS, 0]
+    return [match(side, views[few], shape).signed for side in sides]

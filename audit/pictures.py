@@ -1,6 +1,7 @@
 """Pictures of strangers: folders, `.npz` files and arrays, as rows (n, d) in [0, 1], with notes on what was done."""
 
 import contextlib
+import re
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -24,13 +25,24 @@ PIXELS = ["AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", 
 FORMATS = [name for name in PIXELS if name in Image.OPEN]
 FILTER = Image.Resampling.LANCZOS
 ORIENTATION = 0x112  # where EXIF says how a camera was held
+SINGULAR = {
+    "are": "is",
+    "were": "was",
+    "have 16": "has 16",
+    "their": "its",
+    "cameras say": "camera says",
+    "files": "file",
+    "pictures": "picture",
+    "copies": "a copy",
+    "such as": "namely",
+}
 GREY = 3  # levels of 255 by which the channels of a grey picture may differ
 
 
 class Pictures(NamedTuple):
     """n pictures of one shape."""
 
-    images: torch.Tensor  # (n, d) in [0, 1], flattened as (H, W, C)
+    images: torch.Tensor  # (n, d) in [0, 1], in single precision, flattened as (H, W, C)
     labels: list | None  # n numbers or names of classes, where they are known
     names: list  # n, of files or places
     notes: list  # sentences on what was done to them
@@ -93,10 +105,11 @@ def load(source: Source, what: str, showing: Showing) -> Pictures:
     if is_folder(source):
         return of_folder(Path(source).expanduser(), what, showing)
     pixels, labels = batch(source)
-    pixels = pixels / 255.0 if pixels.dtype == np.uint8 else pixels.astype(np.float64)
+    white = 255 if pixels.dtype == np.uint8 else 1
+    pixels = pixels.astype(np.float32) / white
     names = [f"{what.split()[0]} {k}" for k in range(len(pixels))]
     kinds = None if labels is None else [*map(named, labels.tolist())]
-    return Pictures(torch.as_tensor(pixels).flatten(1), kinds, names, [])
+    return Pictures(torch.from_numpy(pixels).flatten(1), kinds, names, [])
 
 
 def arrays(source):
@@ -168,10 +181,17 @@ def of_folder(folder, what, showing):
         mend = f"give the {what} as PNG or JPEG files"
         raise InputError(f"{folder} holds no picture that can be read: {mend}.")
     done["files are no pictures and were left out"] += len(inside) - len(paths)
-    notes = [f"Of the {what}, {count} {deed}." for deed, count in done.items() if count]
+    notes = [f"Of the {what}, {agreeing(count, deed)}." for deed, count in done.items() if count]
     stacked = torch.from_numpy(np.stack([*rows.values()])).flatten(1)
     labels = [name.split("/")[0] for name in rows] if classes else None
     return Pictures(stacked, labels, [*rows], notes, folder=folder)
+
+
+def agreeing(count, words):
+    """A count, and words on so many things, which become words on one where it is one."""
+    for many, one in SINGULAR.items() if count == 1 else ():
+        words = re.sub(rf"\b{many}\b", one, words)
+    return f"{count} {words}"
 
 
 def named(label):
@@ -218,7 +238,7 @@ def shaped(picture, showing, done):
         picture = change(picture, (width, height), FILTER)
         deed = "squashed" if squash else "cut to their middle"
         done[f"were {deed} and resized to {height}×{width} by Lanczos' filter"] += 1
-    return np.asarray(picture, dtype=np.float64).reshape(showing.shape) / 255
+    return np.asarray(picture, dtype=np.float32).reshape(showing.shape) / 255
 
 
 def middle(picture, size, shorter):
@@ -303,11 +323,12 @@ def distinct(sides, shape):
     for side, what, out in zip(sides, ("training", "held-out"), pairs.any(1).split(sizes)):
         found.append(kept(side, ~out))
         if out.any():
-            such = f"and were left out, such as {side.names[int(out.int().argmax())]}"
-            notes.append(f"{out.sum()} {what} pictures are copies of others, or nearly so, {such}.")
+            are = f"{what} pictures are copies of others, or nearly so, and were left out, such as"
+            notes.append(f"{agreeing(out.sum(), are)} {side.names[int(out.int().argmax())]}.")
         if (count := len(found[-1].names)) < FEWEST:
             alone = ", without near-copies of others on either side" * bool(out.any())
-            raise InputError(f"There are {count} {what} pictures{alone}: give {FEWEST} or more.")
+            are = agreeing(count, f"{what} pictures are there")
+            raise InputError(f"{are}{alone}: give {FEWEST} or more.")
     return found, notes
 
 

@@ -1,7 +1,6 @@
 """What an audit found: one sentence, the numbers behind it, and its files, a folder that can be handed on."""
 
 import json
-import os
 import platform
 from dataclasses import asdict
 from importlib.metadata import version
@@ -17,7 +16,7 @@ from audit.stages import GRADIENTS, OUTPUTS, STATE, WEIGHTS, Case
 from audit.start import WORDS
 from evaluation.notation import number
 from training.images import DATA
-from utils.errors import check_writable, write_all, written
+from utils.errors import InputError, check_writable, write_all, written
 from utils.kernels.similarity import closest, stretch
 
 SCHEMA = DATA / "audit.schema.json"
@@ -62,11 +61,10 @@ class Report(NamedTuple):
 
 def check_room(folder):
     """InputError unless a report can be written into a folder; one that is not there yet is not made."""
-    folder = Path(folder)
-    there = os.path.exists(folder)
-    check_writable("The report", folder / FILES[0])
-    if not there:
-        os.rmdir(folder)
+    if not str(folder):
+        raise InputError("The report's folder has no name: give one (--out report).")
+    for name in FILES:
+        check_writable("The report", Path(folder) / name)
 
 
 def reported(
@@ -312,8 +310,8 @@ def pair(case, risk):
 
 def drawn(case, risk):
     """A picture and its best match of what came back, in its own sign and contrast, stretched, as bytes."""
-    seen = case.rows[risk.side][risk.index]
     picture = case.pictures[risk.side].images[risk.index]
+    seen = case.seen(picture)
     match = closest(seen[None], risk.attack.images)
     contrast = seen.std() / match.std().clamp_min(1e-30)
     shown = stretch(case.shown((match - match.mean()) * contrast + seen.mean()))[0]

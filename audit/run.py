@@ -6,13 +6,26 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from audit import before as known_start
-from audit import fit, modules, pictures, report, shadows, stages, start, states, weights, whole
+from audit import (
+    files,
+    fit,
+    modules,
+    pictures,
+    report,
+    shadows,
+    stages,
+    start,
+    states,
+    weights,
+    whole,
+)
 from audit.showing import Asking, Showing
 from utils.errors import InputError, choose, explained
 
@@ -70,7 +83,8 @@ def options_of(options):
 
 def network_for(network, sources, showing, key=None, model=None):
     """The weights.Network, and the Showing with the shape (H, W, C) with which all pictures can be read."""
-    source, key_there = (modules.built(model, network, key), None) if model else (network, key)
+    source, notes = modules.built(model, network, key) if model else (network, ())
+    key_there = None if model else key
     found = []
     refusals = []
     for shape in shapes_of(sources, tuple(map(int, showing.shape))):
@@ -86,8 +100,7 @@ def network_for(network, sources, showing, key=None, model=None):
     net, showing = min(found, key=lambda pair: pair[0].logits is None)
     if model:
         name = Path(network).name if isinstance(network, str | Path) else net.name
-        note = f"The code of {model} was run to build the network."
-        net = net._replace(name=name, notes=(*net.notes, note))
+        net = net._replace(name=name, notes=(*net.notes, *notes))
     return net, showing
 
 
@@ -118,8 +131,9 @@ def with_normalisation(showing, network):
 
 def state_of(network, optimizer, layers, showing):
     """The states.State in what a network is read from, or in an optimizer's own file or dict."""
-    sources = [network] * isinstance(network, str | Path | Mapping)
-    sources += [optimizer] * (optimizer is not None)
+    own = files.file_in(network, files.STATES) or network
+    given = [own, optimizer]
+    sources = [one for one in given if isinstance(one, str | Path | Mapping)]
     state = states.read(sources, layers, showing.shape, showing.layout)
     if optimizer is not None and state == states.State():
         raise InputError(
@@ -132,27 +146,31 @@ def case_of(
     network: weights.Network, sides: list[pictures.Pictures], showing: Showing, asking: Asking
 ) -> stages.Case:
     """The stages.Case of both sides' Pictures: as the network sees them, with numbered classes."""
-    seen = [showing.rows(side.images) for side in sides]
-    own, both = (part.mean(0) * showing.centred for part in (seen[0], torch.cat(seen)))
-    rows, exchanged = (tuple(part - mean for part in seen) for mean in (own, both))
-    outputs = outputs_of(network.logits, rows[0][:2]) if network.logits else 1
+    precision = torch.float64 if network.layers else torch.float32
+    nothing = torch.zeros(math.prod(showing.shape), dtype=precision)
+    first = showing.rows(sides[0].images[:2].to(nothing))
+    outputs = outputs_of(network.logits, first) if network.logits else 1
     labels = pictures.numbered(sides, outputs, showing.classes)
-    return stages.Case(
+    case = stages.Case(
         network=network,
         showing=showing,
         asking=asking,
         pictures=tuple(sides),
-        rows=rows,
-        exchanged=exchanged,
-        average=own,
+        average=nothing,
+        apart=nothing,
         outputs=outputs,
         labels=labels,
+        known=cache(lambda: stages.classified(network.logits, case.rows, labels)),
     )
+    if showing.centred:
+        own, both = case.rows[0].mean(0), torch.cat(case.rows).mean(0)
+        case = case._replace(average=own, apart=own - both)
+    return case
 
 
 def outputs_of(logits, x):
     """How many outputs a network has; InputError if it cannot take pictures x (n, d)."""
-    with explained("The network does not take these pictures", "give their size (--shape)"):
+    with explained(*weights.MISFIT):
         return logits(x).shape[1]
 
 

@@ -73,12 +73,12 @@ def asked(case, train, mask, k):
             found, expected = (of(x[:2]) for of in (logits, case.network.logits))  # type: ignore[misc]
             if found.shape != expected.shape or not found.isfinite().all():
                 raise ValueError("its outputs are NaN or of another number")
-    return losses(case, logits, case.exchanged)
+    return losses(case, stages.classified(logits, case.exchanged, case.labels))
 
 
-def losses(case, logits, rows):
-    """The losses (n,) of both sides' pictures, training ones first, in a network of these logits."""
-    outputs, labels, _ = stages.classified(logits, rows, case.labels)
+def losses(case, known):
+    """The losses (n,) of both sides' pictures, training ones first, of what a network makes of them, Classified."""
+    outputs, labels, _ = known
     values = [stages.losses(case.loss, *one) for one in zip(outputs, labels)]
     return torch.cat(values).clamp_min(SMALLEST)
 
@@ -88,7 +88,7 @@ def own(case):
 
     A function as `planned` takes it.
     """
-    values = losses(case, case.network.logits, case.rows).sort().values
+    values = losses(case, case.known()).sort().values
     # whichever side that half is
     enough = values[: len(values) // 2].mean()
     layers_of, recipe = case.network.layers, case.released.recipe
@@ -114,7 +114,7 @@ def own(case):
 
 def by_shadows(case, masks, ask, first, how, name):
     """Whether the network knows training pictures better than its reference networks do, more than held-out ones."""
-    target = losses(case, case.network.logits, case.rows)
+    target = losses(case, case.known())
     known = torch.stack([first, *(ask(masks[k], k) for k in range(1, len(masks)))])
     values = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
     sizes = [len(side) for side in case.rows]

@@ -89,7 +89,8 @@ class Showing:
 
     def rows(self, pixels):
         """Pixels (n, d) in [0, 1] as the network sees them, but for the mean of the training pictures."""
-        return (pixels - self.channels("mean")) / self.channels("deviation")
+        mean, deviation = (self.channels(name).to(pixels) for name in ("mean", "deviation"))
+        return (pixels - mean).div_(deviation)
 
     def pixels(self, rows):
         """The opposite of `rows`."""

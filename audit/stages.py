@@ -32,17 +32,17 @@ START = "the network from before the training"
 
 
 class Case(NamedTuple):
-    """All that stages look at. Rows are pictures as the network sees them, flattened as (H, W, C)."""
+    """All that stages look at. Rows are pictures as the network sees them, (H, W, C) in a line, made when asked for."""
 
     network: Network
     showing: Showing  # with its shape, mean and deviation
     asking: Asking
     pictures: tuple  # both sides' Pictures
-    rows: tuple  # training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted
-    exchanged: tuple  # the same, but without the mean of both sides together where the trainer subtracted that of one
-    average: torch.Tensor  # (d,) what was subtracted; zero unless the network is centred
+    average: torch.Tensor  # (d,) what the trainer subtracted; zero unless the network is centred
+    apart: torch.Tensor  # (d,) the same less the mean of both sides together
     outputs: int  # K, or 1 if they are not known
     labels: tuple  # (m,) and (n,), or two None
+    known: Callable  # () -> what the network makes of the rows, Classified, which is found once
     notes: tuple = ()  # sentences for the report
     state: State = State()  # of the optimiser
     initial: tuple = ()  # Layers of the network before training; empty if they are not known
@@ -55,6 +55,16 @@ class Case(NamedTuple):
     def shape(self):
         """(H, W, C) of the pictures."""
         return self.showing.shape
+
+    @property
+    def rows(self):
+        """Training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted."""
+        return tuple(self.seen(side.images) for side in self.pictures)
+
+    @property
+    def exchanged(self):
+        """The same, but without the mean of both sides together where the trainer subtracted that of one."""
+        return tuple(rows.add_(self.apart) for rows in self.rows)
 
     @property
     def loss(self):
@@ -74,6 +84,10 @@ class Case(NamedTuple):
         widths = tuple(len(layer.weight) for layer in layers[:-1])
         recipe = networks.Recipe(widths, self.loss, 0.0, centred=self.showing.centred)
         return Released(layers, torch.zeros(self.stated), recipe)
+
+    def seen(self, images):
+        """Pictures (n, d) in [0, 1] as rows, in the precision of `average`."""
+        return self.showing.rows(images.to(self.average)).sub_(self.average)
 
     def shown(self, rows):
         """Rows (n, d) as the network sees them as pictures, mostly in [0, 1]."""
@@ -159,7 +173,9 @@ def structure(case, layer, of, name):
     values = (values / values[0].clamp_min(1e-300))[: PLOTTED * m + 1]
     try:
         count, basis, _ = unmixing.read(released)
-        sentence = f"The singular values of {layer} fall off a cliff that shows {count} pictures."
+        sentence = (
+            f"The singular values of {layer} fall off a cliff that shows {doubted(count, m)}."
+        )
     except InputError:
         basis = unmixing.read(released, m)[1]
         sentence = f"{layer} has no cliff in its singular values; the first {m} directions were taken for the span."
@@ -174,6 +190,12 @@ def structure(case, layer, of, name):
         spans={layer: score},
         facts={"singular_values": values.tolist()},
     )
+
+
+def doubted(count, m):
+    """How many pictures a layer shows, in words, with a doubt where there are more: m."""
+    few = f", and there are {m}: after many epochs a layer shows too few"
+    return f"{count} pictures{few * (count < m)}"
 
 
 def in_span(shares, name, labels):
@@ -219,14 +241,14 @@ def unmixed(case, of, name):
     count = mixed.details.count
     sentence = f"The attack was given their number, {m}."
     if count:
-        sentence = f"The layer shows {count} pictures."
+        sentence = f"The layer shows {doubted(count, m)}."
     if refine and released.network[0].bias is not None:
         mixed = refine(mixed)
         sure = mixed.details.sure
         like = ncc(case.rows[0], mixed.images).abs().amax(0)
         sentence += f" Zeros at neurons that a picture never activated make {sure.sum()} of {len(sure)} sure, of which"
         sentence += (
-            f" {(sure & (like <= judge.NEAR)).sum()} are no training picture nearly exactly."
+            f" {(sure & (like <= judge.NEAR)).sum()} showed no training picture nearly exactly."
         )
     return returned(case, name, mixed.images, sentence, mixed.details.sure)
 
@@ -292,7 +314,7 @@ def margins(loss, outputs, labels):
 
 def by_loss(case, name):
     """Whether the loss of training pictures is smaller than that of held-out ones."""
-    outputs, labels, right = classified(case.network.logits, case.rows, case.labels)
+    outputs, labels, right = case.known()
     values = [losses(case.loss, *one) for one in zip(outputs, labels)]
     facts = {"losses": [part.tolist() for part in values]}
     score = judge.scored([margins(case.loss, *one) for one in zip(outputs, labels)], case.labels)

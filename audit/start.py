@@ -35,8 +35,10 @@ def planned(case, source, model):
 
 def of_module(module, model):
     """Named parameters, what draws such a module, and what turns one into what `weights.read` takes."""
-    build = partial(modules.made, model) if model else partial(modules.redrawn, module)
-    return dict(module.named_parameters()), build, torch.nn.Module.state_dict
+    parameters = dict(module.named_parameters())
+    own = partial(modules.redrawn, module)
+    build = partial(modules.made, model, parameters) if model else own
+    return parameters, build, torch.nn.Module.state_dict
 
 
 def of_layers(layers, network, shape, layout):

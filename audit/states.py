@@ -3,6 +3,7 @@
 A state numbers parameters as the network or its groups order them, without names: they are told by their shapes.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -11,13 +12,17 @@ from typing import NamedTuple
 import torch
 
 from attacks.first_layer import NO_STEP
-from audit import weights
+from audit import files, weights
 from utils.errors import InputError
 from utils.networks import Checkpoint, Layer, change
 
 MOMENTS = "exp_avg", "momentum_buffer"  # sums of gradients
 # which Adam and its kind keep beside such a sum; beside anything else it may be another thing
 SQUARES = "exp_avg_sq", "max_exp_avg_sq", "exp_inf"
+# numbers that share a largest value, where bitsandbytes stores moments in 8 bits
+BLOCKS = 256, 2048
+WRAPPED = "__bnb_optimizer_quant_state__"
+ROUGH = "The moment is stored in 8 bits, so that what it gives away is known roughly."
 LIKELY = (
     "which is not read here, and in all likelihood tells of the pictures, too: do not publish it"
 )
@@ -45,12 +50,12 @@ def read(sources, layers, shape, layout):
     """
     found = []
     for source in sources:
-        name, content = weights.opened(source, "The dict")
+        name, content = files.opened(source, "The dict")
         for where, state in states_in(content, name):
             try:
                 found.append(of_one(state, layers, shape, layout, where))
             # of a state of another make
-            except (InputError, AttributeError, KeyError, TypeError) as error:
+            except (InputError, AttributeError, IndexError, KeyError, TypeError) as error:
                 said = error if isinstance(error, InputError) else SPLIT
                 found.append(State(refusal=f"{where}: {said}", notes=(ADVICE,)))
     if sum(bool(one.entry) for one in found) > 1:
@@ -81,7 +86,8 @@ def of_one(state, layers, shape, layout, where):
     if not layers:
         raise InputError(f"It is a state of other layers, {LIKELY}.")
     groups = [[*one["params"]] for one in state["param_groups"]]
-    states = state["state"]
+    stored = {key: one | one.get(WRAPPED, {}) for key, one in state["state"].items()}
+    states = {key: by_torch(one) for key, one in stored.items()}
     there = {name for one in states.values() for name, part in one.items() if holds(part)}
     if not states.keys() <= {name for group in groups for name in group}:
         raise InputError(SPLIT)
@@ -91,15 +97,41 @@ def of_one(state, layers, shape, layout, where):
     if groups and not there and all(one.get("momentum") == 0 for one in state["param_groups"]):
         return State(notes=(f"{where}: SGD without momentum keeps no gradient.",))
     moments = {key: one[entry] for key, one in states.items() if torch.is_tensor(one.get(entry))}
-    weight, bias = (moments.get(key) for key in first_of(moments, groups, layers, entry))
+    keys = first_of(moments, groups, layers, entry)
+    weight, bias = (moments.get(key) for key in keys)
     (first,) = change(
         (Layer(weight, bias),), lambda part: weights.checked(part, entry).cpu().double()
     )
     first = first._replace(weight=weights.reordered(first.weight, shape, layout, "HWC"))
     if not first.weight.any():
         raise InputError(NO_STEP)
+    if "state1" in stored[keys[0]] and not (first.weight < 0).any():
+        raise InputError(f"It holds squares of gradients alone, {LIKELY}.")
     network = (layers[0]._replace(bias=None), *layers[1:]) if bias is None else layers
-    return State(entry, Checkpoint(network, (first,)), notes=(ADVICE,))
+    rough = (ROUGH,) * ("qmap1" in stored[keys[0]])
+    return State(entry, Checkpoint(network, (first,)), notes=(ADVICE, *rough))
+
+
+def by_torch(entries):
+    """One parameter's entries, those of bitsandbytes' optimisers under torch's names and in real numbers."""
+    if "state1" not in entries or not (entries["state1"].is_floating_point() or "qmap1" in entries):
+        return entries
+    first = entries["state1"]
+    if "qmap1" in entries:
+        first = dequantised(first, entries["qmap1"], entries.get("absmax1", entries.get("max1")))
+    if "state2" in entries:
+        return {"exp_avg": first, "exp_avg_sq": entries["state2"]}
+    return {"momentum_buffer": first}
+
+
+def dequantised(codes, table, largest):
+    """The numbers that codes stand for: entries of a table, times the largest (blocks,) of all in their block."""
+    size = codes.numel()
+    blocks = [block for block in (*BLOCKS, size) if math.ceil(size / block) == len(largest)]
+    if not blocks:
+        raise InputError(SPLIT)
+    scale = largest.repeat_interleave(blocks[0])[:size]
+    return table[codes.long()] * scale.view(codes.shape)
 
 
 def first_of(moments, groups, layers, entry):

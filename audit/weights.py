@@ -4,36 +4,32 @@ import contextlib
 import copy
 import math
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch.nn import functional
-from torch.serialization import safe_globals
 
+from audit import files
 from audit.showing import ACTIVATIONS
 from utils import networks
-from utils.errors import InputError, choose
+from utils.errors import InputError, choose, explained
 from utils.kernels.similarity import planes
 from utils.networks import Layer
 
-scalar = np.float64(0).__reduce__()[0]  # by which numpy's numbers are pickled
-KINDS = [type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")]
-NUMBERS = [np.dtype, scalar, (scalar, "numpy.core.multiarray.scalar"), *KINDS]
 ADAPTERS = "lora|hada|lokr|vera|b?oft|ia3|adapter"
 PART = re.compile(
     rf"(?i)(^|[._])(parametrizations\.|(weight|bias)_(orig|mask|[guv])$|({ADAPTERS})[._])"
 )
 LARGEST = 1e30  # weight
 SMALLEST = 7  # pixels of a side, from which a number of inputs is taken for a picture's
+AT_ONCE = 2**20  # numbers that a function is given at once: more leave a processor's caches
 LOOK = 1e-3  # largest relative difference of two outputs that count as equal
 # of a network
 Source: TypeAlias = str | Path | Mapping[str, Any] | Sequence[Layer] | torch.nn.Module | Callable
 BUILD = "name the function that builds the network (--model)"
+MISFIT = "The network does not take these pictures", "give their size (--shape)"
 
 
 class Network(NamedTuple):
@@ -95,11 +91,11 @@ def read(
         name = getattr(network, "__name__", "a function")
         notes = ("The network is a function: only its outputs were looked at.",)
         return Network(name, network, logits=of_function(network, taking(shape)), notes=notes)
-    name, state = opened(network, "a state dict")
+    name, state = files.opened(network, "a state dict")
     if isinstance(state, tuple | list) and all(isinstance(layer, Layer) for layer in state):
         found = Network(name, network, networks.change(state, lambda part: part.cpu().double()))
     else:
-        path, state = chosen(state, name, key)
+        path, state = files.chosen(state, name, key)
         found = of_state(state, name, shape, choose("The layout", layout, ("CHW", "HWC")))
         found = found._replace(name=f"{path} of {name}" if path else name, source=state)
     if found.notes:
@@ -125,7 +121,7 @@ def of_state(state, source, shape, layout):
     layers = first._replace(weight=weight), *others
     if not rest:
         return Network(source, layers=layers, normalisation=normalisation)
-    why = f"and its outputs are not known, as {listed(rest)} may come between: {BUILD}."
+    why = f"and its outputs are not known, as {files.listed(rest)} may come between: {BUILD}."
     note = f"Only {names[0]} of {source} was read, {why}"
     return Network(source, layers=layers[:1], notes=(note,), normalisation=normalisation)
 
@@ -135,7 +131,9 @@ def of_function(function, takes):
 
     @torch.no_grad()
     def logits(x):
-        return torch.cat([function(takes(some)) for some in x.split(256)]).flatten(1).double()
+        parts = x.split(min(256, 1 + AT_ONCE // x.shape[1]))
+        found = [logits_of(function(takes(some)))[0] for some in parts]
+        return torch.cat(found).flatten(1).double()
 
     return logits
 
@@ -164,16 +162,68 @@ def of_module(module, shape, layout):
         read_as = read(dict(module.state_dict()), shape, layout)
     # where it normalises, the module sees other pictures than its layers
     layers = () if read_as.normalisation else read_as.layers
-    leaf = next(part for part in module.modules() if not [*part.children()])
     shape = shape or (square(layers[0].weight.shape[1]) if layers else None)
-    takes = taking(shape, layout if isinstance(leaf, torch.nn.Linear) else None)
+    takes, notes = tried(module, shape, layout)
+    module.register_forward_hook(lambda module, given, returned: logits_of(returned)[0])
     logits = of_function(module, takes)
-    found = Network(name, source, layers[:1], logits=logits, module=module, takes=takes)
+    found = Network(name, source, layers[:1], (), logits, notes, module=module, takes=takes)
     if layers and read_as.logits and agree(read_as.logits, found.logits, shape):
         return found._replace(layers=layers, stack=layers)
     note = "The module is more than layers with ReLUs between them: only its first layer was read."
     none = "No first layer of the module was read, so no picture was reconstructed: membership alone was asked."
-    return found._replace(notes=(note if layers else none,))
+    return found._replace(notes=(*notes, note if layers else none))
+
+
+def tried(module, shape, layout):
+    """What makes of rows what a module takes, pictures (n, C, H, W) or else rows in a layout; and notes on its logits.
+
+    Where a trainer flattened pictures as HWC, rows are tried first. InputError if it takes neither.
+    """
+    ways = [taking(shape), taking(shape, layout)]
+    errors = []
+    for takes in ways if layout == "CHW" else ways[::-1]:
+        try:
+            with torch.no_grad():
+                returned = module(takes(torch.zeros(2, math.prod(shape), dtype=torch.float64)))
+            logits, notes = logits_of(returned)
+            if len(logits) != 2:
+                raise ValueError(f"it returns {len(logits)} rows for 2 pictures")
+            return takes, notes
+        except Exception as error:  # of a stranger's code
+            errors.append(error)
+    with explained(*MISFIT):
+        raise errors[layout != "CHW"]
+
+
+def logits_of(returned):
+    """The logits in what a module returns, and notes on how they were told. InputError if they are not.
+
+    They are a tensor, or its entry `logits`, or the first one of a tuple if that is (n, K), or the only one that is.
+    """
+    if torch.is_tensor(returned):
+        return (returned if returned.dim() > 1 else returned.view(-1, 1)), ()
+    kind = type(returned).__name__
+    parts = entries_of(returned)
+    tables = [name for name, part in parts.items() if torch.is_tensor(part) and part.dim() == 2]
+    first = [*parts][:1] if isinstance(returned, tuple | list) else []
+    told = [name for name in ("logits", *first) if name in tables] or tables * (len(tables) == 1)
+    if not told:
+        inside = files.listed(map(str, parts)) or "nothing"
+        mend = "let it return its logits (n, K) alone, or as its entry logits"
+        raise InputError(f"The network returns a {kind} of {inside}: {mend}.")
+    note = f"The network returns a {kind}, of which entry {told[0]} was taken for its logits."
+    return parts[told[0]], (note,)
+
+
+def entries_of(returned):
+    """What a dict, a tuple or an object holds, by name or number."""
+    if isinstance(returned, Mapping):
+        return returned
+    if hasattr(returned, "_asdict"):
+        return returned._asdict()
+    if isinstance(returned, tuple | list):
+        return dict(enumerate(returned))
+    return getattr(returned, "__dict__", {})
 
 
 def agree(one, other, shape):
@@ -191,113 +241,6 @@ def reordered(rows, shape, layout, other):
     if layout == "HWC":
         return planes(rows, shape).flatten(1)
     return rows.view(-1, shape[2], *shape[:2]).permute(0, 2, 3, 1).flatten(1)
-
-
-def opened(source, name):
-    """What to call a source, a file or what a file holds, and what it holds; a `name` is for the latter."""
-    if isinstance(source, str | Path):
-        return Path(source).name, tensors(source)
-    return name, source
-
-
-def tensors(path):
-    """{name: tensor} of a file of weights, on the CPU; no code in it is run."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no file {path}: check its path.")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                return {
-                    name: torch.from_numpy(file[name])
-                    for name in file
-                    if file[name].dtype.kind in "fiub"
-                }
-        # warnings of layouts that `checked` refuses
-        with warnings.catch_warnings(action="ignore"), safe_globals(NUMBERS):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        object = re.search(r"GLOBAL ([\w.]+)", str(error))
-        why = (
-            f"holds an object ({object[1]}), which takes code to read"
-            if object
-            else "is no file of weights alone"
-        )
-        way = "by torch.save without pickle_protocol or by safetensors, or its arrays by numpy.savez (.npz)"
-        raise InputError(f"{path} {why}, and no code is run: save a state_dict() {way}.") from error
-
-
-def chosen(state, source, key=None):
-    """Where in a checkpoint a network is, "" for the file's own, and its {name: tensor}; InputError if none or several.
-
-    A `key` is the place of one, or what its names begin with before a dot.
-    """
-    if not isinstance(state, Mapping):
-        kind = type(state).__name__
-        raise InputError(
-            f"{source} holds a {kind}, not named weights: save the network's state_dict()."
-        )
-    inside = networks_in(state)
-    flat = {
-        f"{path}.{name}".lstrip("."): part
-        for path, of in inside.items()
-        for name, part in of.items()
-    }
-    if not flat:
-        raise InputError(f"{source} holds no matrix of weights: save the network's state_dict().")
-    if kernel := next((name for name in flat if re.search(r"(^|[./])kernel$", name)), ""):
-        mend = "give their transposes as weights, such as Dense_0.weight and Dense_0.bias, and the layout HWC"
-        raise InputError(f"{source} holds {kernel}, as Flax and Keras save networks: {mend}.")
-    (path, alone), *others = inside.items()
-    places = listed(one or "." for one in inside)
-    if others and key is None:
-        mend = "name one by --key, or save the state_dict() of one alone"
-        raise InputError(f"{source} holds {len(inside)} networks ({places}): {mend}.")
-    if key is None or key.strip(".") == path:
-        return path, alone
-    for place in (key, f"{path}.{key}"):  # of names, or of those of one alone
-        if found := {
-            name[len(place) + 1 :]: part
-            for name, part in flat.items()
-            if name.startswith(f"{place}.")
-        }:
-            return place, found
-    begin = listed(dict.fromkeys(name.split(".")[0] for name in flat))
-    raise InputError(
-        f"{source} holds no network {key}, as its names begin with {begin}: give another key, or none."
-    )
-
-
-def key_in(network: Source, key: str | None) -> str | None:
-    """A `key` if it names one of the networks in what a network is read from, else None: that may hold one alone."""
-    if key is not None:
-        with contextlib.suppress(InputError):
-            name, content = opened(network, "")
-            chosen(content, name, key)
-            return key
-    return None
-
-
-def networks_in(state, path=""):
-    """What holds matrices in a checkpoint, other than an optimiser's or of three numbers: {path: {name: tensor}}."""
-    if "param_groups" in state:
-        return {}
-    own = {str(name): part.detach() for name, part in state.items() if torch.is_tensor(part)}
-    inside = (
-        {path: own} if any(part.dim() > 1 and part.numel() > 3 for part in own.values()) else {}
-    )
-    for key, part in state.items():
-        if isinstance(part, Mapping):
-            inside |= networks_in(part, f"{path}.{key}" if path else str(key))
-    return inside
-
-
-def listed(names, most=6):
-    """Names in a sentence, the first few and how many there are more."""
-    names = [*names]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def normalised(state):
@@ -367,7 +310,7 @@ def matrices(state, source, shape):
     order = in_order(many, able)
     first = order[:1] or [name for name in able if many[name][1] not in given] or able
     if first[1:]:
-        said = f"{source} does not tell which of {listed(first, 4)} takes the pictures"
+        said = f"{source} does not tell which of {files.listed(first, 4)} takes the pictures"
         raise InputError(
             f"{said}: name the network by --key, if its names begin as no others do, or {BUILD}."
         )
@@ -388,7 +331,7 @@ def no_matrix(many, size, shape):
         such = " ".join(map(str, likely[0]))
         mend = f"give the shape of its pictures (such as --shape {such})"
     what = f"pictures of {'×'.join(map(str, shape))}" if shape else "square pictures"
-    return f"{what}, but {listed(size.values(), 4) or 'none'}: {mend}, or {BUILD}."
+    return f"{what}, but {files.listed(size.values(), 4) or 'none'}: {mend}, or {BUILD}."
 
 
 def in_order(sizes, able):

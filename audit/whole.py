@@ -36,7 +36,7 @@ def by_gradient(case, name):
         parts = torch.autograd.grad(loss, trained, allow_unused=True)
         return torch.stack([part.norm() for part in parts if part is not None]).norm()
 
-    known = stages.classified(case.network.logits, case.rows, case.labels)
+    known = case.known()
     try:
         values = [
             torch.stack([length(*one) for one in zip(*side)])
@@ -52,27 +52,28 @@ def by_gradient(case, name):
 
 
 def roomy(case):
-    """The layers with the most room of those that training changed: {name: (layer, its weight before, directions)}.
+    """The layers with the most room of those that training changed, and bases of what it added: {name: (layer, basis)}.
 
     Its pictures can have taken as many directions of the inputs as they have places there, or as there are outputs;
     the latter are looked at if they leave room.
     """
-    module, takes = case.network.module, case.network.takes
+    module, rows = case.network.module, case.rows[0]
+    picture = case.network.takes(rows[:1])
     found = {}
     for name, layer in module.named_modules():
         if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
             weight = case.before.get_submodule(name).weight
             try:
-                _, places, size = span.inputs(module, layer, takes(case.rows[0][:1])).shape
+                _, places, size = span.inputs(module, layer, picture).shape
             # a kind that is not read, or used twice or never
             except (InputError, TypeError, ValueError):
                 continue
             outputs = len(weight)
-            taken = min(outputs, len(case.rows[0]) * places)
+            taken = min(outputs, len(rows) * places)
             if 2 < taken < ROOM * size and not torch.equal(layer.weight, weight):
                 directions = outputs if outputs < ROOM * size else taken
                 found[places * taken / size, name] = layer, weight, directions
-    return {key[1]: found[key] for key in sorted(found)[:LAYERS]}
+    return {key[1]: (found[key][0], basis_of(*found[key])) for key in sorted(found)[:LAYERS]}
 
 
 def by_span(case, name):
@@ -85,13 +86,9 @@ def by_span(case, name):
     found = {}
     comparisons = []
     said = []
-    for place, (layer, weight, directions) in layers.items():
-        try:
-            basis = span.basis(layer.weight, weight)
-        except InputError:  # no gap
-            basis = span.basis(layer.weight, weight, rank=directions)
-        shares = [inside(case.network, layer, basis, x) for x in case.rows]
-        score, tests = stages.in_span(shares, f"the change of {place}.weight", case.labels)
+    shares = [inside(case.network, layers.values(), x) for x in case.rows]
+    for (place, (_, basis)), *sides in zip(layers.items(), *shares):
+        score, tests = stages.in_span(sides, f"the change of {place}.weight", case.labels)
         found[f"the change of {place}.weight"] = score
         comparisons += tests
         said.append(f"{place}.weight, {basis.shape[1]} of {len(basis)} directions")
@@ -106,7 +103,23 @@ def by_span(case, name):
     )
 
 
-def inside(network, layer, basis, x):
-    """The shares (n,) of the energy of pictures x (n, d), as a layer sees them, in a basis of its inputs."""
-    parts = (span.inputs(network.module, layer, network.takes(part)) for part in x.split(BATCH))
-    return torch.cat([1 - span.distances(part, basis).square() for part in parts]).nan_to_num(0.0)
+def basis_of(layer, weight, directions):
+    """A basis of what training added to a layer of a `weight` before, of so many directions where no gap shows them."""
+    try:
+        return span.basis(layer.weight, weight)
+    except InputError:
+        return span.basis(layer.weight, weight, rank=directions)
+
+
+def inside(network, layers, x):
+    """The `energy` (n,) of pictures x (n, d), for each pair of a layer and a basis of its inputs."""
+    parts = []
+    for part in x.split(BATCH):
+        seen = span.inputs_of(network.module, [layer for layer, _ in layers], network.takes(part))
+        parts.append([energy(a, basis) for a, (_, basis) in zip(seen, layers)])
+    return [torch.cat(of).nan_to_num(0.0) for of in zip(*parts)]
+
+
+def energy(a, basis):
+    """The shares (n,) of the energy of inputs a (n, places, inputs) in an orthonormal basis (inputs, r)."""
+    return (a @ basis).square().sum((1, 2)) / a.square().sum((1, 2))

@@ -21,11 +21,9 @@ if __name__ == "__main__":  # before a library is loaded that may end this proce
 from torch import Tensor
 
 from attacks import encoder, text
-from audit import weights
+from audit import files, weights
 from utils.errors import InputError, explained
 
-WEIGHTS = "model.safetensors", "pytorch_model.bin"  # in a folder
-STATE = ("optimizer.pt",)
 VOCABULARY = "tokenizer.json", "vocab.json", "vocab.txt"
 MOVED = 1e-3  # of the row of places that moved most: a text reached so far
 CLEAR = 3  # times the part of its second place: of a word that is said to have one
@@ -70,7 +68,7 @@ def words(
     tables = read_tables(network, key, embedding)
     moments = moments_beside(network, tables, needed=before is None)
     if before is not None:
-        key = weights.key_in(file_in(before, WEIGHTS) or before, key)
+        key = files.key_in(before, key)
         bag, tables = compare(read_tables(before, key, embedding), tables)
         how = f"moved, the others by one factor, {bag.alpha:.6g}"
     elif moments:
@@ -86,7 +84,7 @@ def words(
             "No row of the embedding moved: it was frozen, and in this way it tells no words."
         )
     tokens = tokens[bag.score[tokens].argsort(descending=True)]
-    names = names_of(vocabulary or file_in(network, VOCABULARY), len(bag.tokens))
+    names = names_of(vocabulary or files.file_in(network, VOCABULARY), len(bag.tokens))
     return Words(
         names=[names[token] for token in tokens.tolist()],
         of=len(bag.tokens),
@@ -104,7 +102,7 @@ def compare(before, after):
 
 def moments_beside(source, tables, needed):
     """The first moments of Tables in a folder's state, or None; if not `needed`, also where that cannot be read."""
-    if (path := file_in(source, STATE)) is None:
+    if (path := files.file_in(source, files.STATES)) is None:
         return None
     try:
         return read_moments(path, tables)
@@ -116,7 +114,7 @@ def moments_beside(source, tables, needed):
 
 def read_moments(path, tables):
     """The first moments of Tables in an optimiser's state, known by their shapes; InputError if they are not there."""
-    states = weights.tensors(path).get("state", {}).values()
+    states = files.contents(path).get("state", {}).values()
     found = []
     for table in tables:
         shape = None if table is None else table.shape
@@ -146,22 +144,10 @@ def find_places(rows, places):
     ]
 
 
-def file_in(source, names):
-    """The first file of these names in a folder, or None."""
-    if not isinstance(source, str | Path) or not Path(source).is_dir():
-        return None
-    return next((path for name in names if (path := Path(source) / name).is_file()), None)
-
-
 def read_tables(source, key, embedding):
     """The Tables of a file, a folder or a state dict; words in a matrix of this name, or as `attacks.text` finds it."""
-    if isinstance(source, str | Path) and Path(source).is_dir():
-        if (path := file_in(source, WEIGHTS)) is None:
-            none = f"{source} has no {' and no '.join(WEIGHTS)}"
-            raise InputError(f"{none}: give a checkpoint with its weights in one file.")
-        source = path
-    name, content = weights.opened(source, "a state dict")
-    _, state = weights.chosen(content, name, key)
+    name, content = files.opened(source, "a state dict")
+    _, state = files.chosen(content, name, key)
     state = {part: weights.checked(one, f"{name}: {part}") for part, one in state.items()}
     places = text.table(state, text.PLACES)
     if embedding in state:
@@ -169,7 +155,7 @@ def read_tables(source, key, embedding):
     if embedding is None and text.table(state, text.EMBEDDINGS) is not None:
         return Tables(text.embedding(state), places)
     called = f"is called {embedding}" if embedding else "has one of the usual names"
-    matrices = weights.listed(part for part, one in state.items() if one.dim() == 2)
+    matrices = files.listed(part for part, one in state.items() if one.dim() == 2)
     raise InputError(
         f"No matrix of {name} {called}: name the embedding (--embedding), of {matrices}."
     )

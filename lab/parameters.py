@@ -2,12 +2,17 @@
 
 import ast
 import contextlib
+import math
 
 import attacks
 from utils.errors import InputError, choose
 
 FROM_ZERO = ("SEED", "SHIFT", "PRETRAINED", "UNTIL", "DROPOUT")  # parameters that may be zero
 MOST = 2**63  # what a generator of random numbers takes as its seed
+FINE, COARSE = (
+    1e-12,
+    1e12,
+)  # of real numbers, beyond which double precision does not tell what they change
 # As in training/images.py, beside a path.
 DATASETS = (
     *("photos", "photos-64", "photos-128", "photos-224"),
@@ -63,11 +68,28 @@ def check(declared, choices, name, value):
     default = declared[name]
     if type(value) is not type(default) and (type(default), type(value)) != (float, int):
         kind = {int: "a whole number", float: "a number"}.get(type(default), "text")
-        raise InputError(f"{name} is {value!r}; it must be {kind}, like its default {default!r}.")
+        how = f" (papermill: -r {name} {value})" if kind == "text" else ""
+        raise InputError(
+            f"{name} is {value!r}; it must be {kind}, like its default {default!r}{how}."
+        )
     choose(name, value, (DEVICES | choices).get(name, [value]))
     if isinstance(value, str):
+        if are_numbers(default) and not are_numbers(value):
+            raise InputError(
+                f"{name} is {value!r}; it must be numbers, like its default {default!r}."
+            )
         return
+    if isinstance(default, float) and value and not FINE <= abs(value) <= COARSE:
+        raise InputError(f"{name} is {value!r}; its size must be {FINE:g} to {COARSE:g}.")
     if not (0 < value < MOST or name in FROM_ZERO and value == 0):
         least = "0 or larger" if name in FROM_ZERO else "larger than 0"
         most = "" if value < MOST else ", and less than 2⁶³"
         raise InputError(f"{name} is {value!r}; it must be {least}{most}.")
+
+
+def are_numbers(text):
+    """Whether a text is one finite number, or several with spaces between them."""
+    try:
+        return bool(text.split()) and all(math.isfinite(float(part)) for part in text.split())
+    except ValueError:
+        return False

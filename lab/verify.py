@@ -19,7 +19,7 @@ from evaluation.notation import Row
 from lab import grid, registry
 from lab.record import RESULTS, printed
 from lab.run import ROOT, sentence_of, until_interrupted
-from utils.errors import choose, located
+from utils.errors import InputError, choose, located
 
 FOLDER = ROOT / "_build" / "verify"
 BASELINE = " (baseline)"  # behind the name of a quantity, as in lab.recorded
@@ -91,7 +91,9 @@ def code_of(commit, notebook):
 
 
 def lacking(foreign, about, chosen):
-    """What this machine or this call lacks to compute a record again, in words."""
+    """What this machine or this call lacks to compute a record again; InputError for images that it does not use."""
+    if chosen.record and chosen.dataset and not foreign:
+        raise InputError("it is of the book's photographs: leave DATASET out.")
     if foreign and not chosen.dataset:
         return "it needs CIFAR-10's images: DATASET=cifar10-subset downloads them, DATASET=FILE.npz has them."
     if "cuda" in about["devices"] and not chosen.record:

@@ -152,8 +152,8 @@ def test_cifar10_is_in_file_order_and_a_failed_download_names_ways_out(monkeypat
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", made)
     assert images.cifar10(tmp_path).labels.tolist() == [1, 0, 0, 1, 0]
     assert "cifar-10-python.tar.gz" in refused(images.cifar10, tmp_path)
-    assert "check the path in DATASET" in refused(images.load, "nowhere.npz")
-    assert "DATASET is 'imagenet'" in refused(images.load, "imagenet")
+    assert "check its path" in refused(images.load, "nowhere.npz")
+    assert "There is no data set 'imagenet'" in refused(images.load, "imagenet")
 
 
 def test_squares_tile_photographs_and_are_of_two_kinds():

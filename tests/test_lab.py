@@ -1,5 +1,6 @@
 """A grid is checked before its first run, survives being killed, and computes only what can give something new."""
 
+import argparse
 import csv
 import json
 import os
@@ -378,6 +379,11 @@ VERIFIED = [  # what is asked for, what is changed of the record, the status, an
     ("", ON_A_GPU, 0, "g was not computed: it was recorded on a GPU, and there is none here"),
 
 ]  # fmt: skip
+
+
+def test_images_of_others_are_refused_where_a_record_has_its_own():
+    chosen = argparse.Namespace(record="small", dataset="x.npz", all=False)
+    assert "leave DATASET out" in refused(verify.lacking, False, {}, chosen)
 
 
 @pytest.mark.chapters

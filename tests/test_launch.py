@@ -63,6 +63,19 @@ def test_make_hands_on_what_it_is_given(make, words, handed_on):
     assert make(*words) == (0, "", [["-m", *handed_on]])
 
 
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["batch", "CHAPTER=rank decides"], 'CHAPTER is "rank decides": give one name'),
+        (["grid", "GRID="], 'GRID is "": give one name'),
+        (["verify", "RUNS=3"], 'RUNS is "3": say RUNS=all'),
+    ],
+)
+def test_make_says_what_it_cannot_hand_on(make, words, said):
+    status, printed, calls = make(*words)
+    assert (status, calls) == (2, []) and said in printed and len(printed.splitlines()) == 1
+
+
 def test_a_batch_is_a_grid_of_its_seeds(make):
     path = "_build/batch-three-starts-bilevel.yaml"
     handed_on = ["-m", "lab.grid", path, "DATASET=it's", "SEEDS=1", "A=1"]

@@ -15,7 +15,7 @@ from conftest import refused
 from evaluation.notation import mean_with_range
 from lab import parameters, report
 from training import images
-from utils.errors import check_writable
+from utils.errors import check_writable, write_all
 from utils.kernels import coefficients
 
 ROOT = Path(__file__).parents[1]
@@ -80,10 +80,25 @@ def test_numbers_that_cannot_be_written_are_printed_and_the_old_file_stays(
     assert results.read_text() == "{}"
 
 
+def test_a_disk_that_fills_leaves_no_file_and_no_folder(tmp_path, monkeypatch):
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError):
+        write_all({tmp_path / "a" / "b" / name: b"" for name in "xy"})
+    assert full.called and not [*tmp_path.iterdir()]
+
+
+def test_of_several_files_none_is_written_where_one_cannot_be(tmp_path):
+    (tmp_path / "y").mkdir()
+    with pytest.raises(OSError, match="it is there, but is no file"):
+        write_all({tmp_path / name: b"" for name in "xy"})
+    assert [one.name for one in tmp_path.iterdir()] == ["y"]
+
+
 def test_where_nothing_can_be_written_is_known_and_the_check_leaves_no_trace(results):
     for path in ("/dev/null/results.json", ".", "results\0.json"):
         assert "RESULTS cannot be written to " in refused(check_writable, "RESULTS", path)
-    for path in (results, results.with_name("new.json")):
+    for path in (results, results.with_name("new.json"), results.parent / "a" / "b" / "c.json"):
         check_writable("RESULTS", str(path))
     assert [*results.parent.iterdir()] == [results] and results.read_text() == "{}"
 
@@ -104,7 +119,14 @@ def test_a_device_that_is_not_there_ends_in_a_sentence(monkeypatch):
     assert "torch finds no GPU here: use DEVICE=" in refused(report.choose_device, "cuda")
 
 
-DECLARED = {"SEED": 0, "IMAGES": 100, "SHARPNESS": 10.0, "RULE": "signed", "DEVICE": "auto"}
+DECLARED: dict = {
+    "SEED": 0,
+    "IMAGES": 100,
+    "SHARPNESS": 10.0,
+    "RULE": "signed",
+    "DEVICE": "auto",
+    "MEAN": "0",
+}
 CHOICES = {"RULE": ("signed", "margin")}
 WRONG = [
     ("SEEED", 1, "There is no parameter SEEED; this chapter has SEED, IMAGES"),
@@ -112,7 +134,12 @@ WRONG = [
     ("SEED", 2**63, f"SEED is {2**63}; it must be 0 or larger, and less than 2⁶³."),
     ("IMAGES", 0, "IMAGES is 0; it must be larger than 0."),
     ("IMAGES", 2.5, "IMAGES is 2.5; it must be a whole number"),
-    ("SHARPNESS", math.nan, "SHARPNESS is nan; it must be larger than 0"),
+    ("SHARPNESS", math.nan, "SHARPNESS is nan; its size must be 1e-12 to 1e+12."),
+    ("SHARPNESS", 1e-300, "SHARPNESS is 1e-300; its size must be 1e-12 to 1e+12."),
+    ("SHARPNESS", -1.0, "SHARPNESS is -1.0; it must be larger than 0."),
+    ("MEAN", 0.5, "it must be text, like its default '0' (papermill: -r MEAN 0.5)."),
+    ("MEAN", "0.5 abc", "MEAN is '0.5 abc'; it must be numbers, like its default '0'."),
+    ("MEAN", "", "MEAN is ''; it must be numbers"),
     ("RULE", "best", "RULE is 'best', but it must be one of 'signed', 'margin'."),
 ]
 
@@ -123,7 +150,13 @@ def test_wrong_parameters_end_in_a_sentence(name, value, sentence):
 
 
 def test_other_parameters_and_the_words_of_a_table_of_attacks_are_taken():
-    for name, value in {"SEED": 0, "SHARPNESS": 1, "RULE": "margin", "DEVICE": "cpu"}.items():
+    for name, value in {
+        "SEED": 0,
+        "SHARPNESS": 1,
+        "RULE": "margin",
+        "DEVICE": "cpu",
+        "MEAN": "0.4 .5 1e-1",
+    }.items():
         parameters.check(DECLARED, CHOICES, name, value)
     cell = "run = report.begin(RULE=RULES, BODY=('frozen', 'trained'))\nattack(1, RULE=2)"
     assert parameters.choices(cell) == {"RULE": attacks.RULES, "BODY": ("frozen", "trained")}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,10 @@ CIFAR10_NAMES = [
     "truck",
 ]
 ARRAYS = "images", "labels", "label_names", "held_out_images", "held_out_labels"
+LARGEST, PACKED = (
+    2**30,
+    50,
+)  # bytes that any file may unpack to, and times its size that a larger one may
 PARTS = "training", "partition", "held-out"
 # Where 1017 images begin in CIFAR-10; recorded results are made of them. No constant of this book was chosen on the
 # first ones of the fresh data set, and nothing is trained on its held-out images, the first of the test batch.
@@ -80,7 +85,7 @@ def load(dataset: str | Path, binary: bool = True) -> Labelled:
         return npz(dataset, binary)
     if dataset not in DATASETS:
         raise InputError(
-            f"DATASET is {dataset!r}, but it must be {str(DATASETS)[1:-1]} or the path of an .npz file."
+            f"There is no data set {dataset!r}: take {str(DATASETS)[1:-1]} or the path of an .npz file."
         )
     if dataset == "photos":
         small, kinds = views()
@@ -149,7 +154,9 @@ def cifar10(root=DATA, binary=True, train=True):
     try:
         files = CIFAR10(root, train=train, download=True)
     except (OSError, RuntimeError) as error:
-        ways = f"put cifar-10-python.tar.gz into {root}, or use DATASET='photos' or the path of an .npz file"
+        ways = (
+            f"put cifar-10-python.tar.gz into {root}, or take 'photos' or the path of an .npz file"
+        )
         raise InputError(
             f"CIFAR-10 cannot be downloaded: connect to the network and try again, or {ways}."
         ) from error
@@ -167,9 +174,7 @@ def npz(path, binary=True):
     try:
         arrays = unpack(path)
     except FileNotFoundError as error:
-        raise InputError(
-            f"There is no file {Path(path).resolve()}: check the path in DATASET."
-        ) from error
+        raise InputError(f"There is no file {Path(path).resolve()}: check its path.") from error
     except Exception as error:
         raise InputError(
             f"{path} cannot be read as an .npz file of numbers: save it anew with numpy.savez."
@@ -208,10 +213,15 @@ def thumbnails(labelled: Labelled, side: int) -> Labelled:
     return Labelled(small[..., None].numpy(), labelled.labels, unused)
 
 
-def unpack(path: str | Path) -> dict[str, np.ndarray]:
-    """Read those of ARRAYS that an `.npz` file has."""
+def unpack(path: str | Path, names: Sequence[str] | None = ARRAYS) -> dict[str, np.ndarray]:
+    """Read those of some arrays that an `.npz` file has, or all; InputError before one that is zeros for the most."""
     with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in ARRAYS if name in archive}
+        names = [name for name in names or archive if name in archive]
+        size = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
+        if size > max(LARGEST, PACKED * Path(path).stat().st_size):
+            many = f"{size:,} bytes, more than {PACKED} times its own"
+            raise InputError(f"{path} unpacks to {many}: save it by numpy.savez.")
+        return {name: archive[name] for name in names}
 
 
 def check(images, labels, path):

@@ -1,10 +1,12 @@
 """Mistakes that a reader can mend, each one sentence; and files that are whole or not there."""
 
+import contextlib
 import dataclasses
 import os
 import tempfile
 import typing
 from contextlib import contextmanager
+from pathlib import Path
 
 PROBE = 2**20  # bytes that must fit where a file is to be written; results are smaller
 
@@ -53,26 +55,47 @@ def write(path, contents):
 def write_all(files):
     """Write {Path: bytes}, all whole or none at all: beside the files, then in their places. Makes their folders."""
     beside = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in files}
+    with folders_of(files):
+        try:
+            for path, temporary in beside.items():
+                check_free(path)
+                temporary.write_bytes(files[path])
+            for path, temporary in beside.items():
+                os.replace(temporary, path)
+        finally:
+            for temporary in beside.values():
+                temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def folders_of(paths):
+    """Make the missing folders of Paths for a block; those in which it leaves nothing go again."""
+    missing = [
+        folder for path in paths for folder in path.absolute().parents if not folder.exists()
+    ]
     try:
-        for path, temporary in beside.items():
+        for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(files[path])
-        for path, temporary in beside.items():
-            os.replace(temporary, path)
+        yield
     finally:
-        for temporary in beside.values():
-            temporary.unlink(missing_ok=True)
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def check_free(path):
+    """OSError if a Path is that of a folder or a device, which a file would replace."""
+    if os.path.lexists(path) and not path.is_file():
+        raise OSError("it is there, but is no file")
 
 
 def check_writable(name, path):
-    """Raise InputError unless a file can be written at `path`; makes a missing folder."""
-    with written(name, path):
-        folder, file = os.path.split(os.path.abspath(path))
-        os.makedirs(folder, exist_ok=True)
-        # A folder, or a device, would be replaced.
-        if os.path.lexists(path) and not os.path.isfile(path):
-            raise OSError("it is there, but is no file")
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{file}.", suffix=".tmp") as probe:
+    """Raise InputError unless a file can be written at a path; nothing is left there."""
+    path = Path(path)
+    with written(name, path), folders_of([path]):
+        check_free(path)
+        prefix = f"{path.name}."
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=prefix, suffix=".tmp") as probe:
             probe.write(bytes(PROBE))  # a buffer writes all of it, or fails
 
 

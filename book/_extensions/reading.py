@@ -39,11 +39,18 @@ def open_with_figure(chapter):
 
 
 def tell_time(document):
-    """Put how long the page takes to read, from its words, under its title."""
-    words = sum(len(part.astext().split()) for part in document.findall(nodes.paragraph))
+    """Put how long the page takes to read under its title, raw for links' previews; of a chooser one case is read."""
+    choosers = (box for box in document.findall(nodes.container) if "chooser" in box["classes"])
+    words = words_of(document) - sum(map(words_of, choosers))
     minutes = math.ceil(words / SPEED)
     title = next(document.findall(nodes.title))
-    title.parent.insert(1, nodes.paragraph("", f"{minutes} minutes to read", classes=["reading"]))
+    told = f'<p class="reading">{minutes} minutes to read</p>'
+    title.parent.insert(1, nodes.raw("", told, format="html"))
+
+
+def words_of(part):
+    """How many words the paragraphs of a part have."""
+    return sum(len(one.astext().split()) for one in part.findall(nodes.paragraph))
 
 
 def fold_setup(cells):

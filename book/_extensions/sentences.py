@@ -18,6 +18,7 @@ from sphinx.util import logging
 
 from evaluation import notation
 from lab import recorded
+from utils.errors import InputError
 
 DATA = Path(__file__).parents[2] / "data"
 MARK = re.compile(r"(?<=[\w%\])])<!-- (\w+):?(\S*) -->")  # attached to what it names
@@ -30,7 +31,7 @@ def ends(found):
 
 HOW = {
     "ends": ends,
-    "percents": lambda found: f"{100 * min(found):.0f} to {100 * max(found):.0f} %",
+    "percents": lambda found: f"{ends([round(100 * share) for share in found])} %",
     "thousandths": lambda found: ends([round(1000 * share) for share in found]),
     "areas": lambda found: f"{min(found):.2f} to {max(found):.2f}",
     "words": notation.mean_with_range,
@@ -47,8 +48,17 @@ def values(records, names, where, column):
     for key, value in where.items():
         matches &= rows[key] == value
     found = rows[column][matches].tolist()
-    assert len(found) >= 5, (records, names)
+    if len(found) < (least := notation.SEEDS):
+        raise InputError(f"{records} has {len(found)} values of {names}, but {least} are needed.")
     return found
+
+
+def said(how, records, names, where=None):
+    """What is said of recorded numbers, or of their null, as a line of `data/numbers.yaml` names them."""
+    column = "baseline" if how.startswith("null ") else "value"
+    word, _, number = how.removeprefix("null ").partition(" ")  # “is 50”: how many are
+    some = values(records, names, where or {}, column)
+    return some.count(float(number)) if number else HOW[word](some)
 
 
 @functools.cache
@@ -56,14 +66,7 @@ def numbers():
     """{name: number, or what is said of it}."""
     found = {}
     for name, of in yaml.safe_load((DATA / "numbers.yaml").read_text("utf-8"))["numbers"].items():
-        if isinstance(of, str):
-            found[name] = eval(of, {}, found)
-            continue
-        how, records, names, where = [*of, {}][:4]
-        column = "baseline" if how.startswith("null ") else "value"
-        word, _, number = how.removeprefix("null ").partition(" ")  # “is 50”: how many are
-        some = values(records, names, where, column)
-        found[name] = some.count(float(number)) if number else HOW[word](some)
+        found[name] = eval(of, {}, found) if isinstance(of, str) else said(*of)
     return found
 
 

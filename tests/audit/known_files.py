@@ -1,11 +1,13 @@
 """Kinds of files and networks of which it is known what they were trained on, for `tests/known_truth.py`."""
 
+import json
 from collections import namedtuple
 from functools import partial
 
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils import prune
 
@@ -14,6 +16,11 @@ from training import images
 SIZES = (24, 24), (30, 20), (20, 36)  # of the two sides
 SQUARE = 12, 12
 WIDTH = 64
+SMALL = {"model": "known_files:small"}
+ENDS = {10.0 ** (k - 6): torch.linspace(0.1, 1, 2**k + 1) for k in range(7)}
+HALF = torch.cat([scale * (ends[1:] + ends[:-1]) / 2 for scale, ends in ENDS.items()])
+# what codes of 8 bits stand for
+TABLE = torch.cat([HALF, -HALF, torch.tensor([0.0, 1.0])]).sort().values
 # Pixels (n, H, W, C) and labels (n,) of either side and of what is `seen` in training, its steps, a seed, a folder.
 Toy = namedtuple("Toy", "sides seen steps seed folder")
 # A function from a Toy to the arguments of an audit, options of `toy`, settings of the audit, and whether the members
@@ -116,6 +123,87 @@ def as_function(path, network):
     return lambda x: network(x)
 
 
+class Returns(nn.Module):
+    """A network that takes pictures (n, C, H, W) alone, and returns something that holds its logits."""
+
+    def __init__(self, body, change):
+        super().__init__()
+        self.body, self.change = body, change
+
+    def forward(self, x):
+        n, c, h, w = x.shape
+        return self.change(self.body(x.view(n, c, h, w)))
+
+
+def returning(change):
+    """What gives a network that returns something else than its logits."""
+    return lambda path, network: Returns(network, change)
+
+
+def behind(prefix, network):
+    """The state dict of a network, whose names have a prefix."""
+    return {prefix + name: part for name, part in network.state_dict().items()}
+
+
+def lightning(network):
+    """A checkpoint of Lightning."""
+    state = behind("model.", network)
+    return {"state_dict": state, "hyper_parameters": {"lr": 2e-3}, "callbacks": {}, "epoch": 9}
+
+
+def averaged(network):
+    """A checkpoint with a network and its average, which is the one that is given."""
+    return {"model": mlp(432).state_dict(), "model_ema": behind("module.", network)}
+
+
+def sharded(path, network):
+    """A folder with the weights in two files."""
+    folder, state = path.with_name("sharded"), network.state_dict()
+    folder.mkdir()
+    placed = {name: f"{k % 2}.safetensors" for k, name in enumerate(state)}
+    for file in {*placed.values()}:
+        save_file({name: state[name] for name in state if placed[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    return folder
+
+
+def small():
+    """The module of `convolutional` networks, as a user's function builds it."""
+    return convolutional(432)
+
+
+def coded(moment, block):
+    """A tensor in 8 bits, by the table of bitsandbytes, and the largest value of every block."""
+    parts = nn.functional.pad(moment.flatten(), (0, -moment.numel() % block)).view(-1, block)
+    largest = parts.abs().amax(1, keepdim=True)
+    codes = torch.bucketize(parts / largest.clamp_min(1e-30), (TABLE[1:] + TABLE[:-1]) / 2)
+    return codes.flatten()[: moment.numel()].view(moment.shape).byte(), largest.flatten()
+
+
+def in_eight_bits(state, block=256):
+    """An optimiser's state as bitsandbytes stores it: large moments in 8 bits, all in a dict of their own."""
+    found = {}
+    for key, one in state["state"].items():
+        found[key] = inside = {"state1": one["exp_avg"], "state2": one["exp_avg_sq"]}
+        if one["exp_avg"].numel() >= 4096:
+            codes, largest = coded(one["exp_avg"], block)
+            inside |= {"state1": codes, "qmap1": TABLE, "absmax1": largest}
+            inside["state2"] = coded(one["exp_avg_sq"], block)[0]
+    wrapped = {key: {"step": 9, "__bnb_optimizer_quant_state__": one} for key, one in found.items()}
+    return state | {"state": wrapped}
+
+
+def beside_eight_bits(toy):
+    """A checkpoint with an optimiser's state in 8 bits, of a training of a few steps."""
+    torch.manual_seed(toy.seed)
+    network = mlp(432)
+    optimiser = torch.optim.Adam(network.parameters(), 2e-3)
+    learned(network, rows(toy.seen[0]), toy.seen[1], toy.steps // 20, optimiser)
+    state = in_eight_bits(optimiser.state_dict())
+    torch.save({"model": network.state_dict(), "optimizer": state}, toy.folder / "net.pth")
+    return toy.folder / "net.pth", *toy.sides
+
+
 def folders(toy, names=None, save=lambda picture, path: picture.save(path)):
     """The paths of both sides as folders of PNG files, in folders of classes that have these names."""
     for side, (pixels, labels) in zip(("in", "out"), toy.sides):
@@ -211,6 +299,19 @@ KINDS = {
     "frames of scenes": Kind(frames, {"counts": (60, 24)}),
     "convolution, module": Kind(
         stored(build=convolutional, see=batch, give=lambda path, network: network)
+    ),
+    "Lightning": Kind(stored(content=lightning)),
+    "an average, by key": Kind(stored(content=averaged), {}, {"key": "model_ema"}),
+    "a state in 8 bits": Kind(beside_eight_bits),
+    "returns a tuple": Kind(
+        stored(build=convolutional, see=batch, give=returning(lambda z: (z, z.exp())))
+    ),
+    "returns a dict": Kind(
+        stored(build=convolutional, see=batch, give=returning(lambda z: {"a": z, "logits": z}))
+    ),
+    "a folder of shards": Kind(stored(build=convolutional, see=batch, give=sharded), {}, SMALL),
+    "Opacus": Kind(
+        stored(build=convolutional, see=batch, content=partial(behind, "_module.")), {}, SMALL
     ),
     "convolution, function": Kind(stored(build=convolutional, see=batch, give=as_function)),
 }

@@ -53,6 +53,14 @@ def test_a_mixture_of_training_pictures_leaks(sides, mixing):
     assert len(back) == 2 * M and back == sorted(back, reverse=True) and back[0] > judge.NEAR
 
 
+def test_a_count_below_that_of_the_pictures_is_doubted(sides, mixing):
+    few = batch(sides[0][0][:8]).flatten(1)
+    weight = drawn(WIDTH, len(few)) @ few / 100
+    content = checked(audit(mixing | {"0.weight": weight}, *sides, steps=1))["by_name"]
+    for name in ("structure of W₁", "unmixing of W₁"):
+        assert f"shows 8 pictures, and there are {M}: after many" in content[name]["said"]
+
+
 def test_what_training_added_to_a_known_start_leaks(sides, mixing):
     initial = mlp(seed=3).state_dict()
     after = mixing | {"0.weight": mixing["0.weight"] + 0.9 * initial["0.weight"]}
@@ -237,4 +245,4 @@ def test_a_full_disk_leaves_no_half_of_a_report(sides, mixing, tmp_path, monkeyp
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert "No space left" in refused(found.save, tmp_path / "out")
-    assert not [*(tmp_path / "out").iterdir()]
+    assert not [*tmp_path.iterdir()]

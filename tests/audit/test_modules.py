@@ -9,7 +9,6 @@ import pytest
 import torch
 from helpers import audit, batch, checked
 from known_files import learned
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from audit import modules, report, stages, whole
@@ -94,14 +93,6 @@ def test_a_strangers_code_has_its_own_packages_and_ours_come_back(spec, tmp_path
     with pytest.raises(RuntimeError):
         modules.called(spec)
     assert sys.modules["utils.networks"] is ours
-
-
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "module._orig_mod.model."])
-def test_prefixes_of_wrappers_fall_where_names_then_fit(prefix, trained):
-    module, state = small(), {prefix + name: part for name, part in trained[1].state_dict().items()}
-    assert torch.equal(modules.twin(module, state)[6].weight, trained[1][6].weight)
-    own = nn.ModuleDict({"model": small()})  # a name that is no prefix
-    modules.twin(own, own.state_dict())
 
 
 def test_what_training_added_to_a_module_leaks(trained, sides):

@@ -105,8 +105,11 @@ def test_pictures_are_turned_as_their_cameras_say(how, tmp_path):
     Image.fromarray(upright).transpose(undo).save(tmp_path / "a.png", exif=exif)
     assert pictures.own_shapes([tmp_path]) == [(9, 12, 3)]
     found = load(tmp_path, showing=Showing(shape=(9, 12, 3)))
-    assert torch.equal(found.images[0], torch.from_numpy(upright).double().flatten() / 255)
-    assert "1 were turned as their cameras say (EXIF)" in found.notes[0]
+    assert torch.equal(found.images[0], torch.from_numpy(upright).float().flatten() / 255)
+    assert (
+        "1 was turned as its camera says (EXIF), as its trainer may not have done."
+        in found.notes[0]
+    )
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "I;16"])
@@ -140,6 +143,12 @@ def test_pictures_start_no_program_and_what_is_no_file_is_left_out(sides, tmp_pa
     assert any("4 files are no pictures" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("deed", ["are grey and were taken as colour", "have 16 bits a pixel"])
+def test_one_picture_is_told_in_the_singular(deed):
+    one, two = (pictures.agreeing(count, deed) for count in (1, 2))
+    assert two == f"2 {deed}" and one.split()[1] in ("is", "has") and "were" not in one
+
+
 def test_pictures_that_are_on_both_sides_are_left_out_and_few_are_refused(sides):
     ours, theirs = map(load, sides)
     shared = theirs._replace(images=torch.cat([theirs.images[1:], 0.99 * ours.images[3:4]]))
@@ -147,7 +156,7 @@ def test_pictures_that_are_on_both_sides_are_left_out_and_few_are_refused(sides)
     assert [one.count for one in found] == [M, M]  # as is stated to an attacker
     assert [one.names for one in found] == [[*ours.names[:3], *ours.names[4:]], theirs.names[:-1]]
     few = ours._replace(images=ours.images[torch.arange(M) % 3])  # near-copies of a side
-    said = "There are 3 training pictures, without near-copies of others"
+    said = "3 training pictures are there, without near-copies of others"
     assert said in refused(pictures.distinct, [few, theirs], SHAPE)
 
 

@@ -17,6 +17,7 @@ def net(outputs=2):
 def raises(*given): raise RuntimeError("no\\nsuch GPU")
 def leaves(*given): raise SystemExit(3)
 def number(*given): return 3
+def lazy(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(2))
 def wide(): return net(outputs=3)
 def deeper(): return nn.Sequential(*net(), nn.Linear(2, 2))
 def shallow(): return net()[:-1]
@@ -66,7 +67,7 @@ REFUSED = {
     "net.pth real held": "holds real numbers",
     "net.pth program held": "x.png cannot be read as a picture",
     "net.pth steering held": r"/\x1b[2J.png cannot be read",
-    "net.pth few held": "There are 1 training pictures",
+    "net.pth few held": "1 training picture is there: give 10 or more.",
     "grey.pth in held --shape 28 28 1": "is in colour, and the network takes grey ones of 28×28",
     "conv.pth in held --model none:net": "none:net built no network (ModuleNotFoundError",
     "conv.pth in held --model nets": "nets built no network (ValueError: Empty module name)",
@@ -76,6 +77,7 @@ REFUSED = {
     "conv.pth in held --model nets:raises": "(RuntimeError: no such GPU): give MODULE:FUNCTION",
     "conv.pth in held --model nets:leaves": "nets:leaves built no network (SystemExit: 3)",
     "conv.pth in held --model nets:number": "nets:number returned a int",
+    "conv.pth in held --model nets:lazy": "nets:lazy built layers of no size",
     "conv.pth in held --model nets:wide": "it has in another size 2.weight, 2.bias",
     "conv.pth in held --model nets:deeper": "it lacks 3.weight, 3.bias",
     "conv.pth in held --model nets:shallow": "it has beside the module's 2.weight, 2.bias",
@@ -135,8 +137,19 @@ def test_a_mistake_is_said_in_one_sentence(words, place, monkeypatch, capsys):
     assert REFUSED[words] in one_sentence([*verb, *line], capsys)
 
 
-@pytest.mark.parametrize("out", ["net.pth/d", 300 * "x"])
-def test_a_report_that_cannot_be_written_is_said_before_an_audit(out, place, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "out, said",
+    [
+        ("net.pth/d", "cannot be written"),
+        (300 * "x", "cannot be written"),
+        ("taken", "report.json' (it is there, but is no file)"),
+        ("", "has no name"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_said_before_an_audit(
+    out, said, place, monkeypatch, capsys
+):
     monkeypatch.chdir(place)
+    (place / "taken" / "report.json").mkdir(parents=True, exist_ok=True)
     assert main(["network", "net.pth", "in", "held", "--out", out]) == report.NO_ANSWER
-    assert "cannot be written" in capsys.readouterr().err
+    assert said in capsys.readouterr().err

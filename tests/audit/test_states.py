@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import audit, batch, checked
-from known_files import learned
+from known_files import in_eight_bits, learned
 from safetensors.torch import save_file
 
 from audit import report, risks, states, weights
@@ -64,14 +64,37 @@ def test_a_moment_gives_away_the_pictures_that_it_was_trained_on(side, optimiser
     assert states.ADVICE in content["warnings"]
 
 
-def test_the_command_takes_an_optimiser_in_a_file_of_its_own(sides, tmp_path):
+@pytest.mark.parametrize("form", ["wrapped", "blocks of 2048", "one block", "one state"])
+def test_a_moment_in_eight_bits_gives_away_pictures_and_is_said_to_be_rough(form, sides):
+    state, kept = trained(sides[0], ADAM)
+    size = {"blocks of 2048": 2048, "one block": FIRST.numel()}.get(form, 256)
+    stored = in_eight_bits(kept, size)
+    for one in stored["state"].values():
+        inside = one.pop(states.WRAPPED)
+        if form == "one state":
+            inside.pop("state2")
+        if form == "one block" and "absmax1" in inside:
+            inside["max1"] = inside.pop("absmax1")
+        one.update({states.WRAPPED: inside} if form == "wrapped" else inside)
+    found = audit(saved(state, stored), *sides, mean=0.4, steps=1)
+    content = checked(found)
+    entry = "momentum_buffer" if form == "one state" else "exp_avg"
+    back = [one for one in content["images"] if one["attack"] == f"unmixing of {entry}"]
+    assert sum(one["returned"] for one in back if one["side"] == risks.SIDES[0]) >= 6
+    assert found.status == report.LEAKS and states.ROUGH in content["warnings"]
+
+
+@pytest.mark.parametrize("network", ["model.safetensors", "."])
+def test_the_command_takes_an_optimiser_in_a_file_of_its_own_and_finds_it_in_a_folder(
+    network, sides, tmp_path
+):
     state, kept = trained(sides[0], MOMENTUM)
-    save_file(state, tmp_path / "net.safetensors")
+    save_file(state, tmp_path / "model.safetensors")
     torch.save(kept, tmp_path / "optimizer.pt")
     for name, (pixels, labels) in zip(("in", "held"), sides):
         np.savez(tmp_path / name, images=pixels, labels=labels)
-    files = (str(tmp_path / name) for name in ("net.safetensors", "in.npz", "held.npz"))
-    options = {"--optimizer": "optimizer.pt", "--out": "report"}
+    files = (str(tmp_path / name) for name in (network, "in.npz", "held.npz"))
+    options = {"--out": "report"} | ({} if network == "." else {"--optimizer": "optimizer.pt"})
     placed = [word for name, file in options.items() for word in (name, str(tmp_path / file))]
     assert main(["network", *files, *placed, "--mean", "0.4", "--steps", "1"]) == report.LEAKS
     content = json.loads((tmp_path / "report" / "report.json").read_text())
@@ -119,6 +142,8 @@ UNREAD = {
     "absmax1, state1, .* in all likelihood tells of the pictures": of_each(
         state1=drawn(9).byte(), absmax1=drawn(2)
     ),
+    "It holds squares of gradients alone, which": {"state": {0: {"state1": FIRST}}},
+    "in shards, or": of_each(state1=FIRST.byte(), qmap1=drawn(256), absmax1=drawn(7)),
     "exp_avg holds values that are NaN, infinite or": {"state": {0: {"exp_avg": FIRST / 0}}},
     "exp_avg holds no dense real numbers": {"state": {0: {"exp_avg": FIRST.byte()}}},
     "It holds exp_avg_sq_row, which": of_each(exp_avg_sq_row=drawn(9), exp_avg=FIRST),

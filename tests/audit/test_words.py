@@ -105,7 +105,9 @@ SPOILED = {
         folder / "optimizer.pt",
         lambda content: content["state"][0].update(exp_avg=content["state"][0]["exp_avg"].half()),
     ),
-    "with its weights in one file": lambda folder: (folder / "model.safetensors").unlink(),
+    "but optimizer.pt, tokenizer.json: give the file of its weights": lambda folder: (
+        folder / "model.safetensors"
+    ).unlink(),
     "or a folder with optimizer.pt": lambda folder: (folder / "optimizer.pt").unlink(),
 }
 

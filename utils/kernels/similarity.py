@@ -10,6 +10,7 @@ C1 = 0.01**2
 C2 = 0.03**2
 POSITIONS = 64  # of the window, whose products are made at once
 AT_ONCE = 2**28  # numbers of four bytes
+SLICE = 2**22  # numbers of images that are compared at once: more leave the caches
 # |NCC| above which an image counts as given back, somewhat or strongly.
 SOME = 0.7
 STRONG = 0.9
@@ -37,9 +38,15 @@ def planes(rows, shape):
     return rows.reshape(-1, *shape).permute(0, 3, 1, 2)
 
 
+def slices(images):
+    """Images (n, d) in parts, each of at most SLICE numbers if one image is."""
+    return images.split(1 + SLICE // images.shape[1])
+
+
 def ncc(images, references):
     """All normalised cross-correlations, over all pixels and channels at once: (n, d), (k, d) -> (n, k)."""
-    return standardise(images) @ standardise(references).T
+    own = standardise(images)
+    return torch.cat([own @ standardise(part.to(own)).T for part in slices(references)], 1)
 
 
 def closest(images, others):
@@ -73,7 +80,8 @@ def detail_ncc(images, references, shape):
         smooth = mean(planes(rows, shape), 3)
         return normalize((smooth - mean(smooth, 9)).flatten(1), eps=1e-6)
 
-    return detail(images) @ detail(references).T
+    own = detail(images)
+    return torch.cat([own @ detail(part).T for part in slices(references)], 1)
 
 
 class Match(NamedTuple):
@@ -102,8 +110,8 @@ def match(images, others, shape=None):
     """Match images (m, d) with others (n, d) by `ncc`, or `detail_ncc` if there is a `shape`; None is like nothing."""
     if others is None:
         return Match(torch.zeros(len(images), dtype=torch.long), *torch.zeros(2, len(images)))
-    others = others.to(images)
-    table = ncc(images, others) if shape is None else detail_ncc(others, images, shape).mT  # (m, n)
+    # (m, n)
+    table = detail_ncc(others.to(images), images, shape).mT if shape else ncc(images, others)
     signed, index = table.max(1)
     return Match(index, signed, table.abs().amax(1))
 

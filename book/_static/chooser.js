@@ -1,0 +1,21 @@
+// Shows the recorded case that answers a reader's choices, or the nearest: the form's data name it for every combination.
+(function () {
+  const box = document.currentScript.parentElement;
+  const form = box.querySelector("form");
+  const cases = [...box.querySelectorAll(".case")];
+  const choices = [...form.querySelectorAll("select")];
+  const answers = JSON.parse(form.dataset.answers);
+
+  function show() {
+    const place = choices.reduce((before, {options, selectedIndex}) => before * options.length + selectedIndex, 0);
+    const [shown, differing] = answers[place];
+    cases.forEach((one, k) => (one.hidden = k !== shown));
+    const recorded = differing.length
+      ? `Not recorded. The nearest case that is differs in its ${differing.join(", ")}. There come back: `
+      : "Recorded. What comes back: ";
+    form.querySelector("output").value = `${recorded}${cases[shown].querySelector("li").textContent}.`;
+  }
+  form.hidden = false;
+  form.addEventListener("change", show);
+  show();
+})();
