@@ -53,7 +53,7 @@ $(EXECUTED)/%.ipynb: book/%.ipynb $(wildcard $(PACKAGES:%=%/*.py) $(PACKAGES:%=%
 	@echo $<
 
 # What the pages are made of, in $(TO)/_build/source: pages from book/, notebooks from $(EXECUTED). Warnings are errors.
-SHOWN = _config.yml _toc.yml book $(PACKAGES) _vendor requirements.lock $(wildcard data/*.yaml data/results/*.csv) data/victims/entries.csv
+SHOWN = _config.yml _toc.yml CITATION.cff book $(PACKAGES) _vendor requirements.lock $(wildcard data/*.yaml data/results/*.csv) data/victims/entries.csv
 LAY_OUT = rm -rf $(TO)/_build/source && mkdir -p $(TO)/_build/source && tar -cf - $(SHOWN) | tar -xf - -C $(TO)/_build/source && \
 	cp $(CHAPTERS:%=$(EXECUTED)/%.ipynb) $(TO)/_build/source/book/
 render = $(CURDIR)/$(BIN)/jupyter-book build -q --keep-going $(1) source --path-output .. > book.log 2>&1 || \

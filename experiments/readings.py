@@ -86,36 +86,6 @@ READINGS: dict[str, dict[str, Any]] = {  # {name: what differs from the base it 
     "trained, m = 10": {"images": 10},
     "trained, m = 100": {"images": 100},
 }
-TRAINED = {"stationary": "until stationary", "quasi-Newton": "L-BFGS"}
-LABELS = {  # of settings, for a table
-    "images": "images m",
-    "width": "width h",
-    "sharpness": "sharpness β",
-    "decay": "weight decay μ",
-    "victim": "victim trained by",
-    "trained": "the victim's steps",
-    "inner": "attacker trains by",
-    "inner_steps": "the attacker's steps K",
-    "rate": "rate of descent",
-    "outer": "images moved by",
-    "steps": "outer steps",
-    "prepared": "start prepared",
-}
-WORDS: dict[str, dict] = {  # for values
-    "sharpness": {math.inf: "∞, the ReLU"},
-    "decay": {0.0: "none"},
-    "victim": TRAINED,
-    "inner": TRAINED,
-    "outer": {"quasi-Newton": "L-BFGS", "fixed": "fixed steps"},
-    "prepared": {False: "no", True: "yes"},
-}
-
-
-def in_words(name, value):
-    """A setting of a reading and its value, for a table."""
-    if isinstance(value, float) and 0 < value < math.inf:
-        value = notation.typeset(f"{value:g}").removeprefix("1·")
-    return LABELS.get(name, name), WORDS.get(name, {}).get(value, str(value))
 
 
 def reading_of(name, **sizes):

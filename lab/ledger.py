@@ -229,7 +229,18 @@ def summed(chapter):
 def lists():
     """Markdown: every sentence with its settings in a container, whose classes say what a reader may filter by."""
     rows = sorted(load(), key=lambda row: (row.paper, row.section))
-    return "\n\n".join(f":::{{container}} verdict {classes(row)}\n{item(row)}\n:::" for row in rows)
+    return "\n\n".join(
+        f"(claim-{row.id})=\n:::{{container}} verdict {classes(row)}\n{item(row)}\n:::"
+        for row in rows
+    )
+
+
+def card(row):
+    """Markdown: a sentence in brief, with its verdict and its first setting, which leads to its place in `lists`."""
+    setting = re.split("[,;]", row.lines[0].setting)[0]
+    return (
+        f"**{verdict(row)}**\n\n[{row.sentence}](#claim-{row.id})\n\n{PAPERS[row.paper]}: {setting}"
+    )
 
 
 def classes(row):

@@ -119,8 +119,8 @@ def said(record, quantity, column="value", of=list):
     return words + f" ({len(found)} of {seeds} seeds)" * (len(found) < seeds)
 
 
-def summary(corner, runs, quantities, across=False):
-    """A Markdown table of quantities over their seeds.
+def summary(corner, runs, quantities, across=False, caption=""):
+    """A Markdown table of quantities over their seeds, below a caption.
 
     `runs` are {label: (record, prefix of all names)}, a line each, or `across` a column each. `quantities` are {label:
     cell} or pairs of these. A cell is a name or all that `said` takes after the record, a list of such, which are
@@ -138,7 +138,7 @@ def summary(corner, runs, quantities, across=False):
     pairs = [*(quantities.items() if isinstance(quantities, dict) else quantities)]
     table = [[corner, *(label for label, _ in pairs)]]
     table += [[label, *(words(cell, *run) for _, cell in pairs)] for label, run in runs.items()]
-    return report.table(*(zip(*table) if across else table))
+    return report.table(*(zip(*table) if across else table), caption=caption)
 
 
 def pictures(name, key):

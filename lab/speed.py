@@ -46,21 +46,6 @@ class Record(NamedTuple):
         """The seconds of a row."""
         return self.row(*which, **size)["seconds"]
 
-    def beside(self, kernel, slow, fast):
-        """Every size of a kernel in two versions, for a table; ≈ if one was extrapolated."""
-        for row in self.rows:
-            if (row["kernel"], row["version"]) == (kernel, fast):
-                other = self.row(kernel, slow, row["dtype"], **row["size"])
-                about = "≈ " * ("extrapolated" in other["note"])
-                times = (other["seconds"], row["seconds"])
-                size = ", ".join(f"{unit} {number}" for unit, number in row["size"].items())
-                yield [
-                    size,
-                    about + duration(times[0]),
-                    duration(times[1]),
-                    f"{times[0] / times[1]:.1f}",
-                ]
-
 
 def load(name: str) -> Record:
     """The Record `data/speed/NAME.json`; InputError if it is missing or damaged."""

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 HTML = ROOT / "_build" / "test" / "_build" / "html"
 CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
 MOVED = {Path(old).stem for old in CONFIG["sphinx"]["config"]["redirects"]}
-FILES = [*HTML.glob("book/*.html"), *HTML.glob("[gs]e*.html")]
+FILES = [*HTML.glob("book/*.html"), *HTML.glob("[gs4]*.html")]
 PAGES = sorted(path.relative_to(HTML).as_posix() for path in FILES if path.stem not in MOVED)
 FOLDED = [name for name in PAGES if "<details class" in (HTML / name).read_text(encoding="utf-8")]
 BROWSER = print_book.browser()
@@ -276,6 +276,66 @@ def test_the_search_plays_to_its_end_and_a_tile_shows_its_secret(page):
     tile.press("Enter")
     assert tile.evaluate(shown) != before
     assert f"is {told['likeness'][-1][7]:.2f}." in box.locator(".unmix-said").inner_text()
+
+
+@rendered
+def test_the_first_page_plays_the_attack_once_and_then_is_a_slider(page):
+    page.emulate_media(reduced_motion="no-preference")
+    open_at(page, HTML / "book" / "intro.html")
+    box = page.locator("#unmix")
+    sync_api.expect(box.locator(".unmix-play")).to_have_text("Pause")
+    sync_api.expect(box.locator(".unmix-play")).to_have_text("Play again")
+    box.locator("input").press("ArrowLeft")
+    steps = json.loads((ROOT / "book" / "unmix.json").read_text(encoding="utf-8"))["steps"]
+    assert box.locator(".unmix-at").inner_text() == f"step {steps[-2]} of {steps[-1]}"
+
+
+@rendered
+def test_nothing_moves_by_itself_for_who_asked_for_that(page):
+    open_at(page, HTML / "book" / "intro.html")
+    box = page.locator("#unmix")
+    page.wait_for_timeout(1500)  # milliseconds, more than two steps
+    assert box.locator(".unmix-at").inner_text().startswith("step 0 ")
+    box.locator(".unmix-play").press("Enter")
+    assert not box.locator(".unmix-at").inner_text().startswith("step 0 ")
+
+
+@rendered
+def test_the_first_page_shows_the_attack_without_scripts(browser):
+    with contextlib.closing(browser.new_context(java_script_enabled=False)) as context:
+        page = context.new_page()
+        page.goto((HTML / "book" / "intro.html").as_uri())
+        sync_api.expect(page.locator("#unmix .unmix-still img")).to_be_visible()
+
+
+@rendered
+def test_every_card_leads_to_its_sentence_and_says_its_verdict(page):
+    open_at(page, HTML / "book" / "intro.html")
+    cards = page.locator("ul.claims > li").all()
+    told = [(one.locator("a").get_attribute("href"), one.inner_text()) for one in cards]
+    assert len(told) == 12
+    page.goto((HTML / "book" / "reference.html").as_uri())
+    for link, text in told:
+        word, sentence = text.split("\n\n")[:2]
+        there = page.locator(f"[id='{link.partition('#')[2]}']")
+        assert there.locator("p").first.inner_text().startswith(f"{word} {sentence}")
+
+
+@rendered
+@pytest.mark.parametrize("asked, page_found", [("interactive", "reference"), ("unmixing", "unmix")])
+def test_a_search_finds_pages_before_functions(page, asked, page_found):
+    page.goto(f"{(HTML / 'search.html').as_uri()}?q={asked}")
+    sync_api.expect(page.locator("#search-results li").first).to_be_visible()
+    links = page.locator("#search-results li a").evaluate_all("all => all.map((a) => a.href)")
+    assert page_found in links[0] and not any("code.html#" in link for link in links[:5])
+
+
+@rendered
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("book/")])
+def test_a_preview_begins_with_what_the_page_says(name):
+    text = (HTML / name).read_text(encoding="utf-8")
+    assert not re.search(r'property="og:description" content="\d* ?minutes to read', text)
+    assert '<pre id="cite">' in text
 
 
 @rendered

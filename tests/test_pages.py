@@ -3,18 +3,23 @@
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 import yaml
+from docutils import nodes
+from docutils.utils import new_document
 
 from lab import grid
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "book" / "_extensions")]
 
+import address  # noqa: E402
 import start_page  # noqa: E402
 
 CONTENTS = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
@@ -86,3 +91,50 @@ def test_a_chapter_opens_with_its_answer_draws_its_idea_and_closes_with_exercise
     assert len(re.findall(r"^- ", summary, re.M)) == 3
     solutions = re.findall(r"Solution\n *:class: dropdown", exercises)
     assert len(re.findall(r"^\d\. ", exercises, re.M)) == len(solutions) == 2
+
+
+@pytest.mark.parametrize(
+    "base, title, lines",
+    [
+        (
+            "",
+            "",
+            [
+                "@misc{reconstruction-text,",
+                "  title = {Training data reconstruction: an executable book},",
+            ],
+        ),
+        ("", "Texts", ["@incollection{reconstruction-text,", "  title = {Texts},"]),
+        ("https://a.b/c/", "Texts", ["  url = {https://a.b/c/book/text.html},"]),
+    ],
+)
+def test_a_page_is_cited_as_the_file_of_the_book_says(base, title, lines):
+    book = yaml.safe_load(address.FILE.read_text("utf-8"))
+    told = address.cited("book/text", title, base and f"{base}book/text.html").splitlines()
+    assert {*lines, f"  author = {{{{{book['authors'][0]['name']}}}}},"} <= {*told}
+    assert ("  url" in str(told), "  booktitle" in str(told)) == (bool(base), bool(title))
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"  note = {{Version {version}}}," in told
+    person = book["references"][0]["authors"][0]
+    assert address.author(person) == "Runkel, Christina"
+
+
+@pytest.mark.parametrize(
+    "given, shown", [("", "make x\n"), ("https://a.b/c", "git clone https://a.b/c copy\nmake x\n")]
+)
+def test_a_clone_is_named_where_its_address_is_known(given, shown):
+    options = {"repository_url": given}
+    document = new_document("page")
+    document += nodes.literal_block("", "git clone ADDRESS copy\nmake x\n")
+    address.clone(SimpleNamespace(config=SimpleNamespace(html_theme_options=options)), document)
+    assert document[0].astext() == document[0].rawsource == shown
+
+
+@pytest.mark.parametrize(
+    "base, told", [("", {}), ("https://a.b/c/", {"metatags": '<base href="https://a.b/c/">'})]
+)
+def test_the_page_for_dead_links_leads_to_the_book_from_any_depth(base, told):
+    config, env = SimpleNamespace(html_baseurl=base), SimpleNamespace(titles={})
+    context = {}
+    address.place(SimpleNamespace(config=config, env=env), "404", "404.html", context, None)
+    assert context == told

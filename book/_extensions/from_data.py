@@ -1,8 +1,11 @@
-"""What pages show of `data` and of the code: directives for the registry of names, the ledger and the docstrings."""
+"""What pages show of `data`, of the code and of each other: directives for names, verdicts, docstrings and widgets."""
 
+import json
+import re
 from pathlib import Path
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 from lab import ledger, registry, report
@@ -95,6 +98,61 @@ class Part(SphinxDirective):
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
+class Claims(SphinxDirective):
+    """Sentences of the papers as cards that lead to their verdicts, {claims} no-breach luck, for example."""
+
+    required_arguments, final_argument_whitespace = 1, True
+
+    def run(self):
+        """A list of the cards."""
+        self.env.note_dependency(str(ledger.FILE))
+        rows = {row.id: row for row in ledger.load()}
+        chosen = [rows[name] for name in self.arguments[0].split()]
+        return [nodes.bullet_list("", *map(self.card, chosen), classes=["claims"])]
+
+    def card(self, row):
+        """An item whose classes say the verdict."""
+        parts = self.parse_text_to_nodes(ledger.card(row))
+        return nodes.list_item("", *parts, classes=ledger.classes(row).split())
+
+
+class Widget(SphinxDirective):
+    """What a chapter shows as the element with an id, {widget} affine-model plant, for example.
+
+    `only` names the pictures that are shown of it, by the first words of their texts; `file` holds its first picture,
+    which takes a quarter less there than in the page.
+    """
+
+    required_arguments = 2
+    option_spec = {"only": directives.unchanged, "file": directives.unchanged}
+
+    def run(self):
+        """The HTML that the chapter made."""
+        chapter, name = self.arguments
+        path = ROOT / "book" / f"{chapter}.ipynb"
+        self.env.note_dependency(str(path))
+        [text] = [text for text in made_by(path) if f'<div id="{name}"' in text]
+        if words := self.options.get("only"):
+            text = "".join(re.findall(f'<img alt="{words}[^>]*>', text))
+        if file := self.options.get("file"):
+            above, alt, below = re.split(r'<img src="data:[^"]*" alt="([^"]*)">', text, maxsplit=1)
+            picture = nodes.image("", uri=file, alt=alt)
+            return [html(above), picture, html(below)]
+        return [html(text)]
+
+
+def html(text):
+    """A part of a page that is HTML already."""
+    return nodes.raw("", text, format="html")
+
+
+def made_by(path):
+    """The HTML of every output of a notebook."""
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        for output in cell.get("outputs", []):
+            yield "".join(output.get("data", {}).get("text/html", ""))
+
+
 def close(app, document):
     """Called by Sphinx when a page was read: at the end of a chapter, what it judges, and where each verdict stands."""
     page = app.env.docname.rpartition("/")[2]
@@ -112,6 +170,8 @@ def setup(app):
     """Called by Sphinx."""
     app.connect("doctree-read", close)
     app.add_directive("modules", Modules)
+    app.add_directive("claims", Claims)
+    app.add_directive("widget", Widget)
     for name in PARTS:
         app.add_directive(name, Part)
     return {"parallel_read_safe": True}

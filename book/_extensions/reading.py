@@ -39,11 +39,12 @@ def open_with_figure(chapter):
 
 
 def tell_time(document):
-    """Put how long the page takes to read, from its words, under its title."""
+    """Put how long the page takes to read, from its words, under its title; previews of links leave out what is raw."""
     words = sum(len(part.astext().split()) for part in document.findall(nodes.paragraph))
     minutes = math.ceil(words / SPEED)
     title = next(document.findall(nodes.title))
-    title.parent.insert(1, nodes.paragraph("", f"{minutes} minutes to read", classes=["reading"]))
+    told = f'<p class="reading">{minutes} minutes to read</p>'
+    title.parent.insert(1, nodes.raw("", told, format="html"))
 
 
 def fold_setup(cells):

@@ -14,6 +14,7 @@ def lay_out(app, document):
         if printed(table.parent) and isinstance(above, nodes.paragraph):
             table.parent.remove(above)
             table.insert(0, nodes.title("", "", *above.children))
+            document.set_id(table)  # without one Sphinx gives no number
     for entry in document.findall(nodes.entry):
         for text in list(entry.findall(nodes.Text)):
             lighten(text)
