@@ -99,8 +99,7 @@ def better(case: stages.Case, is_over: Callable) -> tuple[str, list]:
     """
     if case.network.logits is None or case.labels[0] is None:
         return "", []
-    sizes = [len(side.images) for side in case.pictures]
-    samples = [np.random.default_rng(0).permutation(size)[:MOST] for size in sizes]
+    samples = [np.random.default_rng(0).permutation(size)[:MOST] for size in case.sizes]
     shown = [case.seen(side.images[few]) for side, few in zip(case.pictures, samples)]
     labels = tuple(part[sample] for part, sample in zip(case.labels, samples))
     given = Way("", "", case.network.logits, lambda side, count: shown[side][:count], labels)

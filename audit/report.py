@@ -112,7 +112,7 @@ def described(case, outcomes, images, status):
         "summary": risks.summary(case.network.name, images, clear, status),
         "clearest": clear,
         "network": {"name": case.network.name, "widths": widths, "code": case.network.is_more},
-        "pictures": {"shape": list(case.shape)} | dict(zip(risks.SIDES, map(len, case.rows))),
+        "pictures": {"shape": list(case.shape)} | dict(zip(risks.SIDES, case.sizes)),
         "stages": [staged(one) for one in outcomes],
         "true_positives": rates(outcomes),
         "images": images,

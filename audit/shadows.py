@@ -117,8 +117,7 @@ def by_shadows(case, masks, ask, first, how, name):
     target = losses(case, case.known())
     known = torch.stack([first, *(ask(masks[k], k) for k in range(1, len(masks)))])
     values = {"LiRA": lira(target, known, masks), "RMIA": rmia(target, known)}
-    sizes = [len(side) for side in case.rows]
-    scores = {by: judge.scored(of.split(sizes), case.labels) for by, of in values.items()}
+    scores = {by: judge.scored(of.split(case.sizes), case.labels) for by, of in values.items()}
     return stages.Outcome(
         name,
         "ran",

@@ -57,6 +57,11 @@ class Case(NamedTuple):
         return self.showing.shape
 
     @property
+    def sizes(self):
+        """How many pictures either side has."""
+        return [len(side.images) for side in self.pictures]
+
+    @property
     def rows(self):
         """Training pictures (m, d) and held-out ones (n, d), both without what the trainer subtracted."""
         return tuple(self.seen(side.images) for side in self.pictures)
@@ -257,7 +262,7 @@ def stationary(case, name):
     """The stationarity attack, from noise in the span of the first layer, with twice as many candidates as pictures."""
     released = case.released
     outputs, inputs = len(released.network[-1].weight), released.network[0].weight.shape[1]
-    count = max(2 * len(case.rows[0]), outputs)
+    count = max(2 * case.sizes[0], outputs)
     seed = case.asking.seed
     start = starts.normal(count, inputs, decoreco.ADAM.scale, seed)
     # pixels beyond the published range are not theirs

@@ -57,8 +57,8 @@ def roomy(case):
     Its pictures can have taken as many directions of the inputs as they have places there, or as there are outputs;
     the latter are looked at if they leave room.
     """
-    module, rows = case.network.module, case.rows[0]
-    picture = case.network.takes(rows[:1])
+    module = case.network.module
+    picture = case.network.takes(case.seen(case.pictures[0].images[:1]))
     found = {}
     for name, layer in module.named_modules():
         if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
@@ -69,7 +69,7 @@ def roomy(case):
             except (InputError, TypeError, ValueError):
                 continue
             outputs = len(weight)
-            taken = min(outputs, len(rows) * places)
+            taken = min(outputs, case.sizes[0] * places)
             if 2 < taken < ROOM * size and not torch.equal(layer.weight, weight):
                 directions = outputs if outputs < ROOM * size else taken
                 found[places * taken / size, name] = layer, weight, directions

@@ -8,11 +8,9 @@ import attacks
 from utils.errors import InputError, choose
 
 FROM_ZERO = ("SEED", "SHIFT", "PRETRAINED", "UNTIL", "DROPOUT")  # parameters that may be zero
-MOST = 2**63  # what a generator of random numbers takes as its seed
-FINE, COARSE = (
-    1e-12,
-    1e12,
-)  # of real numbers, beyond which double precision does not tell what they change
+SEEDS = 2**63  # of a generator of random numbers
+LARGE = 10**12  # of other numbers: none is as large
+SMALL = 1e-12  # of real ones: less is lost in double precision
 # As in training/images.py, beside a path.
 DATASETS = (
     *("photos", "photos-64", "photos-128", "photos-224"),
@@ -79,11 +77,12 @@ def check(declared, choices, name, value):
                 f"{name} is {value!r}; it must be numbers, like its default {default!r}."
             )
         return
-    if isinstance(default, float) and value and not FINE <= abs(value) <= COARSE:
-        raise InputError(f"{name} is {value!r}; its size must be {FINE:g} to {COARSE:g}.")
-    if not (0 < value < MOST or name in FROM_ZERO and value == 0):
+    if 0 < value < SMALL:
+        raise InputError(f"{name} is {value!r}; it must be {SMALL:g} or larger.")
+    limit, words = (SEEDS, "2⁶³") if name == "SEED" else (LARGE, "10¹²")
+    if not (0 < value < limit or name in FROM_ZERO and value == 0):
         least = "0 or larger" if name in FROM_ZERO else "larger than 0"
-        most = "" if value < MOST else ", and less than 2⁶³"
+        most = "" if value < limit else f", and less than {words}"
         raise InputError(f"{name} is {value!r}; it must be {least}{most}.")
 
 

@@ -51,7 +51,7 @@ class Run(NamedTuple):
 
 
 def begin(**choices: Collection) -> Run:
-    """Check the notebook's parameters, choose its device, and see that RESULTS can be written: the Run.
+    """Check the notebook's parameters, choose its device, and see that its files can be written: the Run.
 
     `choices` are the values that parameters may have, {name: several}; lab.grid reads them before a notebook is run.
     """
@@ -71,6 +71,8 @@ def begin(**choices: Collection) -> Run:
     for name in ("RESULTS", "PICTURES"):
         if parameters.get(name):
             check_writable(name, parameters[name])
+    if folder := parameters.get("REPORT"):
+        check_writable("REPORT", Path(folder) / "report.html")
     return Run(parameters, choose_device(parameters["DEVICE"]), time.monotonic())
 
 

@@ -188,7 +188,7 @@ WRONG = [  # a grid, what is given with it, and what is said
     (TINY + "{SEED: [1, 2, 1]}", "", "SEED has 1 twice: take one out."),
     (TINY + "{START: [truth]}", "", "START is 'truth', but it must be one of 'random', 'partition'."),
     (TINY + "{RESULTS: [a, b]}", "", "RESULTS is set for every run: take it out."),
-    (TINY + "{DATASET: [/nowhere.npz]}", "", "There is no file /nowhere.npz: check the path"),
+    (TINY + "{DATASET: [/nowhere.npz]}", "", "There is no file /nowhere.npz: check its path"),
     (GOOD, "SEED=3", "SEED is crossed and has one value, too: take one of them out."),
     (GOOD, "", "Snakemake is not set up: `make .snakemake-env/ready` does it."),
     (f"{TINY}{{SEED: {[*range(400)]}, RATE: {[*range(1, 400)]}}}", "", "these are 159,600 runs"),

@@ -115,6 +115,12 @@ def test_the_loss_is_asked_in_ways_in_which_as_many_are_classified_correctly(man
     assert "the loss tells training pictures from held-out ones (p = 0.0" in said
 
 
+def test_ways_that_a_few_pictures_rule_out_are_shown_no_more(many):
+    known, shown = knowing(*many[0], 2), []
+    audit(lambda given: shown.append(len(given)) or known(given), *many)
+    assert shown.count(fit.FEW) > 10 and shown.count(len(many[0][0])) < 10
+
+
 @pytest.mark.parametrize("kinds", [2, 3])
 def test_networks_that_were_shown_pictures_so_get_no_hint(kinds, many):
     pixels, others = (part for part, _ in many)
