@@ -104,24 +104,8 @@ def detect(named, truth):
 
 def precision(score, truth, first=10):
     """The share of true ones among the reconstructions with the largest scores."""
-    return likeliest(truth, score, first).double().mean().item()
-
-
-def likeliest(candidates, score, n):
-    """The n candidates (k, d) with the largest scores, chosen without the truth: (n, d)."""
     order = score.argsort(descending=True, stable=True)
-    return candidates[order[:n].to(candidates.device)]
-
-
-def calibration(probability, truth):
-    """[bin, reconstructions, mean probability, share that is true] of every bin of probabilities (n,) with any."""
-    lines = []
-    for low, high in ((0, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 1)):
-        inside = (probability >= low) & ((probability < high) | (high == 1))
-        if inside.any():
-            shares = (f"{of[inside].double().mean():.2f}" for of in (probability, truth))
-            lines.append([f"{low} to {high}", str(inside.sum().item()), *shares])
-    return lines
+    return truth[order[:first].to(truth.device)].double().mean().item()
 
 
 def asked(true, invented, n, seed):
