@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from audit.__main__ import FAULT, HELPED, LEAKS, NO_ANSWER, Helped, Line
-from audit.outputs import outputs
+from audit.outputs import FILE, outputs
 from audit.report import FILES, check_room
 from audit.run import audit
 from audit.showing import Asking, Showing
@@ -208,6 +208,7 @@ def audit_outputs(given):
     """Ask a table of outputs, write the risks of its records, say the finding, and return the exit status."""
     settings = vars(given)
     folder = settings.pop("out")
+    check_room(folder, [FILE])
     found = outputs(settings.pop("table"), **settings)
     path = found.save(folder)
     print(printable(found.sentence))

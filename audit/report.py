@@ -59,11 +59,11 @@ class Report(NamedTuple):
         return paths[0]
 
 
-def check_room(folder):
-    """InputError unless a report can be written into a folder; one that is not there yet is not made."""
+def check_room(folder, names=FILES):
+    """InputError unless files of these names can be written into a folder; one that is not there yet is not made."""
     if not str(folder):
         raise InputError("The report's folder has no name: give one (--out report).")
-    for name in FILES:
+    for name in names:
         check_writable("The report", Path(folder) / name)
 
 

@@ -94,3 +94,9 @@ def test_classes_that_differ_by_side_give_no_answer(tmp_path, capsys):
         == NO_ANSWER
     )
     assert "The two sides differ by themselves" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_table_is_read(tmp_path, capsys):
+    (tmp_path / "out").write_text("a file")
+    assert main(["outputs", "none.csv", "-o", str(tmp_path / "out")]) == NO_ANSWER
+    assert "cannot be written" in capsys.readouterr().err
