@@ -66,7 +66,7 @@ def test(
 def guessed(scores, delta, level, seed):
     """The name of the score by which sides are guessed, and the Guesses by it, of pictures that did not choose it.
 
-    The choice is what promises the largest bound, and of equal ones the score whose sides lie farthest apart.
+    The choice is what promises the largest bound, and of equal ones the score with the widest gap between the sides.
     """
     found = []
     for name, score in scores.items():
@@ -84,8 +84,9 @@ def guessed(scores, delta, level, seed):
 
 
 def apart(sides):
-    """How far the means of both sides of a score are apart, in deviations of both together."""
-    return float((sides[0].mean() - sides[1].mean()) / torch.cat([*sides]).std().clamp_min(1e-30))
+    """How far the lowest training picture of a score is above the highest other one, in deviations of all."""
+    gap = sides[0].min() - sides[1].max()
+    return float(gap / torch.cat([*sides]).std().clamp_min(1e-30))
 
 
 def halves(score, seed):
