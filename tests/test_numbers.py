@@ -1,5 +1,6 @@
 """Recorded numbers that stand in sentences and drawings are those of the records, as data/numbers.yaml names them."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +22,13 @@ def test_sentences_have_the_numbers_of_the_records():
     assert not [mistake for path in PAGES for mistake in sentences.mistakes(path)]
     for name, number in yaml.safe_load(NUMBERS.read_text("utf-8"))["words"].items():
         assert float(sentences.numbers()[name]) == number, name
+
+
+def test_every_named_number_stands_somewhere():
+    table = yaml.safe_load(NUMBERS.read_text("utf-8"))
+    told = {name for path in PAGES for name, _ in sentences.MARK.findall(path.read_text("utf-8"))}
+    sums = " ".join(of for of in table["numbers"].values() if isinstance(of, str))
+    assert not table["numbers"].keys() - told - table["words"].keys() - {*re.findall(r"\w+", sums)}
 
 
 @pytest.mark.parametrize("told", ["48 to 50", "147 to 50", "47 to\n50 of", "5 to 47 to 50"])
