@@ -211,12 +211,14 @@ def number(line):
 
 
 def counts():
-    """A Markdown table: how many sentences of each paper have each verdict."""
+    """A Markdown table: how many sentences of each paper have each verdict, and how many settings of all."""
     times = [Counter(verdict(row) for row in load() if row.paper == paper) for paper in PAPERS]
-    lines = [[word, *(of_paper[word] for of_paper in times)] for word in WORDS]
-    return report.table(
-        ["verdict", *PAPERS.values()], *lines, ["sentences", *map(Counter.total, times)]
-    ).data
+    times.append(Counter(judge(line).word for row in load() for line in row.lines))
+    rows = ([word, *(some[word] for some in times)] for word in WORDS)
+    lines = [row for row in rows if any(row[1:])]
+    papers = [f"sentences of the {paper}" for paper in PAPERS.values()]
+    head = ["verdict", *papers, "settings of both"]
+    return report.table(head, *lines, ["in all", *map(Counter.total, times)]).data
 
 
 def summed(chapter):

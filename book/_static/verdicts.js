@@ -5,8 +5,11 @@ const SENTENCES = [...document.querySelectorAll(".verdict")];
 const asked = new URLSearchParams(location.search);
 const of = (sentence, kind) =>
   [...sentence.classList].filter((name) => name.startsWith(`${kind}-`)).map((name) => name.slice(kind.length + 1));
+// A chapter is called as in the list of all pages.
+const LINKS = [...document.querySelectorAll("nav a.internal")];
+const TITLES = Object.fromEntries(LINKS.map((link) => [link.pathname.split("/").pop().replace(".html", ""), link.textContent.trim()]));
 const words = (kind, value) =>
-  kind === "paper" ? ["first paper", "second paper"][value - 1] : value.replace(/(?<=\d)-(?=\d)/g, ".").replaceAll("-", " ");
+  kind === "paper" ? ["first paper", "second paper"][value - 1] : TITLES[value] ?? value.replace(/(?<=\d)-(?=\d)/g, ".").replaceAll("-", " ");
 
 const chosen = {};
 const shown = document.createElement("output");
