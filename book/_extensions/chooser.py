@@ -19,6 +19,7 @@ from utils.errors import choose, from_fields, located
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "data" / "chooser.yaml"
+PRINTED = "book/conclusion"  # where the book on one page has the list
 COSTS = dict(network=8, optimiser=4, start=3, file=2)  # of a choice that a case is not about
 CASE = """
 ::::{{container}} case
@@ -135,6 +136,8 @@ class Chooser(SphinxDirective):
     def run(self):
         """The nodes of both."""
         self.env.note_dependency(str(FILE))
+        if self.env.app.builder.name == "singlehtml" and self.env.docname != PRINTED:
+            return self.parse_text_to_nodes(f"All cases stand in {{doc}}`/{PRINTED}`.")
         table = load()
         listed = "\n".join(item(table, case) for case in table["cases"])
         script = '<script src="../_static/chooser.js"></script>'

@@ -9,3 +9,13 @@ var Scorer = {
   term: 5,
   partialTerm: 2,
 };
+
+// An excerpt shows what a page says, not its list of contents, its minutes or the choices of a form.
+document.addEventListener("DOMContentLoaded", () => {
+  const read = Search.htmlToText;
+  Search.htmlToText = (html, anchor) => {
+    const page = new DOMParser().parseFromString(html, "text/html");
+    page.querySelectorAll("#jb-print-docs-body, .reading, form").forEach((part) => part.remove());
+    return read(page.documentElement.outerHTML, anchor);
+  };
+});
