@@ -357,6 +357,14 @@ def test_a_search_finds_pages_before_functions(page, asked, page_found):
 
 
 @rendered
+def test_excerpts_of_a_search_are_from_what_a_page_says(page):
+    text = (HTML / "book" / "deeper-networks.html").read_text(encoding="utf-8")
+    page.goto((HTML / "search.html").as_uri())
+    excerpt = page.evaluate("html => Search.htmlToText(html)", text)
+    assert not re.search("^ *Contents|minutes to read", excerpt, re.M) and "unstable" in excerpt
+
+
+@rendered
 @pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("book/")])
 def test_a_preview_begins_with_what_the_page_says(name):
     text = (HTML / name).read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const read = Search.htmlToText;
   Search.htmlToText = (html, anchor) => {
     const page = new DOMParser().parseFromString(html, "text/html");
-    page.querySelectorAll("#jb-print-docs-body, .reading, form").forEach((part) => part.remove());
+    page.querySelectorAll("#jb-print-docs-body, .bd-sidebar-secondary, .reading, form").forEach((part) => part.remove());
     return read(page.documentElement.outerHTML, anchor);
   };
 });
