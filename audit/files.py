@@ -131,8 +131,10 @@ def tensors(path):
             if object
             else "is no file of weights alone"
         )
-        way = "by torch.save without pickle_protocol or by safetensors, or its arrays by numpy.savez (.npz)"
-        raise InputError(f"{path} {why}, and no code is run: save a state_dict() {way}.") from error
+        way = 'where it was trained: torch.save(network.state_dict(), "weights.pth")'
+        raise InputError(
+            f"{path} {why}, and no code is run. Save its weights alone, {way}."
+        ) from error
 
 
 def kind_of(path):

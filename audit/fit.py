@@ -310,10 +310,11 @@ def p_value_of(loss, way, count=MOST):
     return judge.p_value(ours, theirs, *classes)
 
 
-def poor(outcomes, accuracy):
+def poor(outcomes, accuracy, labels=None):
     """A sentence, if a network classifies too few training pictures correctly, so that finding nothing says nothing.
 
-    That is less than TRAINED; or clearly less than the `accuracy` that it had in training.
+    That is less than TRAINED; or, where its `accuracy` in training is stated, clearly less than that, or no more than
+    by naming the largest class of the `labels` (m,) every time.
     """
     facts = next((one.facts for one in outcomes if "accuracy" in one.facts), None)
     if not facts:
@@ -329,5 +330,10 @@ def poor(outcomes, accuracy):
         return f"{only}: {why}. {say}" if share < TRAINED else ""
     count = len(facts["losses"][0])
     below = max(0.0, accuracy - TOLERANCE)
-    p = binomtest(round(share * count), count, below, "less").pvalue
-    return f"{only}, and not {accuracy:.0%}, as in its training: {why}." if p < CHANCE else ""
+    right = round(share * count)
+    if binomtest(right, count, below, "less").pvalue < CHANCE:
+        return f"{only}, and not {accuracy:.0%}, as in its training: {why}."
+    usual = torch.as_tensor(labels).bincount().max().item() / count if labels is not None else 0.0
+    if binomtest(right, count, usual, "greater").pvalue < CHANCE:
+        return ""
+    return f"{only}, no more than by chance, so nothing shows that it sees them as in its training: {why}."

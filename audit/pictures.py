@@ -18,6 +18,7 @@ from utils.errors import InputError, explained
 
 # of pictures; a pair has labels
 Source: TypeAlias = str | Path | np.ndarray | torch.Tensor | tuple | list
+NAMED = 10  # pictures in a note
 FEWEST = 10  # pictures of each side, with which a test can say anything
 Image.init()
 # of pixels alone, as far as this Pillow has them: others, such as PostScript, it hands to a program
@@ -323,8 +324,10 @@ def distinct(sides, shape):
     for side, what, out in zip(sides, ("training", "held-out"), pairs.any(1).split(sizes)):
         found.append(kept(side, ~out))
         if out.any():
-            are = f"{what} pictures are copies of others, or nearly so, and were left out, such as"
-            notes.append(f"{agreeing(out.sum(), are)} {side.names[int(out.int().argmax())]}.")
+            are = f"{what} pictures are nearly copies of others of either side, as if shifted or mirrored, and left out"
+            some = [name for name, gone in zip(side.names, out) if gone]
+            more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+            notes.append(f"{agreeing(out.sum(), are)}: {', '.join(some[:NAMED])}{more}.")
         if (count := len(found[-1].names)) < FEWEST:
             alone = ", without near-copies of others on either side" * bool(out.any())
             are = agreeing(count, f"{what} pictures are there")

@@ -10,6 +10,7 @@ from evaluation.notation import number
 
 SHARE = 0.2  # of the pictures that choose by which score, and of how many others, sides are guessed
 PARTS = 1.0, 0.5, 0.25  # of the others that may be guessed
+BOUNDS = epsilon.pure_bound, epsilon.gaussian_bound
 BY_LOT = "That holds where a coin was tossed for each picture, whether to train on it."
 DIFFER = "The two sides differ by more than a lot makes them, and so no ε can be tested"
 READABLE = (
@@ -46,9 +47,7 @@ def test(
         why = DIFFER if differ else "No score of membership was measured, and so no ε can be tested"
         return Tested(*promised, refuted=None, said=f"{why}.", confidence=1 - level)
     name, guesses = guessed(scores, promised[1], level, seed)
-    pure, gaussian = (
-        bound(guesses, promised[1], level) for bound in (epsilon.pure_bound, epsilon.gaussian_bound)
-    )
+    pure, gaussian = (bound(guesses, promised[1], level) for bound in BOUNDS)
     return Tested(
         *promised,
         refuted=max(pure, gaussian) > promised[0],
@@ -113,4 +112,7 @@ def sentence(promised, name, guesses, bounds, level):
         found += "not refuted, which does not confirm it"
     found += f": {guesses.right} of {guesses.made} guesses are right ({name}). So {pure}, at a confidence"
     found += f" of {1 - level:.0%}; if normal noise made the training private, {gaussian}."
+    perfect = epsilon.Guesses(guesses.pictures, guesses.pictures, guesses.pictures)
+    most, normal = (bound(perfect, promised[1], level) for bound in BOUNDS)
+    found += f" With all guesses right, so few pictures would refute an ε of {most:.1f}, or {normal:.1f} with noise."
     return f"{found} {BY_LOT}"

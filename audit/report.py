@@ -86,6 +86,11 @@ def reported(
         status, sentence = LEAKS, f"Something leaks. {tested.said}"
     if tested and tested.said not in sentence:
         sentence = f"{sentence} {tested.said}"
+    if status == FOUND_NOTHING and case.asking.accuracy is not None:
+        word = f"classified {case.asking.accuracy:.0%} of its training pictures correctly"
+        sentence = (
+            f"{sentence} That rests on your word that the network {word} when its training ended."
+        )
     ranked = risks.ranked(outcomes, case.pictures)
     found = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
@@ -99,17 +104,19 @@ def reported(
     }
     told = any(isinstance(one, judge.Alike) and one.adjusted < level for one in comparisons)
     back = ranked if told or (near and near[0].any()) else []
-    content = found | described(case, outcomes, [one.image for one in ranked], status)
+    images = [one.image for one in ranked]
+    clear = risks.clearest(risks.scores_of(outcomes))
+    said = (clear, status, tested.said if tested else "")
+    found["summary"] = risks.summary(case.network.name, images, *said)
+    content = found | described(case, outcomes, images, clear)
     return Report(status, sentence, content, *illustrated(case, ranked, back))
 
 
-def described(case, outcomes, images, status):
+def described(case, outcomes, images, clear):
     """What the content says of a Case beside what was found: its network, pictures, stages, and each image's risk."""
-    clear = risks.clearest(risks.scores_of(outcomes))
     layers = case.network.layers
     widths = [layer.weight.shape[1] for layer in layers[:1]] + [len(one.weight) for one in layers]
     return {
-        "summary": risks.summary(case.network.name, images, clear, status),
         "clearest": clear,
         "network": {"name": case.network.name, "widths": widths, "code": case.network.is_more},
         "pictures": {"shape": list(case.shape)} | dict(zip(risks.SIDES, case.sizes)),
@@ -186,8 +193,13 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
         pictures = (
             f"{count} of {len(near[0])} training pictures" if count > 1 else "A training picture"
         )
-        held_out = f"{others} held-out pictures did, too" if others else "no held-out picture did"
-        sentences.insert(0, f"{pictures} came back almost exactly ({judge.BACK}); {held_out}.")
+        held_out = (
+            f"{others} held-out pictures are as like it" if others else "no held-out picture did"
+        )
+        chance = ", as chance has it" * bool(others and not leaks)
+        sentences.insert(
+            0, f"{pictures} came back almost exactly ({judge.BACK}); {held_out}{chance}."
+        )
     if few := count and not others and not leaks:
         sentences.append("With so few pictures that may be chance: give more held-out ones.")
     if missed:

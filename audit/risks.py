@@ -42,7 +42,7 @@ def ranked(outcomes: list[Outcome], pictures: tuple) -> list[Risk]:
                 "side": SIDES[side],
                 "attack": attack and attack.name,
                 "ncc": best,
-                "returned": best is not None and best > judge.NEAR,
+                "returned": None if best is None else best > judge.NEAR,
                 "sure": sure(attacks, side, k),
                 "inside": inside(outcomes, side, k),
                 "loss": losses and losses[side][k],
@@ -99,27 +99,42 @@ def table(images):
     plain = [name for name in images[0] if name not in ("inside", "rates")]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    rates = [f"false-positive rate, {name}" for name in names]
+    rates = [f"false-positive rate of {name}" for name in names]
     writer.writerow([*plain, "in the span of", *rates])
     for one in images:
-        told = [one["rates"][name] for name in names]
-        writer.writerow([*(one[name] for name in plain), "; ".join(one["inside"]), *told])
+        values = [one[name] for name in plain] + ["; ".join(one["inside"])]
+        values += [one["rates"][name] for name in names]
+        writer.writerow([format(x, ".4g") if isinstance(x, float) else x for x in values])
     return text.getvalue()
 
 
-def summary(network, images, clear, status):
+def summary(network, images, clear, status, promised=""):
     """The sentences that a data protection officer can copy: how many pictures are exposed, and in which way."""
     ours, theirs = ([one for one in images if one["side"] == side] for side in SIDES)
     if status == 2:
         return f"The audit of {network} gave no answer, so it clears no picture."
-    back, others = (sum(one["returned"] for one in some) for some in (ours, theirs))
-    found = f"Of {len(ours)} training pictures of {network}, {back} can be rebuilt almost exactly from what was given;"
-    found += f" of {len(theirs)} pictures that were never used, {others}."
+    sentences = [rebuilt(network, ours, theirs)]
     if clear:
         rate = 1 / (len(theirs) + 1)
         told = sum(one["rates"][clear] <= rate for one in ours)
-        found += f" A test ({clear}) tells {told} training pictures more clearly than any picture that was never used; "
-        found += f"one more such picture would pass with a chance of {rate:.1%}."
+        sentences.append(
+            f"A test ({clear}) tells {told} of {len(ours)} training pictures more clearly than any picture that was"
+            f" never used; one more such picture would pass with a chance of {rate:.1%}."
+        )
     if status == 0:
-        found += " So these attacks tell no training picture from others, which does not prove that none can."
-    return found
+        sentences.append(
+            "So these attacks tell no training picture from others, which does not prove that none can."
+        )
+    return " ".join(filter(None, [*sentences, promised]))
+
+
+def rebuilt(network, ours, theirs):
+    """What came back of both sides' images: that nothing did is said only where an attack returned something."""
+    if ours[0]["returned"] is None:
+        return f"Whether training pictures of {network} can be rebuilt was not tested: no attack returned pictures."
+    back, others = (sum(one["returned"] for one in some) for some in (ours, theirs))
+    found = f"Of {len(ours)} training pictures of {network}, {back} came back almost exactly ({judge.BACK})."
+    if others:
+        chance = "which nobody can rebuild: they are only like what came back"
+        return f"{found} So did {others} of {len(theirs)} pictures that were never used, {chance}."
+    return f"{found} Of {len(theirs)} pictures that were never used none did."

@@ -66,7 +66,7 @@ def audit(
     for stage in shadows.planned(case) + stages.planned(case) + whole.planned(case):
         run(stage)
     better, left_out = fit.better(case, run.is_over)
-    doubts = better, fit.poor(run.outcomes, asking.accuracy)
+    doubts = better, fit.poor(run.outcomes, asking.accuracy, case.labels[0])
     case = case._replace(notes=(*case.notes, *left_out))
     origin = {"key": key, "model": model, "before": before is not None}
     return report.reported(case, run.outcomes, doubts, origin, time.monotonic() - started)

@@ -28,8 +28,8 @@ LIKELY = (
 )
 SPLIT = "The state is in shards, or not that of its parameter groups: gather it in one file, by optimizer.state_dict()."
 ADVICE = (
-    "Publish the weights without the optimiser's state (Lightning: save_weights_only=True; Hugging Face:"
-    " save_only_model=True, or delete optimizer.pt)."
+    "Leave the optimiser's state out of what you publish (Lightning: save_weights_only=True; Hugging Face:"
+    " save_only_model=True, or delete optimizer.pt), and audit the weights alone: they may leak, too."
 )
 
 

@@ -7,7 +7,7 @@ from helpers import audit, fitted, knowing, mlp
 from known_files import toy
 from PIL import Image
 
-from audit import fit, pictures, report
+from audit import fit, pictures, report, stages
 from audit.showing import Showing
 from conftest import SHAPE, SIDE
 
@@ -139,7 +139,15 @@ def test_untrained_networks_get_no_hint(sides):
 
 def test_sides_that_were_exchanged_are_not_cleared(many):
     found = audit(fitted(many[:1], steps=150), *many[::-1], steps=1, accuracy=0.5)
-    assert found.status == report.NO_ANSWER and found.sentence.endswith("exchanged?")
+    assert found.status == report.NO_ANSWER and "exchanged?" in found.sentence
+
+
+@pytest.mark.parametrize("share, said", [(0.55, "no more than by chance"), (0.8, ""), (0.0, "no")])
+def test_a_stated_accuracy_that_chance_gives_says_nothing(share, said):
+    facts = {"accuracy": (share, share), "losses": ([0.0] * 60, [0.0] * 60)}
+    outcome = stages.Outcome("membership by loss", "ran", "", facts=facts)
+    found = fit.poor([outcome], share, torch.arange(60) % 2)
+    assert bool(found) == bool(said) and said in found
 
 
 def way(right, name=""):
