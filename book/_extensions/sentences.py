@@ -6,6 +6,7 @@ names stand for.
 
 import functools
 import json
+import operator
 import re
 from fnmatch import fnmatch
 from pathlib import Path
@@ -39,11 +40,13 @@ HOW = {
     "count": len,
     "sum": sum,
 }
+COUNTED = {"is": operator.eq, "above": operator.gt, "below": operator.lt}  # “is 50”: how many are
 
 
 def values(records, names, where, column):
     """The numbers of a column of all quantities whose names match; `where` names parameters of the runs."""
     rows = pandas.concat(map(recorded.load, records.split())).reset_index()
+    rows["gain"] = rows.value - rows.baseline
     matches = rows.name.map(lambda name: any(fnmatch(name, one) for one in names.split()))
     for key, value in where.items():
         matches &= rows[key] == value
@@ -54,11 +57,12 @@ def values(records, names, where, column):
 
 
 def said(how, records, names, where=None):
-    """What is said of recorded numbers, or of their null, as a line of `data/numbers.yaml` names them."""
-    column = "baseline" if how.startswith("null ") else "value"
-    word, _, number = how.removeprefix("null ").partition(" ")  # “is 50”: how many are
-    some = values(records, names, where or {}, column)
-    return some.count(float(number)) if number else HOW[word](some)
+    """What is said of recorded numbers, of their null or of the gain on it, as `data/numbers.yaml` names them."""
+    columns = {"null": "baseline", "gain": "gain"}
+    first, _, rest = how.partition(" ")
+    word, _, number = (rest if first in columns else how).partition(" ")
+    some = values(records, names, where or {}, columns.get(first, "value"))
+    return sum(COUNTED[word](one, float(number)) for one in some) if number else HOW[word](some)
 
 
 @functools.cache
