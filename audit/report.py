@@ -74,26 +74,24 @@ def reported(
     comparisons = judge.holm([one for of in outcomes for one in of.comparisons])
     control = judge.control(case)
     missed = not_asked(case.network, outcomes)
-    returned = zip(*(one.ncc for one in outcomes if one.ncc))
-    near = [torch.stack(side).amax(0) > judge.NEAR for side in returned]
+    near = [
+        torch.stack(side).amax(0) > judge.NEAR
+        for side in zip(*(one.ncc for one in outcomes if one.ncc))
+    ]
     level = case.asking.level
-    blind = blindness(outcomes)
-    status, sentence = finding(near, comparisons, control, level, missed, *doubts, blind)
-    tested = promised(case.asking, risks.scores_of(outcomes), comparisons, control)
-    if tested and case.since:
-        tested = tested._replace(said=f"{tested.said} {promise.READABLE}")
-    if tested and tested.refuted and status != LEAKS:
-        status, sentence = LEAKS, f"Something leaks. {tested.said}"
-    if tested and tested.said not in sentence:
-        sentence = f"{sentence} {tested.said}"
-    if status == FOUND_NOTHING and case.asking.accuracy is not None:
-        word = f"classified {case.asking.accuracy:.0%} of its training pictures correctly"
-        sentence = (
-            f"{sentence} That rests on your word that the network {word} when its training ended."
-        )
+    scores = risks.scores_of(outcomes)
+    tested = promised(case, scores, comparisons, control)
+    status, sentence = concluded(
+        case,
+        finding(near, comparisons, control, level, missed, *doubts, blindness(outcomes)),
+        tested,
+    )
     ranked = risks.ranked(outcomes, case.pictures)
+    images = [one.image for one in ranked]
+    said = (risks.clearest(scores), status, tested.said if tested else "")
     found = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
+        "summary": risks.summary(case.network.name, images, *said),
         "promise": tested and tested._asdict(),
         "warnings": warnings(case, outcomes, missed)
         + [doubt for doubt in doubts if doubt and doubt not in sentence],
@@ -104,12 +102,23 @@ def reported(
     }
     told = any(isinstance(one, judge.Alike) and one.adjusted < level for one in comparisons)
     back = ranked if told or (near and near[0].any()) else []
-    images = [one.image for one in ranked]
-    clear = risks.clearest(risks.scores_of(outcomes))
-    said = (clear, status, tested.said if tested else "")
-    found["summary"] = risks.summary(case.network.name, images, *said)
-    content = found | described(case, outcomes, images, clear)
+    content = found | described(case, outcomes, images, said[0])
     return Report(status, sentence, content, *illustrated(case, ranked, back))
+
+
+def concluded(case, found, tested):
+    """The status and the sentence that were found, with what was tested of a promise, and what rests on a word."""
+    status, sentence = found
+    if tested and tested.refuted and status != LEAKS:
+        return LEAKS, f"Something leaks. {tested.said}"
+    if tested and tested.said not in sentence:
+        sentence = f"{sentence} {tested.said}"
+    if status == FOUND_NOTHING and case.asking.accuracy is not None:
+        word = f"classified {case.asking.accuracy:.0%} of its training pictures correctly"
+        sentence = (
+            f"{sentence} That rests on your word that the network {word} when its training ended."
+        )
+    return status, sentence
 
 
 def described(case, outcomes, images, clear):
@@ -138,18 +147,20 @@ def illustrated(case, ranked, back):
     return galleries(case, back), exposed, [bytes_of(x, case.shape)[0] for x in thumbnails]
 
 
-def promised(asking, scores, comparisons, control):
-    """The promise.Tested of an Asking, by scores of membership; None if no ε was promised."""
+def promised(case, scores, comparisons, control):
+    """The promise.Tested of a Case, by scores of membership; None if no ε was promised."""
+    asking = case.asking
     if asking.epsilon is None:
         return None
     unlike = any(one.adjusted < judge.DIFFERENT for one in control)
-    return promise.test(
+    tested = promise.test(
         (asking.epsilon, asking.delta),
         level=asking.level,
         scores=scores,
         seed=asking.seed,
         differ=unlike or bool(comparisons and exchanged(comparisons, asking.level)),
     )
+    return tested._replace(said=f"{tested.said} {promise.READABLE}") if case.since else tested
 
 
 def not_asked(network, outcomes):
