@@ -21,6 +21,7 @@ from lab import recorded
 from utils.errors import InputError
 
 DATA = Path(__file__).parents[2] / "data"
+record_of = functools.cache(recorded.load)  # many numbers are of the same few records
 MARK = re.compile(r"(?<=[\w%\])])<!-- (\w+):?(\S*) -->")  # attached to what it names
 
 
@@ -43,8 +44,9 @@ HOW = {
 
 def values(records, names, where, column):
     """The numbers of a column of all quantities whose names match; `where` names parameters of the runs."""
-    rows = pandas.concat(map(recorded.load, records.split())).reset_index()
-    matches = rows.name.map(lambda name: any(fnmatch(name, one) for one in names.split()))
+    rows = pandas.concat(map(record_of, records.split())).reset_index()
+    wanted = [one for one in rows.name.unique() if any(fnmatch(one, of) for of in names.split())]
+    matches = rows.name.isin(wanted)
     for key, value in where.items():
         matches &= rows[key] == value
     found = rows[column][matches].tolist()
@@ -62,10 +64,10 @@ def said(how, records, names, where=None):
 
 
 @functools.cache
-def numbers():
-    """{name: number, or what is said of it}."""
+def numbers(file=DATA / "numbers.yaml"):
+    """{name: number, or what is said of it} of a file."""
     found = {}
-    for name, of in yaml.safe_load((DATA / "numbers.yaml").read_text("utf-8"))["numbers"].items():
+    for name, of in yaml.safe_load(file.read_text("utf-8"))["numbers"].items():
         found[name] = eval(of, {}, found) if isinstance(of, str) else said(*of)
     return found
 
