@@ -17,11 +17,10 @@ from docutils import nodes
 from sphinx.util import logging
 
 from evaluation import notation
-from lab import recorded
+from lab import ledger
 from utils.errors import InputError
 
 DATA = Path(__file__).parents[2] / "data"
-record_of = functools.cache(recorded.load)  # many numbers are of the same few records
 MARK = re.compile(r"(?<=[\w%\])])<!-- (\w+):?(\S*) -->")  # attached to what it names
 
 
@@ -44,7 +43,7 @@ HOW = {
 
 def values(records, names, where, column):
     """The numbers of a column of all quantities whose names match; `where` names parameters of the runs."""
-    rows = pandas.concat(map(record_of, records.split())).reset_index()
+    rows = pandas.concat(map(ledger.record_of, records.split())).reset_index()
     wanted = [one for one in rows.name.unique() if any(fnmatch(one, of) for of in names.split())]
     matches = rows.name.isin(wanted)
     for key, value in where.items():
