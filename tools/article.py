@@ -7,6 +7,7 @@ its second line.
 
 import datetime
 import json
+import os
 import re
 import sys
 import tomllib
@@ -88,7 +89,7 @@ def build(target=ROOT / "_build" / "article.pdf"):
     date = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["date-released"]
     day = datetime.datetime(date.year, date.month, date.day, tzinfo=datetime.UTC)
     typst.compile(source, output=target, root=ROOT, ignore_system_fonts=True, timestamp=day)
-    print(f"The article is ready: {target.relative_to(ROOT)}")
+    print(f"The article is ready: {os.path.relpath(target)}")
 
 
 if __name__ == "__main__":
