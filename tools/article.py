@@ -11,6 +11,8 @@ import os
 import re
 import sys
 import tomllib
+from collections import ChainMap, Counter
+from itertools import chain
 from pathlib import Path
 
 import yaml
@@ -21,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "book" / "_extensions")]
 import article_figures  # noqa: E402
 import sentences  # noqa: E402
 
-from evaluation import notation  # noqa: E402
+from evaluation import evaluate, notation  # noqa: E402
 from lab import ledger  # noqa: E402
 
 MARK = re.compile(r"⟨([\w-]+)(?:\.(\w+)|:(\S+))?⟩")
@@ -29,16 +31,21 @@ NEEDED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 
 def numbers():
-    """{name: number} of the book and of the article, with what is counted in the ledger and in the records."""
+    """{name: number} of the book and the article; counts of verdicts and records; what the paper's Table 1 prints."""
     told = [(row.paper, ledger.verdict(row).replace(" ", "_")) for row in ledger.load()]
     counted = {f"{word}_{paper}": told.count((paper, word)) for paper, word in {*told}}
     files = (ROOT / "data" / "results").glob("*.json")
     about = [json.loads(path.read_text("utf-8")) for path in files]
     counted |= {"records": len(about), "runs": sum(one["runs"] for one in about)}
     counted |= {f"sentences_{paper}": [of for of, _ in told].count(paper) for paper in (1, 2)}
+    for model, row in evaluate.TABLE_1.items():
+        counted |= {f"printed_{model}_{place}": f"{1000 * one:.5g}" for place, one in row.items()}
     counted["hours"] = sum(one["hours"] for one in about)
     counted["hours_gpu"] = sum(one["hours"] for one in about if "cuda" in one["devices"])
-    return sentences.numbers() | sentences.numbers(article_figures.OWN) | counted
+    parts = [sentences.numbers(), sentences.numbers(article_figures.OWN), counted]
+    if twice := [name for name, of in Counter(chain(*parts)).items() if of > 1]:
+        raise KeyError(f"two numbers have one name: {twice}")
+    return dict(ChainMap(*parts))
 
 
 def of_claim(name, part):
