@@ -26,6 +26,17 @@ def starts(name, key):
     return figures.image_rows(rows, shape, labels, [figures.BLACK, figures.GREY] * 3, 0.5)
 
 
+def matches():
+    """The best ten pictures of the published optimiser from three starts, above the nearest training images."""
+    places = {"published": "tuned noise", "published-photographs": "photographs"}
+    rows, labels = [], []
+    for name, words in (places | {"published-untuned": "N(0, 1)"}).items():
+        pictures, shape = recorded.pictures(name, "SEED=10")
+        rows += [pictures[what][:10] for what in recorded.PAIR]
+        labels += [f"from {words}", "nearest"]
+    return figures.image_rows(rows, shape, labels, [figures.BLACK, figures.GREY] * 3, 0.5)
+
+
 def ranges(rows, height, label, **given):
     """Training images as dots with their extent, held-out ones as squares: {words: (records, quantities, where)}."""
     ax = figures.rows_of(rows, (6, height), xlabel=label, **given)
@@ -91,6 +102,7 @@ def draw(folder):
         "affine": starts("affine", ""),
         "network": starts("network", "WIDTH=6144 "),
         "decoreco": ranges(of_500, 1.9, "images matched, of 500", **wide),
+        "matches": matches(),
         "landscape": landscape(),
         "back": ranges(of_50, 3.1, "images back (|NCC| above 0.9), of 50", xlim=(-1.5, 51.5)),
         "lengths": lengths(),
