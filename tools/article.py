@@ -33,7 +33,9 @@ NEEDED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 def numbers():
     """{name: number} of the book and the article; counts of verdicts and records; what the paper's Table 1 prints."""
     told = [(row.paper, ledger.verdict(row).replace(" ", "_")) for row in ledger.load()]
-    counted = {f"{word}_{paper}": told.count((paper, word)) for paper, word in {*told}}
+    counted: dict[str, int | float | str] = {
+        f"{word}_{paper}": told.count((paper, word)) for paper, word in {*told}
+    }
     files = (ROOT / "data" / "results").glob("*.json")
     about = [json.loads(path.read_text("utf-8")) for path in files]
     counted |= {"records": len(about), "runs": sum(one["runs"] for one in about)}
