@@ -2,6 +2,7 @@
 # make test     set up, run all tests                                make check, lint   the tests that run no notebook; no test
 # make browser  a reader opens every rendered page, in Chromium, without a network
 # make pdf      the whole book on one page, and as a PDF             make lab      open the chapters in JupyterLab
+# make article  what both papers claim and what held, as a PDF        make release  check and build a version; nothing is uploaded
 # make bench    the kernels beside plain versions       ONLY=step  some of them     RECORD=cpu  keep all in data/speed/
 # make gpu      what a GPU can show, in ten minutes     RECORD=h100  the record's name     DEVICE=cpu  a rehearsal at toy size
 # make grid     GRID=experiments/example.yaml   every run of a grid, a table and a page; run again to resume
@@ -38,7 +39,7 @@ export PYTHONWARNINGS := ignore::DeprecationWarning
 $(foreach name,DATASET CHAPTER GRID,$(if $(filter 1,$(words $($(name)))),,$(error $(name) is "$($(name))": give one name or one path without spaces)))
 $(shell mkdir -p _build)
 .PHONY: book runs html pdf test lint check toys committed browser install-check bench gpu batch grid paper record verify lab \
-	outputs older lock clean distclean .venv/ready
+	outputs older lock clean distclean article release .venv/ready
 
 book: runs
 	@$(MAKE) --no-print-directory html && echo "The book is ready: open _build/html/index.html"
@@ -72,6 +73,11 @@ pdf: runs _vendor
 	@echo "Rendering the book on one page, and printing it: a few minutes …"; $(LAY_OUT) && rm -rf $(TO)/_build/singlehtml
 	@cd $(TO)/_build; $(call render,--builder singlehtml,ERROR)
 	@$(BIN)/python tools/print_book.py $(TO)/_build/singlehtml _build/book.pdf
+
+article: .venv/ready
+	@$(BIN)/python tools/article.py
+release: .venv/ready  # quick checks, all tests, then what people would upload, in _build/release
+	@$(BIN)/python tools/release.py && $(MAKE) --no-print-directory test article && $(BIN)/python tools/release.py build
 
 # Every stage, whatever fails before it; make names those that failed.
 test: .venv/ready .snakemake-env/ready

@@ -18,7 +18,7 @@ from docutils import nodes
 from sphinx.util import logging
 
 from evaluation import notation
-from lab import recorded
+from lab import ledger
 from utils.errors import InputError
 
 DATA = Path(__file__).parents[2] / "data"
@@ -45,9 +45,10 @@ COUNTED = {"is": operator.eq, "above": operator.gt, "below": operator.lt}  # “
 
 def values(records, names, where, column):
     """The numbers of a column of all quantities whose names match; `where` names parameters of the runs."""
-    rows = pandas.concat(map(recorded.load, records.split())).reset_index()
+    rows = pandas.concat(map(ledger.record_of, records.split())).reset_index()
     rows["gain"] = rows.value - rows.baseline
-    matches = rows.name.map(lambda name: any(fnmatch(name, one) for one in names.split()))
+    wanted = [one for one in rows.name.unique() if any(fnmatch(one, of) for of in names.split())]
+    matches = rows.name.isin(wanted)
     for key, value in where.items():
         matches &= rows[key] == value
     found = rows[column][matches].tolist()
@@ -66,10 +67,10 @@ def said(how, records, names, where=None):
 
 
 @functools.cache
-def numbers():
-    """{name: number, or what is said of it}."""
+def numbers(file=DATA / "numbers.yaml"):
+    """{name: number, or what is said of it} of a file."""
     found = {}
-    for name, of in yaml.safe_load((DATA / "numbers.yaml").read_text("utf-8"))["numbers"].items():
+    for name, of in yaml.safe_load(file.read_text("utf-8"))["numbers"].items():
         found[name] = eval(of, {}, found) if isinstance(of, str) else said(*of)
     return found
 
