@@ -288,9 +288,8 @@ def find_wrong(fingerprints: np.ndarray, bad: np.ndarray) -> list[int]:
     return []
 
 
-def solve(rows: np.ndarray, right: np.ndarray) -> tuple[list[np.ndarray], int, int]:
+def solve(factors: binary.Factors, right: np.ndarray) -> tuple[list[np.ndarray], int, int]:
     """The solutions (WIDTH,) of equations, the least reliable first, none if they contradict; spare and mended ones."""
-    factors = binary.factor(rows)
     spare = len(right) - factors.rank
     solution, bad = binary.solve(factors, right)
     if spare < SPARE or factors.rank < mersenne.ORDER - FREE:
@@ -333,7 +332,7 @@ def read(parameters: Mapping[str, torch.Tensor], build: Callable[[], torch.nn.Mo
         except InputError as error:
             refusal = error
             continue
-        solutions, spare, mended = solve(rows_of(masks, outputs), right)
+        solutions, spare, mended = solve(binary.factor(rows_of(masks, outputs)), right)
         if solutions:
             return draw_start(solutions, parameters, build)._replace(spare=spare, mended=mended)
     raise refusal

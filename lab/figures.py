@@ -7,6 +7,9 @@ import itertools
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
+import numpy as np
+from IPython.display import HTML
+from PIL import Image
 
 from evaluation.notation import extent
 
@@ -43,6 +46,14 @@ def image_rows(rows, shape, labels, frames, scale=0.7):
         line[0].set_ylabel(label, rotation=0, ha="right", va="center")
     fig.subplots_adjust(wspace=0.08, hspace=0.08)
     return fig
+
+
+def strip(ax, images, shape, label):
+    """Draw images (n, d), clipped to [0, 1], side by side."""
+    tiles = images.detach().cpu().reshape(-1, *shape).clamp(0, 1).squeeze(-1)
+    ax.imshow(np.concatenate([*tiles], axis=1), cmap="gray", vmin=0, vmax=1)
+    ax.set(xticks=[], yticks=[], ylabel=label)
+    ax.grid(False)
 
 
 def curves(series, xlabel, ylabel, hlines=(), scale="log", xscale="linear", **style):
@@ -144,6 +155,42 @@ def stacked(panels, handle):
     stack = widgets.Stack(panels, selected_index=handle.index)
     widgets.jsdlink((handle, "index"), (stack, "selected_index"))
     return stack
+
+
+SLIDER = """<div class="frames"><label>{label}
+<input type="range" min="0" max="{last}" value="{at}" aria-valuetext="{name}" data-lm-suppress-shortcuts="true"
+style="width: min(100%, 24rem); height: 1.8rem; display: block; margin: 0; accent-color: {colour}"
+oninput="const all = [...this.closest('.frames').querySelectorAll('.frame')];
+all.forEach((one, k) => one.style.display = k == this.value ? '' : 'none');
+this.setAttribute('aria-valuetext', all[this.value].querySelector('p').firstChild.data)"></label>
+{frames}</div>"""  # Jupyter leaves the keys to what bears its mark
+
+
+def slider(pictures, label, still=-1):
+    """Return HTML of a slider over figures, {what is to be seen: (figure, alternative text)}, all of one size.
+
+    It needs neither a kernel nor a library. The figure at the place `still` comes first, and stands alone on paper.
+    The slider's value is told by the first line of what is to be seen.
+    """
+    at, names, frames = range(len(pictures))[still], [html.escape(one) for one in pictures], []
+    for k, (name, (fig, alt)) in enumerate(zip(names, pictures.values())):
+        kind, style = ("frame", "display: none") if k != at else ("frame still", "")
+        said, picture = name.replace("\n", "<br>"), img(webp(fig), "webp", alt, "max-width: 100%")
+        frames.append(f'<div class="{kind}" style="{style}"><p>{said}</p>{picture}</div>')
+    given = {"label": label, "last": len(names) - 1, "at": at, "name": names[at].split("\n")[0]}
+    return HTML(SLIDER.format(**given, colour=BLUE, frames="\n".join(frames)))
+
+
+def webp(fig):
+    """A buffer with a figure of the size that it was given, as the smaller of an exact and of a close picture."""
+    with plt.rc_context({"savefig.bbox": None}):
+        fig.savefig(drawn := io.BytesIO(), format="png")
+    plt.close(fig)
+    tried = []
+    for how in ({"lossless": True}, {"quality": 80}):
+        Image.open(drawn).convert("RGB").save(buffer := io.BytesIO(), "webp", **how)
+        tried.append(buffer)
+    return min(tried, key=lambda one: one.getbuffer().nbytes)
 
 
 def img(buffer, kind, alt, style):

@@ -245,6 +245,42 @@ def test_a_slider_changes_its_picture(page):
     sync_api.expect(place.locator("img:visible").first).not_to_have_attribute("src", before[0])
 
 
+MOVING = ["behind-a-known-start", "bilevel-attack", "generator", "text", "what-a-file-holds"]
+
+
+@rendered
+@pytest.mark.parametrize("name", MOVING)
+def test_frames_move_by_keyboard_and_by_mouse_and_a_still_is_printed(page, browser, name):
+    path = HTML / "book" / f"{name}.html"
+    open_at(page, path)
+    page.set_viewport_size({"width": 390, "height": 900})
+    box = page.locator(".frames")
+    handle, shown, still = box.locator("input"), box.locator("img:visible"), box.locator(".still")
+    seen = [(shown.get_attribute("src"), shown.get_attribute("alt"))]
+    area = handle.bounding_box()
+    for move in (
+        lambda: handle.press("Home"),
+        lambda: handle.press("ArrowRight"),
+        lambda: handle.click(position={"x": area["width"] - 4, "y": area["height"] / 2}),
+    ):
+        move()
+        told = handle.get_attribute("aria-valuetext")
+        assert box.locator(".frame:visible p").inner_text().startswith(told)
+        seen.append((shown.get_attribute("src"), shown.get_attribute("alt")))
+    assert all(one != other for pair in zip(seen, seen[1:]) for one, other in zip(*pair))
+    assert box.locator("img").count() > 5 and not page.evaluate(WIDE)
+    handle.press("Home")
+    page.emulate_media(media="print")
+    assert shown.count() == 1 and still.is_visible() and not handle.is_visible()
+    with contextlib.closing(browser.new_context(java_script_enabled=False)) as context:
+        plain = context.new_page()
+        plain.goto(path.as_uri())
+        assert plain.locator(".frames img:visible").count() == 1
+        assert plain.locator(".frames .still").is_visible()
+    files = {Path(unquote(urlsplit(url).path)) for url in page.asked if url.startswith("file:")}
+    assert sum(one.stat().st_size for one in files if one.name != "mathjax.js") < 1.5e6  # bytes
+
+
 @rendered
 def test_the_chooser_answers_by_keyboard_and_without_a_script_it_is_a_list(page, browser):
     path = HTML / "book" / "conclusion.html"
