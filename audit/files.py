@@ -131,9 +131,9 @@ def tensors(path):
             if object
             else "is no file of weights alone"
         )
-        way = 'where it was trained: torch.save(network.state_dict(), "weights.pth")'
+        way = 'by torch.save(network.state_dict(), "weights.pth")'
         raise InputError(
-            f"{path} {why}, and no code is run. Save its weights alone, {way}."
+            f"{path} {why}, and no code is run: save the weights alone, {way}."
         ) from error
 
 

@@ -80,7 +80,7 @@ def reported(
     ]
     level = case.asking.level
     scores = risks.scores_of(outcomes)
-    tested = promised(case, scores, comparisons, control)
+    tested = promised(case.asking, scores, comparisons, control, case.since)
     status, sentence = concluded(
         case,
         finding(near, comparisons, control, level, missed, *doubts, blindness(outcomes)),
@@ -147,9 +147,8 @@ def illustrated(case, ranked, back):
     return galleries(case, back), exposed, [bytes_of(x, case.shape)[0] for x in thumbnails]
 
 
-def promised(case, scores, comparisons, control):
-    """The promise.Tested of a Case, by scores of membership; None if no ε was promised."""
-    asking = case.asking
+def promised(asking, scores, comparisons, control, since=""):
+    """The promise.Tested of an Asking, by scores of membership, and `since` which start; None if no ε was promised."""
     if asking.epsilon is None:
         return None
     unlike = any(one.adjusted < judge.DIFFERENT for one in control)
@@ -160,7 +159,7 @@ def promised(case, scores, comparisons, control):
         seed=asking.seed,
         differ=unlike or bool(comparisons and exchanged(comparisons, asking.level)),
     )
-    return tested._replace(said=f"{tested.said} {promise.READABLE}") if case.since else tested
+    return tested._replace(said=f"{tested.said} {promise.READABLE}") if since else tested
 
 
 def not_asked(network, outcomes):
@@ -201,16 +200,7 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
     ]
     sentences = [comparison_sentence(comparisons, unlike, leaks)]
     if count:
-        pictures = (
-            f"{count} of {len(near[0])} training pictures" if count > 1 else "A training picture"
-        )
-        held_out = (
-            f"{others} held-out pictures are as like it" if others else "no held-out picture did"
-        )
-        chance = ", as chance has it" * bool(others and not leaks)
-        sentences.insert(
-            0, f"{pictures} came back almost exactly ({judge.BACK}); {held_out}{chance}."
-        )
+        sentences.insert(0, came_back(count, others, len(near[0]), bool(leaks)))
     if few := count and not others and not leaks:
         sentences.append("With so few pictures that may be chance: give more held-out ones.")
     if missed:
@@ -228,6 +218,14 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
             "No attack returned pictures: these are for a fully connected first layer."
         )
     return FOUND_NOTHING, " ".join(["These attacks found nothing.", *sentences])
+
+
+def came_back(count, others, m, leaks):
+    """How many of m training pictures came back, beside others that nobody can rebuild: chance, if nothing leaks."""
+    pictures = f"{count} of {m} training pictures" if count > 1 else "A training picture"
+    held_out = f"{others} held-out ones are as like it" if others else "no held-out picture did"
+    chance = ", by chance" * bool(others and not leaks)
+    return f"{pictures} came back almost exactly ({judge.BACK}); {held_out}{chance}."
 
 
 def comparison_sentence(comparisons, unlike, leaks):

@@ -38,7 +38,7 @@ def test_each_picture_stands_in_the_table_and_the_most_exposed_first(sides):
     known = {one["name"] for one in content["images"] if one["side"] == "training"}
     assert {row["name"] for row in rows[: len(known)]} == known
     count = len(known)
-    assert f"tells {count} training pictures more clearly" in content["summary"]
+    assert f"tells {count} of {count} training pictures more clearly" in content["summary"]
     assert "can be rebuilt was not tested" in content["summary"]
     assert {one["returned"] for one in content["images"]} == {None}
     assert len(found.exposed) == min(10, count)
