@@ -112,7 +112,8 @@ def sentence(promised, name, guesses, bounds, level):
         found += "not refuted, which does not confirm it"
     found += f": {guesses.right} of {guesses.made} guesses are right ({name}). So {pure}, at a confidence"
     found += f" of {1 - level:.0%}; if normal noise made the training private, {gaussian}."
-    perfect = epsilon.Guesses(guesses.pictures, guesses.pictures, guesses.pictures)
-    most, normal = (bound(perfect, promised[1], level) for bound in BOUNDS)
-    found += f" With all guesses right, so few pictures would refute an ε of {most:.1f}, or {normal:.1f} with noise."
+    if max(bounds) <= promised[0]:
+        perfect = epsilon.Guesses(guesses.pictures, guesses.pictures, guesses.pictures)
+        most, normal = (bound(perfect, promised[1], level) for bound in BOUNDS)
+        found += f" With all guesses right, so few pictures refute no ε above {most:.1f}, or {normal:.1f} with noise."
     return f"{found} {BY_LOT}"

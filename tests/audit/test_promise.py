@@ -33,6 +33,7 @@ def test_a_promise_is_refuted_by_those_who_are_told_too_well(mu, epsilon, refute
     tested = promise.test((epsilon, 1e-5), 0.05, {"loss": scored(mu)}, seed=0, differ=False)
     assert tested.refuted == refuted and said in tested.said and promise.BY_LOT in tested.said
     assert tested.at_least <= tested.at_least_gaussian
+    assert ("so few pictures refute no ε above 5.1, or 11.1 with noise" in tested.said) != refuted
 
 
 def test_a_score_that_tells_nothing_does_not_hide_one_that_tells_all():
