@@ -251,9 +251,10 @@ def unmixed(case, of, name):
         mixed = refine(mixed)
         sure = mixed.details.sure
         like = ncc(case.rows[0], mixed.images).abs().amax(0)
-        sentence += f" Zeros at neurons that a picture never activated make {sure.sum()} of {len(sure)} sure, of which"
+        wrong = (sure & (like <= judge.NEAR)).sum()
+        sentence += f" Zeros at neurons that a picture never activated make {sure.sum()} of {len(sure)} sure"
         sentence += (
-            f" {(sure & (like <= judge.NEAR)).sum()} showed no training picture nearly exactly."
+            f"; {wrong} of these showed no training picture nearly exactly." if wrong else "."
         )
     return returned(case, name, mixed.images, sentence, mixed.details.sure)
 
