@@ -138,18 +138,6 @@ def matrix(lines, columns, size, cmap, fontsize):
     return ax
 
 
-def switcher(pictures, description, control=widgets.ToggleButtons):
-    """Return a widget that shows one of several figures, {name: (figure, alternative text)}; works without a kernel."""
-    panels = []
-    for fig, alt in pictures.values():
-        buffer = io.BytesIO()
-        fig.savefig(buffer, format="png")
-        plt.close(fig)
-        panels.append(widgets.HTML(img(buffer, "png", alt, "max-width: 100%")))
-    handle = control(options=list(pictures), description=description, index=0)
-    return widgets.VBox([handle, stacked(panels, handle)])
-
-
 def stacked(panels, handle):
     """A widget that shows the one of several widgets that a handle chooses; works without a kernel."""
     stack = widgets.Stack(panels, selected_index=handle.index)

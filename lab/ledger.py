@@ -239,7 +239,7 @@ def lists():
 
 def card(row):
     """Markdown: a sentence in brief, with its verdict and its first setting, which leads to its place in `lists`."""
-    setting = re.split("[,;]", row.lines[0].setting)[0]
+    setting = row.lines[0].setting.partition(";")[0]
     return (
         f"**{verdict(row)}**\n\n[{row.sentence}](#claim-{row.id})\n\n{PAPERS[row.paper]}: {setting}"
     )

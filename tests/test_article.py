@@ -48,8 +48,8 @@ def test_a_name_without_a_number_is_refused(mark):
 
 
 def test_a_number_that_the_article_does_not_use_is_refused():
-    with pytest.raises(KeyError, match="does not use.*twins"):
-        article.filled(TEXT.replace("⟨twins⟩", ""))
+    with pytest.raises(KeyError, match="does not use.*doubles"):
+        article.filled(TEXT.replace("⟨doubles⟩", ""))
 
 
 def test_what_is_filled_in_is_what_pages_say():

@@ -393,6 +393,14 @@ def test_a_search_finds_pages_before_functions(page, asked, page_found):
 
 
 @rendered
+def test_the_first_page_leads_to_its_citation(page):
+    page.goto((HTML / "book" / "intro.html").as_uri())
+    page.locator("a", has_text="BibTeX").click()
+    sync_api.expect(page.locator("#cite")).to_contain_text("@misc{")
+    sync_api.expect(page.locator("#cite")).to_be_visible()
+
+
+@rendered
 def test_excerpts_of_a_search_are_from_what_a_page_says(page):
     text = (HTML / "book" / "deeper-networks.html").read_text(encoding="utf-8")
     page.goto((HTML / "search.html").as_uri())
@@ -405,7 +413,7 @@ def test_excerpts_of_a_search_are_from_what_a_page_says(page):
 def test_a_preview_begins_with_what_the_page_says(name):
     text = (HTML / name).read_text(encoding="utf-8")
     assert not re.search(r'property="og:description" content="\d* ?minutes to read', text)
-    assert '<pre id="cite">' in text
+    assert '<div class="highlight" id="cite">' in text
 
 
 @rendered

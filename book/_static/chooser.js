@@ -10,10 +10,9 @@
     const place = choices.reduce((before, {options, selectedIndex}) => before * options.length + selectedIndex, 0);
     const [shown, differing] = answers[place];
     cases.forEach((one, k) => (one.hidden = k !== shown));
-    const recorded = differing.length
-      ? `Not recorded. The nearest case that is differs in its ${differing.join(", ")}. There come back: `
-      : "Recorded. What comes back: ";
-    form.querySelector("output").value = `${recorded}${cases[shown].querySelector("li").textContent}.`;
+    form.querySelector("output").value = differing.length
+      ? `Not recorded. The nearest case that is, below, differs in its ${differing.join(" and ")}, and says nothing of yours.`
+      : `Recorded. What comes back: ${cases[shown].querySelector("li").textContent}.`;
   }
   form.hidden = false;
   form.addEventListener("change", show);

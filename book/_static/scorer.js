@@ -12,6 +12,7 @@ var Scorer = {
 
 // An excerpt shows what a page says, not its list of contents, its minutes or the choices of a form.
 document.addEventListener("DOMContentLoaded", () => {
+  if (typeof Search === "undefined") return; // on any other page
   const read = Search.htmlToText;
   Search.htmlToText = (html, anchor) => {
     const page = new DOMParser().parseFromString(html, "text/html");
