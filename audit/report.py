@@ -74,24 +74,20 @@ def reported(
     comparisons = judge.holm([one for of in outcomes for one in of.comparisons])
     control = judge.control(case)
     missed = not_asked(case.network, outcomes)
-    near = [
-        torch.stack(side).amax(0) > judge.NEAR
-        for side in zip(*(one.ncc for one in outcomes if one.ncc))
-    ]
+    returned = zip(*(one.ncc for one in outcomes if one.ncc))
+    near = [torch.stack(side).amax(0) > judge.NEAR for side in returned]
     level = case.asking.level
     scores = risks.scores_of(outcomes)
     tested = promised(case.asking, scores, comparisons, control, case.since)
-    status, sentence = concluded(
-        case,
-        finding(near, comparisons, control, level, missed, *doubts, blindness(outcomes)),
-        tested,
-    )
+    judged = finding(near, comparisons, control, level, missed, *doubts, blindness(outcomes))
+    status, sentence = concluded(case, judged, tested)
     ranked = risks.ranked(outcomes, case.pictures)
     images = [one.image for one in ranked]
-    said = (risks.clearest(scores), status, tested.said if tested else "")
+    clear = risks.clearest(scores)
+    promise_said = tested.said if tested else ""
     found = {
         "finding": {"status": status, "sentence": sentence, "level": level, "not_asked": missed},
-        "summary": risks.summary(case.network.name, images, *said),
+        "summary": risks.summary(case.network.name, images, clear, status, promise_said),
         "promise": tested and tested._asdict(),
         "warnings": warnings(case, outcomes, missed)
         + [doubt for doubt in doubts if doubt and doubt not in sentence],
@@ -102,7 +98,7 @@ def reported(
     }
     told = any(isinstance(one, judge.Alike) and one.adjusted < level for one in comparisons)
     back = ranked if told or (near and near[0].any()) else []
-    content = found | described(case, outcomes, images, said[0])
+    content = found | described(case, outcomes, images, clear)
     return Report(status, sentence, content, *illustrated(case, ranked, back))
 
 
@@ -111,7 +107,7 @@ def concluded(case, found, tested):
     status, sentence = found
     if tested and tested.refuted and status != LEAKS:
         return LEAKS, f"Something leaks. {tested.said}"
-    if tested and tested.said not in sentence:
+    if tested:
         sentence = f"{sentence} {tested.said}"
     if status == FOUND_NOTHING and case.asking.accuracy is not None:
         word = f"classified {case.asking.accuracy:.0%} of its training pictures correctly"
@@ -209,7 +205,7 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
         return LEAKS, " ".join(["Something leaks.", *sentences])
     if unlike or missed or few or not comparisons:
         return NO_ANSWER, " ".join(["There is no answer.", *sentences])
-    if doubt := better or " ".join(filter(None, [exchanged(comparisons, level), poor])):
+    if doubt := better or " ".join(filter(None, [poor, exchanged(comparisons, level)])):
         return NO_ANSWER, f"There is no answer. {doubt}"
     if blind:
         return NO_ANSWER, " ".join(["There is no answer.", *sentences, blind])
@@ -223,7 +219,11 @@ def finding(near, comparisons, differences, level, missed=(), better="", poor=""
 def came_back(count, others, m, leaks):
     """How many of m training pictures came back, beside others that nobody can rebuild: chance, if nothing leaks."""
     pictures = f"{count} of {m} training pictures" if count > 1 else "A training picture"
-    held_out = f"{others} held-out ones are as like it" if others else "no held-out picture did"
+    held_out = (
+        f"{others} held-out ones look as much like what came back"
+        if others
+        else "no held-out picture did"
+    )
     chance = ", by chance" * bool(others and not leaks)
     return f"{pictures} came back almost exactly ({judge.BACK}); {held_out}{chance}."
 
