@@ -61,7 +61,7 @@ def test_rounded_factors_give_the_product_to_three_digits_and_doubles_stay(funct
 def test_fewer_digits_find_the_same_images():
     victim = victim_of_twelve("signed", 40, 30, epochs=2500)
     start, basis = starts.normal(24, 3072, 0.0197, 0), networks.span(victim.released.network)
-    settings = decoreco.ADAM._replace(iterations=300)
+    settings = decoreco.ADAM._replace(iterations=200)
     found = {}
     for precision in ("exact", "bfloat16"):
         with products.precision(precision):
@@ -69,4 +69,4 @@ def test_fewer_digits_find_the_same_images():
     secret = images.split(images.load("photos"), 12, 12, 0).secret.images - victim.mean
     ours, theirs = (ncc(secret, x).abs().amax(1) for x in found.values())
     assert not torch.equal(*found.values()) and ours.max() > 0.95
-    torch.testing.assert_close(theirs, ours, rtol=0, atol=0.02)  # processors round differently
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=0.005)
